@@ -111,9 +111,8 @@ impl Hosts {
         let found = dirs.into_iter().find(|dir| dir.is_dir());
         let Some(dir) = found else {
             let server = self.server(place);
-            return Ok(vec![
-                Reader::new(&self.dir, builder).registry(&server, Server::default())?,
-            ]);
+            let registry = Reader::new(&self.dir, builder).registry(&server, Server::default())?;
+            return Ok(registry.into_iter().collect());
         };
         let file = dir.join(FILE);
         let reader = Reader::new(&dir, builder);
@@ -158,7 +157,7 @@ impl Hosts {
         for (name, server) in mirrors {
             endpoints.extend(reader.endpoint(name.get_ref(), server)?);
         }
-        endpoints.push(reader.registry(&own, settings)?);
+        endpoints.extend(reader.registry(&own, settings)?);
         Ok(endpoints)
     }
 
@@ -187,19 +186,13 @@ impl<'a, B: Fn() -> reqwest::ClientBuilder> Reader<'a, B> {
         Self { dir, builder }
     }
 
-    /// The registry itself, which serves whatever its capabilities.
-    fn registry(&self, url: &str, server: Server) -> Result<Endpoint> {
-        let server = Server {
-            capabilities: None,
-            ..server
-        };
+    /// The registry itself; `None` where only its mirrors serve.
+    fn registry(&self, url: &str, server: Server) -> Result<Option<Endpoint>> {
         let endpoint = self.endpoint(url, server)?;
-        let endpoint =
-            endpoint.ok_or_else(|| self.refuse(format!("server {url:?} serves nothing")))?;
-        Ok(Endpoint {
+        Ok(endpoint.map(|endpoint| Endpoint {
             is_registry: true,
             ..endpoint
-        })
+        }))
     }
 
     /// `None`: a server that images are only pushed to.

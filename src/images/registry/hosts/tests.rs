@@ -108,6 +108,16 @@ fn mirrors_come_first_in_the_order_of_the_file() {
 }
 
 #[test]
+fn the_registry_itself_has_capabilities_too() {
+    let text = |all: &str| format!("capabilities = [{all}]\n[host.\"https://m.example\"]\n");
+    let node = Node::with("r.example", &text("\"push\""));
+    assert_eq!(node.urls("r.example/a"), ["https://m.example/v2/"]);
+    node.write("r.example", FILE, &text("\"pull\""));
+    let endpoints = node.endpoints("r.example/a").unwrap();
+    assert!(endpoints[1].is_registry && !endpoints[1].resolves);
+}
+
+#[test]
 fn directories_are_named_as_for_containerd() {
     let node = Node::with("r.example_5000_", "server = \"http://s\"");
     node.write(DEFAULT, FILE, "[host.\"http://all\"]");
