@@ -5,6 +5,7 @@
 //! Failure: the stack is taken down again; the error ends with the log of the program that did not
 //! answer.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -109,28 +110,51 @@ fn bring_up_alone(layout: &Layout, options: &Options) -> Result<Record> {
     wait_for(layout, Program::VmletTapmanager)?;
     start(layout, Program::Vmlet)?;
     wait_for(layout, Program::Vmlet)?;
-    wait_until(
-        layout,
-        Program::Vmlet,
-        "is not connected to libvirt",
-        || is_connected(layout, &options.built),
-    )?;
+    wait_until_connected(layout, &options.built)?;
     Ok(record)
 }
 
-/// Whether the daemon reports that it can start machines. In a cluster kubelet requests this.
-fn is_connected(layout: &Layout, built: &Path) -> bool {
+/// Waits until the daemon reports that it can start machines. In a cluster kubelet requests this.
+fn wait_until_connected(layout: &Layout, built: &Path) -> Result<()> {
+    let last = RefCell::new(String::new());
+    let waited = wait_until(
+        layout,
+        Program::Vmlet,
+        "is not connected to libvirt",
+        || {
+            *last.borrow_mut() = match libvirt_finding(layout, built) {
+                Ok(finding) if finding.level == "ok" => return true,
+                Ok(finding) => finding.what,
+                Err(error) => format!("{error:#}"),
+            };
+            false
+        },
+    );
+    let others = [Program::Libvirtd, Program::VmletTapmanager];
+    waited.with_context(|| {
+        let logs = others.map(|program| log_tail(layout, program.name()));
+        format!(
+            "vmletctl reported last: {}; {}",
+            last.take(),
+            logs.join("\n")
+        )
+    })
+}
+
+/// What the doctor reports about libvirt.
+fn libvirt_finding(layout: &Layout, built: &Path) -> Result<Finding> {
     let mut doctor = run::command(built.join("vmletctl"));
     let doctor = doctor
         .args(["node", "doctor", "--json"])
         .env("CONTAINER_RUNTIME_ENDPOINT", layout.cri_socket());
     // It exits with an error when anything of the node is amiss.
-    let findings = doctor.output().ok().map(|output| output.stdout);
-    let findings: Vec<Finding> = findings
-        .and_then(|text| serde_json::from_slice(&text).ok())
-        .unwrap_or_default();
-    let mut findings = findings.iter();
-    findings.any(|finding| finding.check == "libvirt" && finding.level == "ok")
+    let output = doctor.output()?;
+    let text = || String::from_utf8_lossy(&output.stdout).into_owned();
+    let findings: Vec<Finding> = serde_json::from_slice(&output.stdout).with_context(text)?;
+    let mut findings = findings.into_iter();
+    findings
+        .find(|finding| finding.check == "libvirt")
+        .with_context(text)
 }
 
 /// A line of `vmletctl node doctor`.
@@ -138,6 +162,7 @@ fn is_connected(layout: &Layout, built: &Path) -> bool {
 struct Finding {
     check: String,
     level: String,
+    what: String,
 }
 
 /// Everything but the programs: namespaces, supervisor, configuration.
