@@ -25,8 +25,8 @@ const SMALLEST_ANSWER: usize = 300;
 mod code {
     pub(super) const PAD: u8 = 0;
     pub(super) const END: u8 = 255;
-    /// Requested address, type, server, parameter list, size, client id, relay, machine id.
-    pub(super) const READ: [u8; 8] = [50, 53, 54, 55, 57, 61, 82, 97];
+    /// Requested address, type, server, parameter list, size, client id, machine id.
+    pub(super) const READ: [u8; 7] = [50, 53, 54, 55, 57, 61, 97];
 
     /// The length of a value, if there is only one: the parser reads that much of it, whatever
     /// length the option has.
@@ -153,12 +153,11 @@ fn blank(request: &Message, kind: MessageType) -> Message {
     let options = message.opts_mut();
     options.insert(DhcpOption::MessageType(kind));
     options.insert(DhcpOption::ServerIdentifier(SERVER_ADDRESS));
-    // RFC 6842, 3046 and 4578: these go back as they came, if the client can receive that much. The
+    // RFC 6842 and 4578: these go back as they came, if the client can receive that much. The
     // longest client identifier fits the smallest limit.
     let limit = limit(request) - ESSENTIAL;
     for echoed in [
         OptionCode::ClientIdentifier,
-        OptionCode::RelayAgentInformation,
         OptionCode::ClientMachineIdentifier,
     ] {
         if let Some(option) = request
