@@ -6,6 +6,7 @@
 
 mod addresses;
 mod check;
+mod shares;
 mod translation;
 mod value;
 
@@ -19,6 +20,7 @@ use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
 pub use addresses::{AddressRange, PrivateAddresses};
+pub use shares::Shares;
 pub use translation::{Pattern, Translation};
 pub use value::{
     AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Size,
@@ -52,6 +54,8 @@ pub struct Config {
     pub network: Network,
     /// Virtual machines.
     pub vm: Vm,
+    /// Shared directories.
+    pub shares: Shares,
     /// The image store.
     pub images: Images,
     /// Shutdown of the daemon.
@@ -172,7 +176,7 @@ pub struct Vm {
     /// Maximum sum of the virtual sizes of all root disks in files on this node; a machine whose
     /// disk would exceed it is refused. No limit if unset.
     pub disk_budget: Option<Size>,
-    /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data
+    /// How the daemon treats a pod with writable mounts that do not reach the guest, so that data
     /// written there would be lost: `refuse` the container, or `warn` with an event on the pod.
     /// Everything else that does not reach the guest is always reported with such an event.
     pub unsupported: Unsupported,
@@ -251,6 +255,7 @@ impl Default for Config {
             node: Node::default(),
             network: Network::default(),
             vm: Vm::default(),
+            shares: Shares::default(),
             images: Images::default(),
             shutdown: Shutdown::default(),
         }

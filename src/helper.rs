@@ -109,5 +109,24 @@ pub(crate) fn limit_that_ended(status: ExitStatus) -> Option<&'static str> {
     }
 }
 
+/// A program that runs on when the daemon ends, and gives its privileges up by itself.
+#[derive(Debug)]
+pub(crate) struct Service(PathBuf);
+
+impl Service {
+    /// This program.
+    pub(crate) fn new(program: impl Into<PathBuf>) -> Self {
+        Self(program.into())
+    }
+
+    /// A command that inherits no descriptor but the standard ones, in a session of its own.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.0);
+        command.env_clear().envs(ENVIRONMENT).current_dir("/");
+        confine::detach(&mut command);
+        command
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -329,6 +329,12 @@ impl Node {
         self.hypervisor.state(domain).await.unwrap()
     }
 
+    /// Puts a program in the place of the one that serves shares.
+    pub(crate) fn install_virtiofsd(&self, program: &str) {
+        let place = self.scratch.path().join("virtiofsd");
+        std::os::unix::fs::symlink(program, place).unwrap();
+    }
+
     /// What the daemon takes for the mount of cgroups.
     pub(crate) fn cgroup_root(&self) -> PathBuf {
         self.scratch.path().join("cgroup")
@@ -378,6 +384,14 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         memory_overhead: 160 << 20,
         landlock: true,
         unsupported: vm::Unsupported::Refuse,
+        shares: vm::ShareSettings {
+            program: scratch.join("virtiofsd"),
+            root: "/".into(),
+            user: vm::Owner {
+                uid: 65_534,
+                gid: 65_534,
+            },
+        },
     }
 }
 

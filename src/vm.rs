@@ -21,6 +21,7 @@ mod resources;
 mod rows;
 mod service;
 mod settings;
+mod shares;
 pub mod state;
 mod unsupported;
 mod users;
@@ -35,5 +36,6 @@ pub use model::{
 pub use paths::Paths;
 pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};
-pub use settings::{Settings, UnknownImage, Unsupported};
+pub use settings::{Settings, ShareSettings, UnknownImage, Unsupported};
+pub use shares::{Share, ShareUser};
 pub use users::{Exhausted, Owner, UidRange};

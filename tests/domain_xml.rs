@@ -20,8 +20,8 @@ use std::time::Duration;
 use daemon::vm::Owner;
 use daemon::vm::accelerator::Accelerator;
 use daemon::vm::domain::{
-    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, Room, START_TOKEN, Spare,
-    Variable,
+    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, Room, START_TOKEN, Share,
+    Spare, Variable,
 };
 use libvirt::harness::Libvirtd;
 use libvirt::{Hypervisor, Layout, Settings, State};
@@ -126,6 +126,10 @@ fn spec(dir: &Path) -> DomainSpec {
         },
         guest_agent: Some(consoles.join("agent")),
         guest_socket: Some(consoles.join("guest")),
+        shares: vec![Share {
+            tag: "vmlet-0".to_owned(),
+            socket: consoles.join("vmlet-0.fs"),
+        }],
         system_uuid: Some(SYSTEM_UUID),
         owner: Some(OWNER),
     }
@@ -145,7 +149,7 @@ fn slots_on_root_bus(xml: &str) -> Vec<u8> {
 async fn libvirt_takes_the_definition_as_it_is_meant() {
     let mut libvirtd = Libvirtd::start().unwrap();
     let hv = libvirtd.connect(Settings::default()).await.unwrap();
-    let spec = spec(libvirtd.dir());
+    let mut spec = spec(libvirtd.dir());
     let file = libvirtd.dir().join("domain.xml");
     fs::write(&file, daemon::vm::xml::to_xml(&spec).unwrap()).unwrap();
     let uri = libvirtd.uri();
@@ -172,6 +176,9 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         "<backend model='random'>/dev/urandom</backend>",
         "freePageReporting='on'",
         "<stats period='10'/>",
+        "<access mode='shared'/>",
+        "<driver type='virtiofs' queue='1024'/>",
+        "<target dir='vmlet-0'/>",
         "<vcpu placement='static' current='2'>4</vcpu>",
         "<vcpu id='1' enabled='yes' hotpluggable='yes' order='2'/>",
         "<cell id='0' cpus='0-3' memory='65536' unit='KiB'/>",
@@ -192,6 +199,10 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
     );
     assert_eq!(hv.list().await.unwrap()[0].container, "c0ffee");
 
+    // No process serves the share here.
+    spec.shares.clear();
+    fs::write(&file, daemon::vm::xml::to_xml(&spec).unwrap()).unwrap();
+    virsh(&["define", "--validate", path(&file)]);
     hv.start(spec.uuid).await.unwrap();
     let mut console = UnixStream::connect(&spec.console.socket).await.unwrap();
     // QEMU logs a letter after it has sent it, and before it sends the next one.

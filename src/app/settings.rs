@@ -117,6 +117,14 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             count: config.vm.uid_count,
         },
         landlock: config.vm.landlock,
+        shares: vm::ShareSettings {
+            program: config.shares.program.to_path_buf(),
+            root: config.shares.host_root.to_path_buf(),
+            user: vm::Owner {
+                uid: config.shares.uid,
+                gid: config.shares.gid,
+            },
+        },
         boot_id_file: config.boot_id_file.to_path_buf(),
         cgroup_root: config.cri.cgroup_root.to_path_buf(),
         installation,

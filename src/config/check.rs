@@ -22,6 +22,7 @@ const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
 pub(super) fn check(config: &Config) -> Result<(), String> {
     timeouts(config)?;
     uids(config)?;
+    shares(config)?;
     streaming(config)?;
     sockets(config)
 }
@@ -61,6 +62,19 @@ fn timeouts(config: &Config) -> Result<(), String> {
             "{key} is {timeout}, must be from {} to {}",
             TIMEOUTS.start(),
             TIMEOUTS.end()
+        )),
+    }
+}
+
+fn shares(config: &Config) -> Result<(), String> {
+    let all = [
+        ("shares.uid", config.shares.uid),
+        ("shares.gid", config.shares.gid),
+    ];
+    match all.iter().find(|(_, id)| *id == 0) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!(
+            "{key} is 0: processes that serve directories to guests never run as root"
         )),
     }
 }

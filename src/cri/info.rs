@@ -90,6 +90,10 @@ pub(super) fn container(
         .iter()
         .map(|nic| json!({ "mac": nic.mac, "tap": nic.tap, "link": nic.link }))
         .collect();
+    let shares = container.spec.shares.iter();
+    let shares: Vec<_> = shares
+        .map(|share| json!({ "tag": share.tag, "path": share.path, "readOnly": share.read_only }))
+        .collect();
     let size = container.size();
     let value = json!({
         "sandboxID": container.sandbox,
@@ -105,6 +109,7 @@ pub(super) fn container(
             "consoleSocket": facts.console_socket,
             "consoleFile": facts.console_file,
             "nics": nics,
+            "shares": shares,
             "guestAgent": guest.map(agent),
         },
     });

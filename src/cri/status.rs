@@ -122,6 +122,8 @@ fn container_code(error: &vm::Error) -> Code {
         | E::NoPodMachine(_)
         | E::NoGuestAgent(..)
         | E::NoGuestPort(_)
+        | E::Shares { .. }
+        | E::SharesNotSaved(_)
         | E::VmOfProcesses(_) => Code::FailedPrecondition,
         E::NameTaken { .. } => Code::AlreadyExists,
         E::Stopped(_) => Code::Cancelled,

@@ -13,7 +13,7 @@ use nix::fcntl::{F_SETFD, FdFlag, fcntl};
 use nix::libc;
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid, setsid};
 use tokio::process::Command;
 
 use super::{Limits, User};
@@ -52,6 +52,17 @@ pub(super) fn confine(command: &mut Command, user: User, limits: Limits, files: 
             let hard = limit.saturating_add(u64::from(resource == Resource::RLIMIT_CPU));
             setrlimit(resource, limit, hard)?;
         }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only; an error becomes a number without allocation.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// Makes the command leave the daemon's session, without any descriptor of it.
+pub(super) fn detach(command: &mut Command) {
+    let begin = || {
+        keep_only(&[])?;
+        setsid()?;
         Ok(())
     };
     // SAFETY: the closure makes system calls only; an error becomes a number without allocation.

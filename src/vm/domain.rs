@@ -76,6 +76,8 @@ pub struct DomainSpec {
     pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
+    /// Directories that the guest mounts, in order.
+    pub shares: Vec<Share>,
     /// User and group of the emulator and of all its files; libvirt's configured ones when `None`.
     pub owner: Option<Owner>,
 }
@@ -137,6 +139,15 @@ pub struct Disk {
     pub read_only: bool,
     /// What the guest sees as the disk's serial number, 20 characters of `[A-Za-z0-9_.+-]`.
     pub serial: Option<String>,
+}
+
+/// A directory that a process beside the emulator serves by virtiofs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// By which the guest mounts it.
+    pub tag: String,
+    /// Where the process listens.
+    pub socket: PathBuf,
 }
 
 /// Where a disk's bytes are.

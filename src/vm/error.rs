@@ -116,6 +116,32 @@ pub enum Error {
          set vm.unsupported = \"warn\" on the node"
     )]
     Unsupported(String),
+    /// Each directory takes a slot of the machine.
+    #[error(
+        "the pod mounts {found} directories, and a machine has at most {most} of them: use fewer \
+         volumes, or vmlet.dev/shares: off"
+    )]
+    Shares {
+        /// How many there are.
+        found: usize,
+        /// How many are possible.
+        most: usize,
+    },
+    /// A directory cannot be shared with the guest.
+    #[error("share {path} with the guest")]
+    Share {
+        /// Path in the guest.
+        path: String,
+        /// What the kernel or the process reported.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A process of the node holds a part of the machine's state.
+    #[error(
+        "virtual machine {0} has directories of its pod (virtiofs), whose state cannot be saved: stop it, \
+         or start it with vmlet.dev/shares: off"
+    )]
+    SharesNotSaved(podspec::VmUid),
     /// The node's emulator has no such board.
     #[error(
         "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or \

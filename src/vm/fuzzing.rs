@@ -13,7 +13,9 @@ use super::host::accelerator::{Accelerator, Setting};
 use super::lifecycle::describe::{Parts, describe};
 use super::lifecycle::{log_path, request};
 use super::model::{Container, ContainerConfig, Part, Spec};
-use super::{Error, Owner, Paths, Result, Settings, UidRange, UnknownImage, Unsupported};
+use super::{
+    Error, Owner, Paths, Result, Settings, ShareSettings, UidRange, UnknownImage, Unsupported,
+};
 use crate::sandbox::Sandbox;
 
 const STATE: &str = "/var/lib/vmlet";
@@ -41,6 +43,14 @@ fn settings() -> Settings {
         unknown_image: UnknownImage::Refuse,
         memory_overhead: 160 << 20,
         unsupported: Unsupported::Warn,
+        shares: ShareSettings {
+            program: "/usr/libexec/vmlet/vmlet-virtiofsd".into(),
+            root: "/".into(),
+            user: Owner {
+                uid: 65_534,
+                gid: 65_534,
+            },
+        },
     }
 }
 
@@ -63,6 +73,7 @@ pub(crate) fn machine(
         instance,
         blocks: Vec::new(),
         seed: false,
+        shares: Vec::new(),
         user: Some(USER),
         image_digest: String::new(),
         log_path,

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::state::Phase;
 use crate::block::Number;
 use crate::clock;
+use crate::vm::shares::{Share, ShareUser};
 
 /// Exit code of a container that never ran, as containerd gives it.
 pub(super) const NEVER_RAN: i32 = 128;
@@ -141,6 +142,9 @@ pub struct Spec {
     /// Devices that it has as disks, in the order of the request.
     #[serde(default)]
     pub blocks: Vec<BlockDisk>,
+    /// Directories of the node that its guest mounts.
+    #[serde(default)]
+    pub shares: Vec<Share>,
     /// Whether it finds a seed image beside its root disk.
     #[serde(default)]
     pub seed: bool,
@@ -222,6 +226,9 @@ pub struct ContainerConfig {
     /// What a machine has no use for.
     #[serde(default)]
     pub unused: Unused,
+    /// Who accesses the directories that the guest mounts.
+    #[serde(default)]
+    pub share_user: ShareUser,
     /// Environment variables, until they are put where they are used: never in a record.
     #[serde(skip)]
     pub environment: Environment,

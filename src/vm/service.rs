@@ -24,6 +24,7 @@ use super::process::{Process, Processes};
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
+use super::shares::Supplies;
 use super::state::Event;
 use super::users::{Owner, Users};
 use crate::block::Blocks;
@@ -197,21 +198,25 @@ impl<P: Platform> Containers<P> {
         sandbox: &SandboxId,
         mut config: ContainerConfig,
     ) -> Result<ContainerId> {
-        let surroundings = Surroundings {
-            environment: std::mem::take(&mut config.environment),
-            mounts: config.mounts.clone(),
-        };
+        let environment = std::mem::take(&mut config.environment);
         let ready = self.ready_sandbox(sandbox)?;
-        self.refuse_loss(&ready, &config)?;
+        let shares = self.wanted_shares(&ready, &config).await?;
+        self.refuse_loss(&ready, &config, &shares)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
         if has_image && instance(&ready, &config)?.vm.is_none() {
             self.bring_image(&ready, &config.image).await?;
         }
-        let files = self.guest_data(&ready, &config, surroundings).await?;
+        let surroundings = Surroundings {
+            environment,
+            mounts: config.mounts.clone(),
+            shares: shares.clone(),
+        };
+        let data = self.guest_data(&ready, &config, surroundings).await?;
+        let supplies = Supplies { data, shares };
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         self.parts
             .tasks
-            .finish(async move { this.create_to_end(&sandbox, config, files).await })
+            .finish(async move { this.create_to_end(&sandbox, config, supplies).await })
             .await
     }
 
@@ -225,7 +230,7 @@ impl<P: Platform> Containers<P> {
         // The process has them.
         config.environment = Environment::default();
         let ready = self.ready_sandbox(sandbox)?;
-        self.refuse_loss(&ready, &config)?;
+        self.refuse_loss(&ready, &config, &[])?;
         if instance(&ready, &config)?.vm.is_some() {
             return Err(Error::VmOfProcesses(sandbox.clone()));
         }

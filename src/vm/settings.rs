@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use podspec::Defaults;
 
 use super::host::accelerator::{Host, Setting};
-use super::users::UidRange;
+use super::users::{Owner, UidRange};
 
 /// Settings of the machines of this node.
 #[derive(Debug, Clone)]
@@ -47,6 +47,19 @@ pub struct Settings {
     pub memory_overhead: u64,
     /// What becomes of a container that would lose data.
     pub unsupported: Unsupported,
+    /// How directories are shared with guests.
+    pub shares: ShareSettings,
+}
+
+/// How directories are shared with guests.
+#[derive(Debug, Clone)]
+pub struct ShareSettings {
+    /// The program that serves one directory.
+    pub program: PathBuf,
+    /// Where the file system of the node is.
+    pub root: PathBuf,
+    /// Who accesses a directory when the pod names no user.
+    pub user: Owner,
 }
 
 /// What becomes of a container whose writable mounts do not reach the guest.

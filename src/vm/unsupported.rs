@@ -21,11 +21,12 @@ use super::error::{Error, Result};
 use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
+use super::shares::Share;
 use crate::images::{Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use finding::{Finding, LONGEST};
-use given::Given;
+pub(in crate::vm) use given::Given;
 
 /// Most findings of one container.
 const MOST: usize = 32;
@@ -51,8 +52,13 @@ impl<P: Platform> Containers<P> {
 
     /// Refuses a container whose guest would write to something that is not there, unless the node
     /// allows that.
-    pub(super) fn refuse_loss(&self, sandbox: &Sandbox, config: &ContainerConfig) -> Result<()> {
-        let found = of_request(&sandbox.config, config, &Given::default());
+    pub(super) fn refuse_loss(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+        shares: &[Share],
+    ) -> Result<()> {
+        let found = of_request(&sandbox.config, config, &Given::shared(shares));
         match lost(&found, self.settings.unsupported) {
             Some(text) => Err(Error::Unsupported(text)),
             None => Ok(()),
@@ -65,9 +71,8 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: &ContainerConfig,
         blocks: &[BlockDisk],
-        image: &str,
+        (image, given): (&str, Given),
     ) -> Vec<String> {
-        let given = Given::of(&sandbox.config, config).await;
         let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_pod(&sandbox.config));
         found.extend(of_devices(config, blocks));

@@ -21,7 +21,7 @@ use crate::stamp::Stamp;
 use crate::{packages, pod_images, workspace};
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "7";
+const RECIPE: &str = "8";
 
 /// Builds the image unless it is there and made from the same inputs. Returns whether it was built.
 pub(crate) fn ensure() -> Result<bool> {

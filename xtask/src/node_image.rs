@@ -37,6 +37,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("vmlet-controller", "usr/sbin/vmlet-controller"),
     ("vmlet-tapmanager", "usr/sbin/vmlet-tapmanager"),
     ("vmletctl", "usr/bin/vmletctl"),
+    ("vmlet-virtiofsd", "usr/libexec/vmlet/vmlet-virtiofsd"),
     ("vmwrapper", "usr/libexec/vmlet/vmwrapper"),
 ];
 

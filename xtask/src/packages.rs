@@ -37,6 +37,7 @@ const OTHERS: &[&str] = &[
     "iptables",
     "isc-dhcp-client",
     "libc6-dev",
+    "libcap-ng-dev",
     "libseccomp-dev",
     "lz4",
     "mmdebstrap",

@@ -89,6 +89,8 @@ keys! {
     BiosUuid = BIOS_UUID;
     /// Whether the guest has a cloud-init disk.
     CloudInit = CLOUD_INIT;
+    /// Whether the guest gets directories of volumes as shares.
+    Shares = SHARES;
     /// How guest data is laid out.
     SeedType = SEED_TYPE or "VirtletCloudInitImageType";
     /// Identity of the guest for cloud-init.

@@ -24,6 +24,7 @@ mod machine;
 mod machine_type;
 pub mod names;
 mod quantity;
+mod shares;
 mod unknown;
 
 pub use annotations::{AnnotationError, Annotations, Key};
@@ -38,4 +39,5 @@ pub use instance::{Instance, Role, VmUid};
 pub use machine::{CpuModel, Defaults, GuestAgent, Machine, Mib, PodResources, Vcpus};
 pub use machine_type::MachineType;
 pub use quantity::{QuantityError, parse_quantity};
+pub use shares::Sharing;
 pub use unknown::{Unknown, unknown_annotations};

@@ -48,6 +48,8 @@ pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
 pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
 /// Whether the guest has a cloud-init disk.
 pub const CLOUD_INIT: &str = "vmlet.dev/cloud-init";
+/// Whether the guest gets directories of volumes as shares.
+pub const SHARES: &str = "vmlet.dev/shares";
 /// How guest data is laid out.
 pub const SEED_TYPE: &str = "vmlet.dev/cloud-init-image-type";
 /// Identity of the guest for cloud-init.

@@ -15,7 +15,7 @@ use crate::images::Image;
 use crate::vm::state::Phase;
 use crate::vm::{
     Container, ContainerConfig, ContainerMetadata, Device, Environment, LinuxResources, Mount,
-    Unused,
+    ShareUser, Unused,
 };
 
 const MOST_MOUNTS: usize = 1024;
@@ -38,13 +38,14 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
         .metadata
         .ok_or_else(|| Invalid::missing("config.metadata"))?;
     let linux = config.linux.unwrap_or_default();
-    security(linux.security_context.unwrap_or_default())?;
+    let share_user = security(linux.security_context.unwrap_or_default())?;
     let has_command = [&config.command, &config.args]
         .iter()
         .any(|words| !words.is_empty());
     let variables = config.envs.iter();
     let variables = variables.map(|variable| (variable.key.clone(), variable.value.clone()));
     Ok(ContainerConfig {
+        share_user,
         environment: Environment(variables.collect()),
         unused: Unused {
             command: has_command || !config.working_dir.is_empty(),
@@ -74,7 +75,8 @@ pub(in crate::cri) fn grace(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(LONGEST_GRACE))
 }
 
-fn security(context: v1::LinuxContainerSecurityContext) -> Result<()> {
+/// The identity of the container, which the processes that serve its volumes have.
+fn security(context: v1::LinuxContainerSecurityContext) -> Result<ShareUser> {
     const FIELD: &str = "config.linux.security_context";
     let user_given = context.run_as_user.is_some() || !context.run_as_username.is_empty();
     if context.run_as_group.is_some() && !user_given {
@@ -83,7 +85,21 @@ fn security(context: v1::LinuxContainerSecurityContext) -> Result<()> {
     }
     let options = context.namespace_options.unwrap_or_default();
     sandbox::namespaces(&format!("{FIELD}.namespace_options"), options)?;
-    Ok(())
+    let id = |name: &str, value: i64| {
+        u32::try_from(value)
+            .map_err(|_| Invalid::new(format!("{FIELD}.{name}"), "it is no user or group ID"))
+    };
+    let (user, group) = (context.run_as_user, context.run_as_group);
+    let groups = context.supplemental_groups.into_iter();
+    Ok(ShareUser {
+        uid: user.map(|user| id("run_as_user", user.value)).transpose()?,
+        gid: group
+            .map(|group| id("run_as_group", group.value))
+            .transpose()?,
+        groups: groups
+            .map(|group| id("supplemental_groups", group))
+            .collect::<Result<_>>()?,
+    })
 }
 
 fn mount(field: &str, mount: v1::Mount) -> Result<Mount> {

@@ -74,6 +74,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
             blocks: Vec::new(),
             image_digest: "sha256:ab".into(),
             log_path: "/l".into(),
+            shares: Vec::new(),
             unsupported: Vec::new(),
         },
     })

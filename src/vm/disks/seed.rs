@@ -24,6 +24,7 @@ use crate::vm::error::{Error, Result};
 use crate::vm::lifecycle::request;
 use crate::vm::model::{Container, ContainerConfig, Environment, Mount};
 use crate::vm::service::Containers;
+use crate::vm::shares::Share;
 use crate::vm::users::Owner;
 
 mod environment;
@@ -31,6 +32,7 @@ mod links;
 mod network;
 mod openstack;
 mod plan;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod vendor;
@@ -46,6 +48,8 @@ pub(in crate::vm) struct Surroundings {
     pub(in crate::vm) environment: Environment,
     /// Its mounts.
     pub(in crate::vm) mounts: Vec<Mount>,
+    /// Which of them are shares.
+    pub(in crate::vm) shares: Vec<Share>,
 }
 
 impl<P: Platform> Containers<P> {
@@ -55,7 +59,7 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
-        surroundings: Surroundings,
+        mut surroundings: Surroundings,
     ) -> Result<Option<CloudData>> {
         let instance = request::instance(sandbox, config)?;
         let data = request::guest_data(&sandbox.config, config)?;
@@ -92,7 +96,9 @@ impl<P: Platform> Containers<P> {
         let blocks = self.wanted_blocks(config, instance.role).await?;
         let script = links::script(&blocks);
         data.insert_mount_script(script.as_deref().unwrap_or_default());
-        let mut files = mounted(&pod.uid, surroundings.mounts).await?;
+        let Surroundings { mounts, shares, .. } = &mut surroundings;
+        mounts.retain(|mount| !shares.iter().any(|s| s.path == mount.container_path));
+        let mut files = mounted(&pod.uid, std::mem::take(mounts)).await?;
         files.append(&mut data.files);
         files.extend(environment::file(&surroundings.environment));
         files.extend(script.as_deref().map(links::file));
@@ -126,9 +132,10 @@ impl<P: Platform> Containers<P> {
             GuestAgent::Auto => Some(self.settings.guest_agent.clone()),
             GuestAgent::Image | GuestAgent::Off => None,
         };
+        let shares = row.spec.shares.clone();
         let make = move || -> Result<()> {
             let label = volume::label(wanted.layout);
-            let files = volume::files(wanted, agent.as_deref());
+            let files = volume::files(wanted, &shares, agent.as_deref());
             let image = cloudinit_image::image(label, files)?;
             let written = write(&target, &image, owner);
             Ok(written.map_err(files::failed("write", &target))?)

@@ -17,6 +17,7 @@ mod metadata;
 mod qemu;
 mod room;
 mod seclabel;
+mod share;
 
 use super::DomainSpec;
 use crate::vm::host::accelerator::Accelerator;
@@ -29,6 +30,7 @@ use metadata::Metadata;
 use qemu::{Capabilities, CommandLine};
 use room::{MaxMemory, MemoryDevice, VcpuList};
 use seclabel::SecLabel;
+use share::{Filesystem, MemoryBacking};
 
 /// A domain that cannot be written as XML.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +66,8 @@ struct Domain {
     memory: Memory,
     #[serde(rename = "currentMemory", skip_serializing_if = "Option::is_none")]
     current_memory: Option<Memory>,
+    #[serde(rename = "memoryBacking", skip_serializing_if = "Option::is_none")]
+    memory_backing: Option<MemoryBacking>,
     vcpu: Vcpus,
     #[serde(skip_serializing_if = "Option::is_none")]
     vcpus: Option<VcpuList>,
@@ -89,6 +93,8 @@ struct Devices {
     emulator: String,
     #[serde(rename = "disk")]
     disks: Vec<Disk>,
+    #[serde(rename = "filesystem")]
+    shares: Vec<Filesystem>,
     #[serde(rename = "controller")]
     controllers: [Controller; 1],
     serial: Serial,
@@ -116,6 +122,7 @@ impl Domain {
             max_memory: MaxMemory::new(&spec.room),
             memory: room::total(&spec.room),
             current_memory: room::used(&spec.room),
+            memory_backing: MemoryBacking::new(&spec.shares),
             vcpu: Vcpus::new(spec),
             vcpus: VcpuList::new(&spec.room),
             os: Os::new(&spec.machine_type),
@@ -130,6 +137,7 @@ impl Domain {
             devices: Devices {
                 emulator: text(&spec.emulator)?,
                 disks: disk::all(&spec.root, &spec.disks)?,
+                shares: share::all(&spec.shares)?,
                 controllers: [Controller::no_usb()],
                 serial: Serial::new(&spec.console)?,
                 agents: agents(spec)?,

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use libvirt::Hypervisor;
-use podspec::{CloudData, ContainerId, Machine, Role, SandboxId};
+use podspec::{ContainerId, Machine, Role, SandboxId};
 
 use super::request::{instance, machine};
 use crate::clock;
@@ -19,21 +19,23 @@ use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Part, Spec};
 use crate::vm::service::Containers;
+use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
+use crate::vm::unsupported::Given;
 
 impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn create_to_end(
         &self,
         sandbox_id: &SandboxId,
         config: ContainerConfig,
-        files: Option<CloudData>,
+        supplies: Supplies,
     ) -> Result<ContainerId> {
         let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
         let sandbox = self.ready_sandbox(sandbox_id)?;
         if let Some(id) = self.place_for(&sandbox.id, &config).await? {
             return Ok(id);
         }
-        let row = self.create_machine(&sandbox, config, Part::Machine, files);
+        let row = self.create_machine(&sandbox, config, Part::Machine, supplies);
         let id = row.await?.id.clone();
         self.remember_answer(&id);
         faultpoint::point("vm.create.created");
@@ -48,7 +50,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: ContainerConfig,
         part: Part,
-        files: Option<CloudData>,
+        supplies: Supplies,
     ) -> Result<Arc<Container>> {
         let id = ContainerId::generate();
         let machine = machine(sandbox, &config, self.defaults())?;
@@ -63,11 +65,14 @@ impl<P: Platform> Containers<P> {
         let unsupported = match instance.role {
             Role::Machine => {
                 let image = root.digest();
-                self.unsupported(sandbox, &config, &blocks, &image).await
+                let given = Given::of(&sandbox.config, &config, &supplies.shares).await;
+                self.unsupported(sandbox, &config, &blocks, (&image, given))
+                    .await
             }
             Role::Provision => Vec::new(),
         };
-        let seed = files.is_some() || self.has_old_seed(&instance).await?;
+        let Supplies { data, shares } = supplies;
+        let seed = data.is_some() || self.has_old_seed(&instance).await?;
         // Until the row shows it to the next choice.
         let turn = self.users.turn.lock().await;
         let user = match instance.role {
@@ -83,6 +88,7 @@ impl<P: Platform> Containers<P> {
             seed,
             instance,
             blocks,
+            shares,
             image_digest: root.digest(),
             log_path,
         };
@@ -92,7 +98,7 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.create.recorded");
         let made = async {
             self.ensure_root(&row, &root).await?;
-            self.make_seed(&row, files).await
+            self.make_seed(&row, data).await
         };
         if let Err(e) = made.await {
             // What fails here, too, is dropped by the next request or by reconciliation.

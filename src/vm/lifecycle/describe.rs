@@ -16,6 +16,7 @@ use crate::vm::model::Container;
 use crate::vm::paths::Paths;
 use crate::vm::resources::room;
 use crate::vm::settings::Settings;
+use crate::vm::shares::{Share, socket_name};
 use crate::vm::users::Owner;
 
 /// What the row does not say about a machine.
@@ -68,9 +69,19 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         },
         guest_agent: Some(paths.agent_socket(&row.id)),
         guest_socket: has_guest_port(row, parts.saved).then(|| paths.guest_socket(&row.id)),
+        shares: shares(row, paths),
         system_uuid: machine.system_uuid,
         owner: parts.owner,
     }
+}
+
+fn shares(row: &Container, paths: &Paths) -> Vec<domain::Share> {
+    let sockets = paths.sockets(&row.id);
+    let share = |share: &Share| domain::Share {
+        tag: share.tag.clone(),
+        socket: sockets.join(socket_name(share)),
+    };
+    row.spec.shares.iter().map(share).collect()
 }
 
 /// What `vmwrapper` needs to know, and QEMU does not see.

@@ -188,6 +188,7 @@ impl<P: Platform> Containers<P> {
 
     /// Removes console file and sockets; may be repeated.
     pub(in crate::vm) async fn remove_console(&self, row: &Container) -> Result<()> {
+        self.end_shares(row);
         crate::vm::console::remove(&self.console(row)).await?;
         let sockets = self.paths.sockets(&row.id);
         match tokio::fs::remove_dir_all(&sockets).await {
@@ -275,6 +276,7 @@ mod tests {
             wanted: None,
             spec: Spec {
                 seed: false,
+                shares: Vec::new(),
                 user: None,
                 part: Default::default(),
                 config: Default::default(),

@@ -27,8 +27,8 @@ pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Re
     Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)
 }
 
-/// The data for the guest, if it has a cloud-init disk. A guest that continues from saved memory
-/// has the one that it had.
+/// The data for the guest, which every guest has unless its pod turns its cloud-init disk off. A
+/// guest that continues from saved memory has the disk that it had.
 pub(in crate::vm) fn guest_data(
     pod: &SandboxConfig,
     config: &ContainerConfig,
@@ -37,7 +37,7 @@ pub(in crate::vm) fn guest_data(
     annotations.extend(config.annotations.clone());
     let instance = Instance::from_pod(&annotations, &pod.labels)?;
     let data = GuestData::from_pod(&annotations)?;
-    Ok(data.filter(|data| instance.role == Role::Machine && data.is_requested()))
+    Ok(data.filter(|_| instance.role == Role::Machine))
 }
 
 /// The machine that the pod and its container request; the container's limits win over the pod's.

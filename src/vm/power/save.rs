@@ -46,6 +46,9 @@ impl<P: Platform> Containers<P> {
                     disks.settle_memory(vm).await?;
                     self.end_if_inactive(&row).await?;
                 }
+                Some(_) if !row.spec.shares.is_empty() => {
+                    return Err(Error::SharesNotSaved(vm));
+                }
                 Some(power) => {
                     let paused = matches!(power, Power::Paused(_));
                     self.write_memory(&row, vm, paused).await?;

@@ -24,6 +24,7 @@ use crate::vm::lifecycle::log_path;
 use crate::vm::lifecycle::request::machine;
 use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Part, Spec, Unused};
 use crate::vm::service::Containers;
+use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
 
 /// The name of the pod machine where it is shown.
@@ -124,6 +125,7 @@ impl<P: Platform> Containers<P> {
             unsupported: self.unsupported_by_process(&sandbox, &config),
             config,
             blocks: Vec::new(),
+            shares: Vec::new(),
             seed: false,
             user: None,
             ..machine.spec.clone()
@@ -208,7 +210,11 @@ impl<P: Platform> Containers<P> {
             image: config.image.clone(),
             ..ContainerConfig::default()
         };
-        self.create_machine(sandbox, config, Part::PodMachine, files)
+        let supplies = Supplies {
+            data: files,
+            shares: Vec::new(),
+        };
+        self.create_machine(sandbox, config, Part::PodMachine, supplies)
             .await
     }
 

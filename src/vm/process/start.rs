@@ -20,6 +20,7 @@ use crate::vm::disks::seed::Surroundings;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
+use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
 
 /// Time for the guest to boot and its `vmlet-guest` to answer.
@@ -115,7 +116,11 @@ impl<P: Platform> Containers<P> {
             .await?;
         self.remove_stopped(old).await?;
         let spec = &old.spec;
-        self.create_machine(&sandbox, spec.config.clone(), spec.part, files)
+        let supplies = Supplies {
+            data: files,
+            shares: Vec::new(),
+        };
+        self.create_machine(&sandbox, spec.config.clone(), spec.part, supplies)
             .await
     }
 

@@ -11,6 +11,7 @@ use crate::sandbox::SandboxConfig;
 use crate::sources::has_files;
 use crate::vm::lifecycle::request;
 use crate::vm::model::ContainerConfig;
+use crate::vm::shares::Share;
 
 /// What the disk has.
 #[derive(Debug, Default)]
@@ -21,16 +22,29 @@ pub(in crate::vm) struct Given {
     pub(super) addresses: bool,
     /// A network configuration without a place for the search list.
     pub(super) no_searches: bool,
-    /// Paths of mounts whose files it has.
+    /// Paths of mounts that reach the guest.
     pub(super) mounts: BTreeSet<String>,
 }
 
 impl Given {
+    /// What the guest has by its shares alone.
+    pub(super) fn shared(shares: &[Share]) -> Self {
+        Self {
+            mounts: shares.iter().map(|share| share.path.clone()).collect(),
+            ..Self::default()
+        }
+    }
+
     /// For a container that is a machine.
-    pub(super) async fn of(pod: &SandboxConfig, config: &ContainerConfig) -> Self {
+    pub(in crate::vm) async fn of(
+        pod: &SandboxConfig,
+        config: &ContainerConfig,
+        shares: &[Share],
+    ) -> Self {
+        let shared = Self::shared(shares);
         let data = request::guest_data(pod, config).ok().flatten();
         let Some(data) = data else {
-            return Self::default();
+            return shared;
         };
         let mounts = config.mounts.iter().filter(|mount| mount.is_of_the_guest());
         let (mounts, uid) = (
@@ -41,13 +55,17 @@ impl Given {
             let given = mounts
                 .into_iter()
                 .filter(|mount| has_files(&mount.host_path, &uid));
-            given.map(|mount| mount.container_path).collect()
+            given
+                .map(|mount| mount.container_path)
+                .collect::<BTreeSet<_>>()
         };
+        let mut mounts = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+        mounts.extend(shared.mounts);
         Self {
             environment: true,
             addresses: data.has_addresses(),
             no_searches: !data.has_searches(),
-            mounts: tokio::task::spawn_blocking(look).await.unwrap_or_default(),
+            mounts,
         }
     }
 }

@@ -18,6 +18,7 @@ const PACKAGES: &[&str] = &[
     "vmlet",
     "tapmanager",
     "vmwrapper",
+    "vmlet-virtiofsd",
     "vmletctl",
     "criproxy",
     "vmlet-controller",

@@ -76,9 +76,14 @@ pub(crate) fn build(
     for (place, file) in programs {
         install(file, &root.join(place), 0o755)?;
     }
-    let (always, seed) = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;
-    fs::write(root.join("etc/modules"), always.join("\n") + "\n")?;
-    fs::write(root.join("etc/modules.seed"), seed.join("\n") + "\n")?;
+    let order = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;
+    for (name, files) in [
+        ("modules", order.always),
+        ("modules.seed", order.seed),
+        ("modules.shares", order.shares),
+    ] {
+        fs::write(root.join("etc").join(name), files.join("\n") + "\n")?;
+    }
     pack(work, &root)
 }
 

@@ -31,6 +31,20 @@ const WANTED: &[&str] = &[
 /// What only a guest with a seed disk needs.
 const SEED: &[&str] = &["isofs"];
 
+/// What only a guest with shares needs.
+const SHARES: &[&str] = &["virtiofs"];
+
+/// The modules of an image by their use, in the order in which they must be inserted.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// What every guest inserts.
+    pub(crate) always: Vec<String>,
+    /// What a guest with a seed disk needs.
+    pub(crate) seed: Vec<String>,
+    /// What a guest with shares needs.
+    pub(crate) shares: Vec<String>,
+}
+
 /// The modules of one kernel package.
 #[derive(Debug)]
 pub(crate) struct Modules {
@@ -48,22 +62,26 @@ impl Modules {
         Ok(Self { files, builtin })
     }
 
-    /// Copies the wanted modules, uncompressed, into `target`; returns the file names of those that
-    /// every guest inserts and of those that a seed disk needs, in order.
-    pub(crate) fn install(&self, target: &Path) -> Result<(Vec<String>, Vec<String>)> {
+    /// Copies the wanted modules, uncompressed, into `target`; returns their file names.
+    pub(crate) fn install(&self, target: &Path) -> Result<Order> {
         let mut order = Vec::new();
-        for name in WANTED {
-            self.insert(name, target, &mut order)?;
-        }
-        let always = order.len();
-        for name in SEED {
-            self.insert(name, target, &mut order)?;
+        let mut lengths = Vec::new();
+        for group in [WANTED, SEED, SHARES] {
+            for name in group {
+                self.insert(name, target, &mut order)?;
+            }
+            lengths.push(order.len());
         }
         for file in &order {
             strip(&target.join(file))?;
         }
-        let seed = order.split_off(always);
-        Ok((order, seed))
+        let shares = order.split_off(lengths[1]);
+        let seed = order.split_off(lengths[0]);
+        Ok(Order {
+            always: order,
+            seed,
+            shares,
+        })
     }
 
     fn insert(&self, name: &str, target: &Path, order: &mut Vec<String>) -> Result<()> {

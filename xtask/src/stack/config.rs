@@ -62,6 +62,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [network]\ntapmanager_socket = {tapmanager}\nhandoff_socket = {handoff}\n\n\
          [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
          wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
+         [shares]\nprogram = {virtiofsd}\n\n\
          [images]\nprotocol = \"http\"\n\
          allowed_addresses = [\"127.0.0.1/32\"]\nregistries_dir = {registries}\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n\n\
@@ -75,6 +76,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         handoff = path("run/handoff.sock"),
         wrapper = path("bin/vmwrapper"),
         guest_agent = path("bin/vmlet-guest"),
+        virtiofsd = path("bin/vmlet-virtiofsd"),
         user = toml_string(QEMU_USER),
         registries = path("registry/hosts"),
         image = toml_string(IMAGE),
@@ -230,11 +232,17 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
     let controller = controller.map(|_| "vmlet-controller");
     let agent = record.node.as_ref().filter(|node| node.has_agent());
     let agent = agent.map(|_| "vmlet-agent");
-    for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"]
-        .into_iter()
-        .chain(proxy)
-        .chain(controller)
-        .chain(agent)
+    for name in [
+        "vmlet",
+        "vmlet-tapmanager",
+        "vmlet-virtiofsd",
+        "vmwrapper",
+        "vmletctl",
+    ]
+    .into_iter()
+    .chain(proxy)
+    .chain(controller)
+    .chain(agent)
     {
         let from = built.join(name);
         fs::copy(&from, layout.path("bin").join(name))

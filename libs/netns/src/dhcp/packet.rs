@@ -62,7 +62,8 @@ pub fn decode(datagram: &[u8]) -> Option<Message> {
                 if only.is_some_and(|only| only != value.len()) {
                     return None;
                 }
-                if code::READ.contains(&name) {
+                // None of them means anything without a value (RFC 2132).
+                if code::READ.contains(&name) && !value.is_empty() {
                     // One that cannot have parts counts as it is written last.
                     parts.retain(|(other, _)| only.is_none() || *other != name);
                     parts.push((name, value));
@@ -160,25 +161,11 @@ fn blank(request: &Message, kind: MessageType) -> Message {
         OptionCode::ClientIdentifier,
         OptionCode::ClientMachineIdentifier,
     ] {
-        if let Some(option) = request
-            .opts()
-            .get(echoed)
-            .filter(|option| !is_empty(option))
-        {
+        if let Some(option) = request.opts().get(echoed) {
             add(&mut message, option.clone(), limit);
         }
     }
     message
-}
-
-/// Whether an identifier has no bytes, so that no message can carry it.
-fn is_empty(option: &DhcpOption) -> bool {
-    match option {
-        DhcpOption::ClientIdentifier(bytes) | DhcpOption::ClientMachineIdentifier(bytes) => {
-            bytes.is_empty()
-        }
-        _ => false,
-    }
 }
 
 /// The largest message that the client can receive, in bytes.

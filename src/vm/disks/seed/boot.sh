@@ -13,5 +13,14 @@ put() {
     fi
 }
 
+# share TAG OPTION PATH: mounts a directory of the pod.
+share() {
+    if grep -q " $3 virtiofs " /proc/mounts; then
+        return
+    fi
+    mkdir -p "$3" && mount -t virtiofs -o "$2" "$1" "$3" || echo "vmlet: not mounted: $3" >&2
+}
+
+. "$seed/vmlet/shares.sh"
 . "$seed/vmlet/files.sh"
 [ ! -e "$seed/vmlet-guest" ] || sh -c "$(cat "$seed/vmlet/install-agent.sh")" install-agent.sh "$seed"

@@ -263,7 +263,7 @@ fn data(layout: Layout) -> CloudData {
 }
 
 fn names(layout: Layout) -> Vec<String> {
-    let files = volume::files(data(layout), None).into_iter();
+    let files = volume::files(data(layout), &[], None).into_iter();
     files.map(|file| file.name).collect()
 }
 
@@ -271,19 +271,23 @@ fn names(layout: Layout) -> Vec<String> {
 fn each_layout_has_the_names_of_its_data_source() {
     let boot = [
         "vmlet/boot.sh",
+        "vmlet/shares.sh",
         "vmlet/files.sh",
         "vmlet/files/0",
         "vmlet/files/1",
     ];
     let no_cloud = ["meta-data", "user-data", "vendor-data", "network-config"];
-    assert_eq!(names(Layout::NoCloud), [no_cloud, boot].concat());
+    assert_eq!(names(Layout::NoCloud), [&no_cloud[..], &boot].concat());
     let config_drive = [
         "openstack/latest/meta_data.json",
         "openstack/latest/user_data",
         "openstack/latest/vendor_data.json",
         "openstack/latest/network_data.json",
     ];
-    assert_eq!(names(Layout::ConfigDrive), [config_drive, boot].concat());
+    assert_eq!(
+        names(Layout::ConfigDrive),
+        [&config_drive[..], &boot].concat()
+    );
     assert_eq!(volume::label(Layout::NoCloud), "cidata");
     assert_eq!(volume::label(Layout::ConfigDrive), "config-2");
 }
@@ -310,7 +314,7 @@ fn vendor_data_apply_the_network_at_each_boot_and_have_no_lists_of_the_users() {
     assert!(hook.starts_with("#cloud-boothook\n#!/bin/sh\n"), "{hook}");
     assert!(hook.contains("findfs LABEL=cidata"), "{hook}");
 
-    let drive = volume::files(data(Layout::ConfigDrive), None);
+    let drive = volume::files(data(Layout::ConfigDrive), &[], None);
     let vendor: Value = serde_json::from_slice(&drive[2].content).unwrap();
     let text = vendor["cloud-init"].as_str().unwrap();
     assert_eq!(text, vendor::vendor_data(Layout::ConfigDrive));
@@ -334,7 +338,7 @@ fn the_boot_puts_each_file_in_its_place() {
             content: path.as_bytes().to_vec(),
         })
         .collect();
-    for file in volume::files(data, None) {
+    for file in volume::files(data, &[], None) {
         let path = volume.path().join(&file.name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, file.content).unwrap();

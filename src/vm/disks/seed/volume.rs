@@ -11,7 +11,8 @@ use cloudinit_image::{CONFIG_DRIVE, File, NO_CLOUD};
 use podspec::{CloudData, Layout, NetworkData};
 use serde_json::json;
 
-use super::vendor;
+use super::{shares, vendor};
+use crate::vm::shares::Share;
 
 /// By which cloud-init, and the boot, find the volume.
 pub(super) const fn label(layout: Layout) -> &'static str {
@@ -22,7 +23,7 @@ pub(super) const fn label(layout: Layout) -> &'static str {
 }
 
 /// All files; `agent` is the program that the guest gets, too. Blocks.
-pub(super) fn files(data: CloudData, agent: Option<&Path>) -> Vec<File> {
+pub(super) fn files(data: CloudData, shared: &[Share], agent: Option<&Path>) -> Vec<File> {
     let file = |name: &str, content: Vec<u8>| File {
         name: name.to_owned(),
         content,
@@ -57,6 +58,8 @@ pub(super) fn files(data: CloudData, agent: Option<&Path>) -> Vec<File> {
     all.extend(network.map(|text| file(network_config, text)));
     let folder = vendor::FOLDER;
     all.push(file(&format!("{folder}/boot.sh"), vendor::BOOT.to_vec()));
+    let mounts = shares::mounts(shared).into_bytes();
+    all.push(file(&format!("{folder}/shares.sh"), mounts));
     let puts = vendor::puts(&data.files).into_bytes();
     all.push(file(&format!("{folder}/files.sh"), puts));
     let contents = data.files.into_iter().enumerate();

@@ -83,9 +83,22 @@ async fn the_host_name_comes_from_the_pod_spec_or_the_pod_name() {
 }
 
 #[tokio::test]
-async fn a_pod_without_volumes_has_one_disk() {
+async fn an_ordinary_pod_has_a_second_disk_with_its_identity() {
     let node = Node::new().await;
     let id = node.started().await;
+    let image = node.containers.paths().seed(&id);
+    assert!(holds(&image, "\"instance-id\": \"pod.default\""));
+    let xml = node.hypervisor.xml(id.domain()).unwrap();
+    assert!(xml.contains("<target dev=\"vdb\""), "{xml}");
+}
+
+#[tokio::test]
+async fn a_pod_that_turns_cloud_init_off_has_one_disk() {
+    let node = Node::new().await;
+    let id = create(&node, "web", &[("cloud-init", "off")])
+        .await
+        .unwrap();
+    node.containers.start(&id).await.unwrap();
     assert!(!node.containers.paths().seed(&id).exists());
     let xml = node.hypervisor.xml(id.domain()).unwrap();
     assert!(!xml.contains("vdb"), "{xml}");
@@ -225,7 +238,8 @@ async fn a_guest_that_was_suspended_without_an_image_comes_back_without() {
     let node = Node::new().await;
     let vm: VmUid = VM.parse().unwrap();
     node.make_disk(vm).await;
-    let first = create(&node, "first", &[("vm-disk", VM)]).await.unwrap();
+    let without = [("vm-disk", VM), ("cloud-init", "off")];
+    let first = create(&node, "first", &without).await.unwrap();
     node.containers.start(&first).await.unwrap();
     node.containers.save(vm).await.unwrap();
     node.until(&first, |row| row.phase == Phase::Exited).await;
@@ -317,9 +331,7 @@ async fn a_config_drive_has_its_label_and_its_shape() {
 #[tokio::test]
 async fn environment_and_mounted_files_are_in_the_image_and_nowhere_else() {
     let node = Node::new().await;
-    let pod = node
-        .annotated("web", &[("ssh-keys", "ssh-ed25519 A")])
-        .await;
+    let pod = node.annotated("web", &[("shares", "off")]).await;
     let volumes = tempfile::tempdir().unwrap();
     let volume = "pods/uid of web/volumes/kubernetes.io~secret/keys";
     let volume = volumes.path().join(volume);
@@ -360,9 +372,7 @@ async fn environment_and_mounted_files_are_in_the_image_and_nowhere_else() {
 
     let large = vec![b'x'; 1024 * 1024 + 1];
     std::fs::write(volume.join("..1/password"), large).unwrap();
-    let other = node
-        .annotated("other", &[("ssh-keys", "ssh-ed25519 A")])
-        .await;
+    let other = node.annotated("other", &[("shares", "off")]).await;
     machine.mounts[0].host_path = machine.mounts[0].host_path.replace("web", "other");
     let moved = volumes.path().join("pods/uid of other");
     std::fs::rename(volumes.path().join("pods/uid of web"), moved).unwrap();

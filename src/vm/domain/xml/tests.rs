@@ -15,7 +15,7 @@ use super::to_xml;
 use crate::block::Extent;
 use crate::vm::domain::{
     Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, HANDOFF_SOCKET, Room,
-    START_TOKEN, Spare, Variable,
+    START_TOKEN, Share, Spare, Variable,
 };
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::users::Owner;
@@ -64,6 +64,7 @@ fn spec() -> DomainSpec {
         },
         guest_agent: Some("/var/lib/vmlet/console/c/agent".into()),
         guest_socket: Some("/var/lib/vmlet/console/c0ffee/guest".into()),
+        shares: Vec::new(),
         system_uuid: None,
         owner: Some(Owner {
             uid: 1_900_000_007,
@@ -117,6 +118,16 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
         },
     ];
     insta::assert_snapshot!(to_xml(&spec).unwrap());
+}
+
+#[test]
+fn a_guest_with_shares_has_memory_that_their_processes_reach() {
+    let share = |number: u8| Share {
+        tag: format!("vmlet-{number}"),
+        socket: format!("/var/lib/vmlet/console/c0ffee/vmlet-{number}.fs").into(),
+    };
+    let shares = vec![share(0), share(1)];
+    insta::assert_snapshot!(to_xml(&DomainSpec { shares, ..spec() }).unwrap());
 }
 
 #[test]

@@ -29,7 +29,7 @@ async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
 #[tokio::test]
 async fn what_a_guest_does_not_get_is_refused_or_kept_for_the_pods_events() {
     let node = Node::new().await;
-    let sandbox = node.ready().await;
+    let sandbox = node.annotated("pod", &[("shares", "off")]).await;
     let mut config = node.machine(0);
     config.mounts = vec![Mount {
         container_path: "/data".to_owned(),

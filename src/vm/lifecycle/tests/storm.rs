@@ -19,7 +19,7 @@ async fn contradicting_requests_neither_hang_nor_leave_anything() {
     let node = Arc::new(Node::new().await);
     let pods = (0..8).map(|n| {
         let node = Arc::clone(&node);
-        tokio::spawn(async move { live(&node, n).await })
+        tokio::spawn(async move { Box::pin(live(&node, n)).await })
     });
     let pods: Vec<_> = pods.collect();
     let rounds = Arc::clone(&node);

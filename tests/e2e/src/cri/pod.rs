@@ -32,6 +32,8 @@ pub struct PodOptions {
     pub environment: Vec<(String, String)>,
     /// Mounts of the container: read-only, path on the node and in the guest.
     pub mounts: Vec<(PathBuf, String)>,
+    /// Mounts of the container that the guest may write to.
+    pub writable: Vec<(PathBuf, String)>,
 }
 
 impl PodOptions {
@@ -91,13 +93,19 @@ impl PodOptions {
             }),
             log_path: format!("vm/{attempt}.log"),
             envs: self.environment.iter().map(variable).collect(),
-            mounts: self.mounts.iter().map(mount).collect(),
+            mounts: self.mounts(),
             linux: Some(v1::LinuxContainerConfig {
                 resources: Some(limits),
                 ..v1::LinuxContainerConfig::default()
             }),
             ..v1::ContainerConfig::default()
         }
+    }
+
+    fn mounts(&self) -> Vec<v1::Mount> {
+        let read_only = self.mounts.iter().map(|mounted| mount(mounted, true));
+        let writable = self.writable.iter().map(|mounted| mount(mounted, false));
+        read_only.chain(writable).collect()
     }
 
     /// Makes a volume with one file as kubelet makes one for a ConfigMap, and mounts it at `path`.
@@ -121,6 +129,17 @@ impl PodOptions {
         Ok(())
     }
 
+    /// Changes the file of a volume that [`Self::mount_config`] has made, as kubelet does.
+    pub fn update_config(&self, file: &str, text: &str) -> io::Result<()> {
+        let (volume, _) = self.mounts.first().ok_or(io::ErrorKind::NotFound)?;
+        let version = volume.join("..next");
+        fs::create_dir_all(&version)?;
+        fs::write(version.join(file), text)?;
+        let link = volume.join("..data_tmp");
+        symlink("..next", &link)?;
+        fs::rename(link, volume.join("..data"))
+    }
+
     /// Where the log of a container ends up.
     pub fn log(&self, attempt: u32) -> PathBuf {
         self.logs.join(format!("vm/{attempt}.log"))
@@ -134,11 +153,11 @@ fn variable((key, value): &(String, String)) -> v1::KeyValue {
     }
 }
 
-fn mount((host_path, container_path): &(PathBuf, String)) -> v1::Mount {
+fn mount((host_path, container_path): &(PathBuf, String), readonly: bool) -> v1::Mount {
     v1::Mount {
         host_path: host_path.display().to_string(),
         container_path: container_path.clone(),
-        readonly: true,
+        readonly,
         ..v1::Mount::default()
     }
 }

@@ -29,6 +29,7 @@ mod reboot;
 mod refusals;
 mod registries;
 mod resize;
+mod shares;
 mod stats;
 mod storm;
 mod streaming;

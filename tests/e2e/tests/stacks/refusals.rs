@@ -71,6 +71,8 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
     }
     let sandbox = cri.run(pod.sandbox()).await?;
     let mut mounted = pod.container(&image, 0);
+    let off = ("vmlet.dev/shares".to_owned(), "off".to_owned());
+    mounted.annotations = [off].into();
     mounted.mounts = vec![v1::Mount {
         container_path: "/data".to_owned(),
         host_path: "/srv".to_owned(),

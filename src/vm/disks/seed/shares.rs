@@ -1,0 +1,46 @@
+//! The commands of a boot that mount the shares.
+//!
+//! Invariant: a share that is mounted is not mounted again.
+//! Failure: none here; in the guest a share that cannot be mounted is named on the console.
+
+use std::fmt::Write as _;
+
+use super::vendor::quoted;
+use crate::vm::shares::Share;
+
+/// A line for each share.
+pub(super) fn mounts(shares: &[Share]) -> String {
+    let mut text = String::new();
+    for share in shares {
+        let options = if share.read_only { "ro" } else { "rw" };
+        let _ = writeln!(
+            text,
+            "share {} {options} {}",
+            share.tag,
+            quoted(&share.path)
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_mounted_at_the_path_of_the_pod() {
+        let share = |tag: &str, path: &str, read_only| Share {
+            tag: tag.to_owned(),
+            host_path: "/var/lib/kubelet/x".to_owned(),
+            path: path.to_owned(),
+            read_only,
+        };
+        let shares = [
+            share("vmlet-0", "/srv/it's", false),
+            share("vmlet-1", "/conf", true),
+        ];
+        let lines = "share vmlet-0 rw '/srv/it'\\''s'\nshare vmlet-1 ro '/conf'\n";
+        assert_eq!(mounts(&shares), lines);
+        assert_eq!(mounts(&[]), "");
+    }
+}

@@ -1,0 +1,52 @@
+//! Directories of the node that a guest mounts by virtiofs.
+//!
+//! Invariant: the shares of a container never change after its creation. A process serves each
+//! while the machine runs: it has no privilege, sees nothing but its directory, and ends when the
+//! emulator disconnects.
+//! Failure: a directory that cannot be opened fails the start of the machine.
+
+mod plan;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use podspec::CloudData;
+use serde::{Deserialize, Serialize};
+
+pub(in crate::vm) use process::socket_name;
+
+/// A directory of the node that the guest mounts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// By which the guest mounts it.
+    pub tag: String,
+    /// Path on the node.
+    pub host_path: String,
+    /// Path in the guest.
+    pub path: String,
+    /// Whether the guest may not write.
+    pub read_only: bool,
+}
+
+/// Who the processes of shares act as, as far as the pod requests it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareUser {
+    /// The user; `None`, or root: the node's user for shares.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// The group; `None`, or root: the node's group for shares.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// Further groups.
+    #[serde(default)]
+    pub groups: Vec<u32>,
+}
+
+/// What a machine gets beside its root disk.
+#[derive(Debug, Default)]
+pub(in crate::vm) struct Supplies {
+    /// What is on its cloud-init disk.
+    pub(in crate::vm) data: Option<CloudData>,
+    /// Its shares.
+    pub(in crate::vm) shares: Vec<Share>,
+}

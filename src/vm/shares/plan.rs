@@ -1,0 +1,69 @@
+//! Which mounts of a container are shares.
+//!
+//! Invariant: tags are unique in a machine, and follow from the order of the mounts.
+//! Failure: more directories than a machine can have.
+
+use std::path::Path;
+
+use podspec::{Annotations, GuestFile, Role, Sharing, Source};
+
+use super::Share;
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
+use crate::vm::error::{Error, Result};
+use crate::vm::lifecycle::request;
+use crate::vm::model::{ContainerConfig, Mount};
+use crate::vm::service::Containers;
+
+/// Most shares of one machine: each takes a slot of the virtual board and a process.
+const MOST: usize = 16;
+
+impl<P: Platform> Containers<P> {
+    /// The shares of a container that is a machine.
+    pub(in crate::vm) async fn wanted_shares(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+    ) -> Result<Vec<Share>> {
+        let annotations = request::annotations(sandbox, config);
+        let sharing = Annotations::new(&annotations).sharing()?;
+        let instance = request::instance(sandbox, config)?;
+        if sharing == Sharing::Off || instance.role != Role::Machine || instance.restore {
+            return Ok(Vec::new());
+        }
+        let mounts = config.mounts.iter().filter(|mount| is_for_guest(mount));
+        let mounts: Vec<_> = mounts.cloned().collect();
+        let root = self.settings.shares.root.clone();
+        let look = move || {
+            let is_there = |mount: &Mount| below(&root, &mount.host_path).is_dir();
+            mounts.into_iter().filter(is_there).collect::<Vec<_>>()
+        };
+        let directories = tokio::task::spawn_blocking(look)
+            .await
+            .map_err(crate::tasks::Aborted::from)?;
+        if directories.len() > MOST {
+            return Err(Error::Shares {
+                found: directories.len(),
+                most: MOST,
+            });
+        }
+        let shares = directories.into_iter().enumerate();
+        let share = |(number, mount): (usize, Mount)| Share {
+            tag: format!("vmlet-{number}"),
+            host_path: mount.host_path,
+            path: mount.container_path,
+            read_only: mount.readonly,
+        };
+        Ok(shares.map(share).collect())
+    }
+}
+
+fn is_for_guest(mount: &Mount) -> bool {
+    let path = &mount.container_path;
+    GuestFile::is_path(path) && !Source::is_mount_path(path)
+}
+
+/// A path of the node, as this process reaches it.
+pub(super) fn below(root: &Path, path: &str) -> std::path::PathBuf {
+    root.join(path.trim_start_matches('/'))
+}

@@ -1,0 +1,161 @@
+//! The processes that serve shares.
+//!
+//! Invariant: a process is in the cgroup of its pod before it reads a byte of the guest. It ends
+//! when the emulator disconnects; one to which no emulator has connected ends when this module
+//! connects and disconnects, or by itself after some minutes.
+//! Failure: [`Error::Share`]; what was started for the same machine ends with the undoing of the
+//! start. A process that ends while its machine runs is a warning in the log: the guest's
+//! accesses to the share do not end then.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Stdio;
+
+use cgroup::PodCgroup;
+use podspec::ContainerId;
+use tokio::process::Child;
+
+use super::{Share, plan};
+use crate::helper::{Service, User};
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
+use crate::vm::error::{Error, Result};
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+use crate::vm::users::Owner;
+
+/// What the processes of a machine report, beside their sockets.
+const LOG: &str = "shares.log";
+/// Most bytes of it in a message.
+const SHOWN: u64 = 400;
+
+/// The socket of a share, beside the others of its machine.
+pub(in crate::vm) fn socket_name(share: &Share) -> String {
+    format!("{}.fs", share.tag)
+}
+
+impl<P: Platform> Containers<P> {
+    /// Starts a process for each share; the directory of the machine's sockets is there.
+    pub(in crate::vm) async fn serve_shares(&self, row: &Container, pod: &Sandbox) -> Result<()> {
+        for share in &row.spec.shares {
+            let failed = |source| Error::Share {
+                path: share.path.clone(),
+                source,
+            };
+            let child = self.serve(row, pod, share).await.map_err(failed)?;
+            faultpoint::point("vm.start.share");
+            self.watch(&row.id, share, child);
+        }
+        Ok(())
+    }
+
+    async fn serve(&self, row: &Container, pod: &Sandbox, share: &Share) -> io::Result<Child> {
+        let sockets = self.paths.sockets(&row.id);
+        let socket = sockets.join(socket_name(share));
+        let owner = self.owner(row);
+        let prepare = move || {
+            let log = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(sockets.join(LOG))?;
+            Ok::<_, io::Error>((listen(&socket, owner)?, log))
+        };
+        let prepared = tokio::task::spawn_blocking(prepare).await;
+        let (listener, log) = prepared.map_err(io::Error::other)??;
+
+        let user = &row.spec.config.share_user;
+        let own = &self.settings.shares.user;
+        let id = |given: Option<u32>, own| given.filter(|id| *id != 0).unwrap_or(own);
+        let groups = user.groups.iter().filter(|gid| **gid != 0);
+        let groups: Vec<_> = groups.map(ToString::to_string).collect();
+        let user = User {
+            uid: id(user.uid, own.uid),
+            gid: id(user.gid, own.gid),
+        };
+        let directory = plan::below(&self.settings.shares.root, &share.host_path);
+        let mut command = Service::new(&self.settings.shares.program).command();
+        command
+            .arg(format!("--tag={}", share.tag))
+            .arg("--directory")
+            .arg(directory)
+            .arg(format!("--uid={}", user.uid))
+            .arg(format!("--gid={}", user.gid));
+        if !groups.is_empty() {
+            command.arg(format!("--groups={}", groups.join(",")));
+        }
+        if share.read_only {
+            command.arg("--read-only");
+        }
+        command.stdin(Stdio::piped()).stderr(log);
+        command.stdout(OwnedFd::from(listener));
+        let mut child = command.spawn()?;
+        let parent = pod.config.cgroup_parent.clone();
+        if let (Some(pid), false) = (child.id(), parent.is_empty()) {
+            let root = self.settings.cgroup_root.clone();
+            let place = move || {
+                let pid = i32::try_from(pid).map_err(io::Error::other)?;
+                let pod = PodCgroup::parse(&parent).map_err(io::Error::other)?;
+                pod.place(&root, pid).map_err(io::Error::other)
+            };
+            let placed = tokio::task::spawn_blocking(place).await;
+            placed.map_err(io::Error::other)??;
+        }
+        // Its end is the permission to begin.
+        drop(child.stdin.take());
+        Ok(child)
+    }
+
+    /// Reports a process that ends with an error.
+    fn watch(&self, id: &ContainerId, share: &Share, mut child: Child) {
+        let (id, path) = (id.clone(), share.path.clone());
+        let log = self.paths.sockets(&id).join(LOG);
+        tokio::spawn(async move {
+            let ended = child.wait().await;
+            if ended.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                return;
+            }
+            let last = tokio::task::spawn_blocking(move || tail(&log)).await;
+            let last = last.unwrap_or_default();
+            tracing::warn!(container = %id, path, ?ended, last, "process of a share ended");
+        });
+    }
+
+    /// Ends processes of shares to which no emulator has connected. Blocks for a moment only.
+    pub(in crate::vm) fn end_shares(&self, row: &Container) {
+        let sockets = self.paths.sockets(&row.id);
+        for share in &row.spec.shares {
+            // No process listens any more when an emulator was connected.
+            drop(UnixStream::connect(sockets.join(socket_name(share))));
+        }
+    }
+}
+
+fn listen(path: &Path, Owner { uid, gid }: Owner) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // The directory is its user's alone.
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    chown(path, Some(uid), Some(gid))?;
+    Ok(listener)
+}
+
+fn tail(path: &Path) -> String {
+    let read = || -> io::Result<String> {
+        use std::io::{Read as _, Seek as _, SeekFrom};
+        let mut file = File::open(path)?;
+        let from = file.metadata()?.len().saturating_sub(SHOWN);
+        file.seek(SeekFrom::Start(from))?;
+        let mut text = Vec::new();
+        file.take(SHOWN).read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    read().unwrap_or_default()
+}

@@ -1,0 +1,140 @@
+//! Which mounts become shares, and what a machine has of them.
+//!
+//! Invariant: directories are real; no process serves them here.
+//! Failure: the share that differs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use podspec::VmUid;
+
+use crate::testkit::Node;
+use crate::vm::state::Phase;
+use crate::vm::{ContainerConfig, Error, Mount, Share};
+
+struct Volumes(tempfile::TempDir);
+
+impl Volumes {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+}
+
+fn mount(host: PathBuf, path: &str, readonly: bool) -> Mount {
+    Mount {
+        container_path: path.to_owned(),
+        host_path: host.into_os_string().into_string().unwrap(),
+        readonly,
+        ..Mount::default()
+    }
+}
+
+fn with(node: &Node, mounts: Vec<Mount>) -> ContainerConfig {
+    ContainerConfig {
+        mounts,
+        ..node.machine(0)
+    }
+}
+
+#[tokio::test]
+async fn each_directory_of_a_pod_is_a_share_and_a_device_of_its_machine() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let file = volumes.0.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let source = "/run/vmlet/sources/secret/keys";
+    let mounts = vec![
+        mount(volumes.directory("data"), "/data", false),
+        mount(file, "/etc/file", true),
+        mount(volumes.directory("keys"), source, true),
+        mount(volumes.0.path().join("gone"), "/gone", true),
+        mount(volumes.directory("conf"), "/etc/conf", true),
+    ];
+    let sandbox = node.ready().await;
+    let created = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let row = node.row(&created.unwrap());
+    let share = |number: u8, name: &str, path: &str, read_only| Share {
+        tag: format!("vmlet-{number}"),
+        host_path: volumes.directory(name).to_str().unwrap().to_owned(),
+        path: path.to_owned(),
+        read_only,
+    };
+    let expected = [
+        share(0, "data", "/data", false),
+        share(1, "conf", "/etc/conf", true),
+    ];
+    assert_eq!(row.spec.shares, expected);
+    let reported = row.spec.unsupported.join("; ");
+    assert!(
+        !reported.contains("/data") && !reported.contains("/etc/conf"),
+        "{reported}"
+    );
+    let image = fs::read(node.containers.paths().seed(&row.id)).unwrap();
+    let image = String::from_utf8_lossy(&image);
+    let lines = "share vmlet-0 rw '/data'\nshare vmlet-1 ro '/etc/conf'\n";
+    assert!(image.contains(lines));
+}
+
+#[tokio::test]
+async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let numbered = |n: u8| mount(volumes.directory(&n.to_string()), &format!("/v/{n}"), true);
+    let mounts: Vec<_> = (0..17).map(numbered).collect();
+    let sandbox = node.annotated("many", &[]).await;
+    let refused = node
+        .containers
+        .create(&sandbox, with(&node, mounts.clone()))
+        .await;
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, Error::Shares { found: 17, .. }),
+        "{refused}"
+    );
+    let sandbox = node.annotated("off", &[("shares", "off")]).await;
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    assert_eq!(node.row(&id.unwrap()).spec.shares, []);
+    let sandbox = node.annotated("wrong", &[("shares", "9p")]).await;
+    let refused = node.containers.create(&sandbox, node.machine(0)).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("vmlet.dev/shares"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let mounts = vec![mount(volumes.directory("data"), "/data", false)];
+    let sandbox = node.ready().await;
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let id = id.unwrap();
+    // The program is not there.
+    let refused = node.containers.start(&id).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Share { path, .. } if path == "/data"),
+        "{refused}"
+    );
+    assert_eq!(node.phase(&id), Phase::Exited);
+    assert!(!node.containers.paths().sockets(&id).exists());
+    node.containers.remove(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_memory_of_a_machine_with_shares_is_not_saved() {
+    const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let vm: VmUid = VM.parse().unwrap();
+    node.make_disk(vm).await;
+    node.install_virtiofsd("/bin/true");
+    let mounts = vec![mount(volumes.directory("data"), "/data", false)];
+    let sandbox = node.annotated("web", &[("vm-disk", VM)]).await;
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let id = id.unwrap();
+    node.containers.start(&id).await.unwrap();
+    let refused = node.containers.save(vm).await.unwrap_err().to_string();
+    assert!(refused.contains("vmlet.dev/shares: off"), "{refused}");
+    assert_eq!(node.phase(&id), Phase::Running);
+}

@@ -1,0 +1,188 @@
+//! Directories of the node in a guest, by virtiofs.
+//!
+//! Invariant: what the guest does is compared with the directory on the node; the processes of
+//! shares are found by their command lines.
+//! Failure: the file or the property that differs, or a process that is left.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack, eventually, v1};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = "vmlet-virtiofsd";
+const SOON: Duration = Duration::from_secs(180);
+/// The node's user for shares.
+const NOBODY: u32 = 65_534;
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let mut pod = PodOptions::named("shared", &stack);
+    pod.mount_config(&stack, "/etc/demo", "greeting", "first")?;
+    let (data, fixed) = (directory(&stack, "data")?, directory(&stack, "fixed")?);
+    fs::write(fixed.join("old"), "of the node")?;
+    pod.writable = vec![(data.clone(), "/srv/it's data".to_owned())];
+    pod.mounts.push((fixed.clone(), "/srv/fixed".to_owned()));
+
+    let (sandbox, container) = cri.boot(&pod, &image).await?;
+    cri.await_agent(&container).await?;
+    ensure!(cri.shell(&container, "cat /etc/demo/greeting").await? == "first");
+    ensure!(cri.shell(&container, "cat /srv/fixed/old").await? == "of the node");
+    cri.shell(&container, "echo from the guest >\"/srv/it's data/new\"")
+        .await?;
+    let new = data.join("new");
+    ensure!(fs::read_to_string(&new)? == "from the guest\n");
+    ensure!(fs::metadata(&new)?.uid() == NOBODY);
+    let seen = "stat -c %u:%g \"/srv/it's data/new\"";
+    ensure!(cri.shell(&container, seen).await? == "0:0");
+    cri.shell(&container, "chown 7:7 \"/srv/it's data/new\"")
+        .await?;
+    ensure!(cri.shell(&container, seen).await? == "0:0");
+    let inspected: Value = serde_json::from_str(&stack.crictl(&["inspect", &container])?)?;
+    let last = &inspected["info"]["vm"]["shares"][2];
+    ensure!(*last == json!({"tag": "vmlet-2", "path": "/srv/it's data", "readOnly": false}));
+    let refused = "touch /srv/fixed/new 2>&1 || true";
+    let refused = cri.shell(&container, refused).await?;
+    ensure!(refused.contains("Read-only file system"), "{refused}");
+    ensure!(!fixed.join("new").exists());
+
+    let processes = processes(&stack)?;
+    // Each waits for its child in namespaces.
+    ensure!(processes.len() == 6, "{processes:?}");
+    let confined = processes.iter().filter(|pid| is_confined(pid)).count();
+    ensure!(confined == 3, "{confined} of {processes:?} are confined");
+
+    pod.update_config("greeting", "second")?;
+    await_output(&cri, &container, "cat /etc/demo/greeting", "second").await?;
+    stack.kill("vmlet", Signal::SIGKILL).await?;
+    stack.restart("vmlet")?;
+    cri.await_ready().await?;
+    fs::write(data.join("later"), "after the daemon's death")?;
+    let later = "cat \"/srv/it's data/later\"";
+    await_output(&cri, &container, later, "after the daemon's death").await?;
+
+    // The next container of the pod has them, too.
+    cri.stop(&container, 60).await?;
+    await_no_process(&stack).await?;
+    let create = cri.create(&sandbox, pod.container(&image, 1), pod.sandbox());
+    let next = Box::pin(create).await?;
+    cri.start(&next).await?;
+    cri.await_agent(&next).await?;
+    ensure!(cri.shell(&next, later).await? == "after the daemon's death");
+    cri.remove_pod(&sandbox).await?;
+    await_no_process(&stack).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fails() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let mut pod = PodOptions::named("owned", &stack);
+    let data = directory(&stack, "data")?;
+    nix::unistd::chown(&data, Some(0.into()), Some(4321.into()))?;
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o2770))?;
+    pod.writable = vec![(data.clone(), "/data".to_owned())];
+    let id = |value| Some(v1::Int64Value { value });
+    let mut config = pod.container(&image, 0);
+    let linux = config.linux.get_or_insert_default();
+    linux.security_context = Some(v1::LinuxContainerSecurityContext {
+        run_as_user: id(1234),
+        run_as_group: id(1235),
+        supplemental_groups: vec![4321],
+        ..v1::LinuxContainerSecurityContext::default()
+    });
+
+    // A crash of the daemon between the start of the process and that of the machine.
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let create = cri.create(&sandbox, config, pod.sandbox());
+    let container = Box::pin(create).await?;
+    stack.arm("vm.start.share")?;
+    ensure!(cri.start(&container).await.is_err());
+    stack.restart("vmlet")?;
+    cri.await_ready().await?;
+    await_no_process(&stack).await?;
+
+    cri.start(&container).await?;
+    cri.await_agent(&container).await?;
+    cri.shell(&container, "echo x >/data/file").await?;
+    let file = fs::metadata(data.join("file"))?;
+    ensure!((file.uid(), file.gid()) == (1234, 4321), "{file:?}");
+    cri.remove_pod(&sandbox).await?;
+    await_no_process(&stack).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+/// A directory of the node that any user may write to.
+fn directory(stack: &Stack, name: &str) -> Result<PathBuf> {
+    let path = stack.dir().join("shared").join(name);
+    fs::create_dir_all(&path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+    Ok(path)
+}
+
+async fn await_output(cri: &Cri, container: &str, command: &str, wanted: &str) -> Result<()> {
+    eventually(SOON, command, || async {
+        let found = cri.shell(container, command).await?;
+        ensure!(found == wanted, "{found}");
+        Ok(())
+    })
+    .await
+}
+
+async fn await_no_process(stack: &Stack) -> Result<()> {
+    eventually(SOON, "the end of all processes of shares", || async {
+        let left = processes(stack)?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// The processes of shares of this stack.
+fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
+    let program = stack.dir().join("bin").join(PROGRAM);
+    let program = program.to_str().context("a path")?.to_owned() + "\0";
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let process = entry?.path();
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        if line.starts_with(program.as_bytes()) {
+            found.push(process);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a process has nothing but its directory.
+fn is_confined(process: &Path) -> bool {
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let has = |line: &str| status.lines().any(|found| found == line);
+    let root = fs::metadata(process.join("root/etc/passwd"));
+    let links = fs::read_to_string(process.join("net/dev")).unwrap_or_default();
+    has(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}"))
+        && has("CapEff:\t0000000000000000")
+        && has("CapPrm:\t0000000000000000")
+        && has("NoNewPrivs:\t1")
+        && root.is_err()
+        && links
+            .lines()
+            .skip(2)
+            .all(|link| link.trim_start().starts_with("lo:"))
+}

@@ -1,0 +1,43 @@
+//! Serves one directory of the node to one machine: the device side of virtiofs, of the library
+//! `virtiofsd`.
+//!
+//! Invariant: before the first byte of the guest is read, the directory is the root of this
+//! process's file system, the process has no network, no view of other processes, no capability,
+//! and the user and groups that it was started for. It serves one connection, and ends with it.
+//! Failure: one line on standard error, and exit code 1; a machine that does not connect within
+//! [`CONNECTS_WITHIN`] counts as one.
+
+mod args;
+mod confine;
+mod serve;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+
+use args::Args;
+
+/// libvirt starts the emulator within its own, shorter time-out.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    env_logger::Builder::new()
+        .filter_level(log::LevelFilter::Warn)
+        .init();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vmlet-virtiofsd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let listener = args::listener()?;
+    args::wait_for_start()?;
+    let (listener, share) = confine::enter(args, listener)?;
+    serve::serve(args, share, listener, CONNECTS_WITHIN)
+}
