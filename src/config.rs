@@ -226,11 +226,17 @@ pub struct Images {
     /// `HOST/hosts.toml`, or certificates in `HOST`. A host that has a directory there is that of a
     /// registry. Each pull reads it again.
     pub registries_dir: AbsolutePath,
-    /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this
-    /// name only, or `prefix`, for all names below it. An image that is specified by its URL has
-    /// the name `host[:port]/path` here. A URL `oci://host[:port]/repository` is in a registry; it
+    /// Image names that are translated to URLs. Each entry has a `url` and one of `name`, for this
+    /// name only, `prefix`, for all names below it, or `regexp`, for all names in which the
+    /// expression matches. An exact name beats a prefix, a longer prefix a shorter one, and a prefix
+    /// an expression. An image that is specified by its URL has the name `host[:port]/path` here,
+    /// which expressions do not apply to. A URL `oci://host[:port]/repository` is in a registry; it
     /// has the tag or the digest of the image's name unless it has a tag of its own.
     pub translations: Vec<Translation>,
+    /// Directory of YAML files with more translations, in the format of Virtlet. Each pull reads it
+    /// again. Where a name matches rules of the same kind, those of the settings count first, then
+    /// those of the files in the order of their names.
+    pub translations_dir: AbsolutePath,
 }
 
 /// Shutdown of the daemon.
@@ -360,6 +366,7 @@ impl Default for Images {
             registries: REGISTRIES.map(str::to_owned).to_vec(),
             registries_dir: AbsolutePath::usual("/etc/vmlet/certs.d"),
             translations: Vec::new(),
+            translations_dir: AbsolutePath::usual("/etc/vmlet/translations.d"),
         }
     }
 }

@@ -10,6 +10,11 @@ pub use crate::cri::fuzzing::{Created, create};
 pub use crate::node::facts::{Interface, Reply, gather, of_vmlet_guest};
 pub use crate::vm::accelerator::Accelerator;
 
+/// Where an image is by the rules of a file of translations; the outer error is that of the file.
+pub fn mapped(file: &str, name: &images::Name) -> Result<images::Result<String>, String> {
+    images::fuzzing::mapped(file, name)
+}
+
 /// Judges a file by its first bytes and its length, where that is known; returns its format and the
 /// size of the disk in it.
 pub fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<(Format, u64), FormatError> {

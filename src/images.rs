@@ -19,9 +19,11 @@ mod digest;
 mod download;
 mod error;
 mod format;
+pub(crate) mod fuzzing;
 mod inspect;
 mod keep;
 mod locator;
+mod mappings;
 mod none;
 mod partial;
 mod progress;
@@ -34,6 +36,7 @@ mod settings;
 mod share;
 mod store;
 mod translate;
+mod transport;
 mod unpack;
 
 pub use addresses::Private;
@@ -55,8 +58,10 @@ use crate::metadata::Db;
 use crate::metrics::Metrics;
 use addresses::Guard;
 use catalog::{Catalog, Rows};
+use client::Clients;
 use download::Downloader;
 pub(crate) use format::judge;
+use mappings::Mappings;
 use registry::Registries;
 use share::Downloads;
 use store::Store;
@@ -91,7 +96,7 @@ struct Inner {
     locks: Locks<Digest>,
     downloads: Downloads,
     downloader: Downloader,
-    translator: Translator,
+    mappings: Arc<Mappings>,
     registries: Arc<Registries>,
     max_virtual_bytes: u64,
     boot_id_file: PathBuf,
@@ -106,21 +111,30 @@ impl Images {
     /// size, and removes files that nothing needs. Downloads of the last day that can be continued
     /// stay.
     pub async fn open(db: Db, settings: Settings) -> Result<Self> {
-        let translator = Translator::new(settings.protocol, settings.translations.clone())?;
+        let translator = Translator::new(settings.protocol, &settings.translations)?;
         let max_virtual_bytes = settings.max_virtual_bytes;
         let boot_id_file = settings.boot_id_file.clone();
         let metrics = Arc::clone(&settings.metrics);
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let guard = Guard::new(&settings.allowed_addresses, settings.private_addresses);
-            let (client, more) = client::client(&settings, &guard)?;
-            let registries = Registries::new(&settings, more);
+            let (clients, client) = Clients::open(&settings, &guard)?;
+            let more = clients.clone();
+            let registries = Registries::new(&settings, move || more.builder());
+            let mappings = Mappings::new(
+                settings.translations_dir.clone(),
+                settings.protocol,
+                translator,
+                clients,
+                Arc::clone(&settings.metrics),
+            );
+            mappings.read();
             let downloader = Downloader::new(client, guard, &settings);
             let store = Store::open(settings.dir, settings.readers)?;
             let lost = survey(&store, &rows);
-            Ok::<_, Error>((downloader, registries, lost, store, rows))
+            Ok::<_, Error>((downloader, registries, mappings, lost, store, rows))
         };
-        let (downloader, registries, lost, store, mut rows) =
+        let (downloader, registries, mappings, lost, store, mut rows) =
             tokio::task::spawn_blocking(prepare).await??;
         rows::lost(&db, lost.clone()).await?;
         lost.iter().for_each(|digest| rows.forget(*digest));
@@ -143,7 +157,7 @@ impl Images {
                 locks: Locks::default(),
                 downloads: Downloads::default(),
                 downloader,
-                translator,
+                mappings: Arc::new(mappings),
                 registries: Arc::new(registries),
                 max_virtual_bytes,
                 boot_id_file,
@@ -235,7 +249,12 @@ impl Images {
         let (name, origin) = image.into().parse().ok()?;
         let inner = &self.inner;
         let serves = |host: &str| inner.registries.serves(host);
-        let key = match inner.translator.translate(&name, origin, serves).ok()? {
+        let key = match inner
+            .mappings
+            .latest()
+            .translate(&name, origin, serves)
+            .ok()?
+        {
             Place::File(source) => source.key(),
             Place::Registry(place) => pull::progress_key(&name, &place),
         };

@@ -52,6 +52,11 @@ struct Outcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
     call: &'static str,
 }
@@ -81,6 +86,17 @@ pub struct Census {
     pub connected: bool,
 }
 
+/// Files of image translations, by how they are used.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct TranslationFiles {
+    /// As they are.
+    pub current: u32,
+    /// Refused; what they had before is in use.
+    pub outdated: u32,
+    /// Refused; they have no rules.
+    pub refused: u32,
+}
+
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -93,6 +109,7 @@ pub struct Metrics {
     boot_seconds: Histogram,
     pulls: Family<Outcome, Counter>,
     pull_bytes: Counter,
+    translation_files: Family<State, Gauge>,
     connected: Gauge,
     calls: Family<CallOutcome, Counter>,
     call_seconds: Histograms<Call>,
@@ -117,6 +134,7 @@ impl Default for Metrics {
             boot_seconds: histogram(),
             pulls: Family::default(),
             pull_bytes: Counter::default(),
+            translation_files: Family::default(),
             connected: Gauge::default(),
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(histogram),
@@ -148,6 +166,9 @@ impl Metrics {
         registry.register("pulls", help, self.pulls.clone());
         let help = "Bytes of images that were pulled";
         registry.register("pull_bytes", help, self.pull_bytes.clone());
+        let help = "Files of image translations, by whether they are in use";
+        let files = self.translation_files.clone();
+        registry.register("image_translation_files", help, files);
         let help = "Whether there is a connection to libvirt";
         registry.register("libvirt_connected", help, self.connected.clone());
         let help = "Calls to libvirt, by their end";
@@ -187,6 +208,18 @@ impl Metrics {
     /// An image came into the store.
     pub(crate) fn received(&self, bytes: u64) {
         self.pull_bytes.inc_by(bytes);
+    }
+
+    /// The files of image translations were read.
+    pub(crate) fn translation_files(&self, files: TranslationFiles) {
+        for (state, count) in [
+            ("current", files.current),
+            ("outdated", files.outdated),
+            ("refused", files.refused),
+        ] {
+            let gauge = self.translation_files.get_or_create(&State { state });
+            gauge.set(count.into());
+        }
     }
 
     /// A command or a session begins: `command`, `exec`, `attach` or `portforward`.

@@ -29,6 +29,7 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
             config::Protocol::Https => images::Protocol::Https,
         },
         translations: given.translations.iter().map(translation).collect(),
+        translations_dir: given.translations_dir.to_path_buf(),
         registries: given.registries.clone(),
         registries_dir: given.registries_dir.to_path_buf(),
         max_download_bytes: given.max_download.bytes(),
@@ -59,6 +60,7 @@ fn translation(given: &config::Translation) -> images::Translation {
         pattern: match &given.pattern {
             config::Pattern::Name(name) => images::Pattern::Exact(name.clone()),
             config::Pattern::Prefix(prefix) => images::Pattern::Prefix(prefix.clone()),
+            config::Pattern::Regexp(text) => images::Pattern::Expression(text.clone()),
         },
         url: given.url.clone(),
     }

@@ -58,6 +58,10 @@ url = "https://images.example.org/debian-12.qcow2"
 [[images.translations]]
 prefix = "golden/"
 url = "https://images.example.org/golden"
+
+[[images.translations]]
+regexp = "^ubuntu/([0-9.]+)$"
+url = "https://images.example.org/ubuntu-$1.img"
 ```
 "#;
 
@@ -151,6 +155,11 @@ fn flags_are_understood_before_and_after_the_subcommand() {
     "line 1",
     "either"
 )]
+#[case::prefix_and_regexp(
+    "[[images.translations]]\nprefix = \"a\"\nregexp = \"b\"\nurl = \"h/p\"\n",
+    "line 1",
+    "either"
+)]
 fn a_bad_file_is_refused_with_its_position(
     #[case] file: &str,
     #[case] position: &str,
@@ -223,7 +232,8 @@ fn a_named_file_must_exist() {
 #[test]
 fn what_is_shown_names_origins_and_loads_to_the_same_again() {
     let file = "[images]\nca_file = \"/ca.pem\"\n\
-                [[images.translations]]\nprefix = \"a\\\"b/\"\nurl = \"https://h/p\"\n";
+                [[images.translations]]\nprefix = \"a\\\"b/\"\nurl = \"https://h/p\"\n\
+                [[images.translations]]\nregexp = \"^a\\\\.(.*)$\"\nurl = \"https://h/$1\"\n";
     let variables = [("VMLET_STATE_DIR", "/s\\tate")];
     let first = load_layers(file, &variables, &["--libvirt-parallel-calls", "3"]).unwrap();
     let text = show(&first);

@@ -1,6 +1,6 @@
 //! Translations of image names to URLs, in the configuration file.
 //!
-//! Invariant: a translation has exactly one of name and prefix, and a URL; its credentials and
+//! Invariant: a translation has exactly one of name, prefix and regexp, and a URL; its credentials and
 //! query appear in no output.
 //! Failure: a sentence at the line of the file.
 
@@ -27,6 +27,8 @@ pub enum Pattern {
     Name(String),
     /// All names below this one.
     Prefix(String),
+    /// All names in which this expression matches.
+    Regexp(String),
 }
 
 /// A translation in a file. Its serialized form contains no credentials.
@@ -39,7 +41,12 @@ struct Written {
     /// All image names below this one are translated; the rest of the name is appended to the URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
-    /// URL of the image, or of all images below the prefix. `config show` omits credentials and the
+    /// All image names in which this regular expression matches, without tag, digest and the prefix
+    /// `vmlet.dev/`, are translated. It matches anywhere in the name unless it has anchors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regexp: Option<String>,
+    /// URL of the image, or of all images below the prefix. Beside `regexp`, `$1` or `${name}` is
+    /// what the group of the expression matches, and `$$` is a `$`. `config show` omits credentials and the
     /// query.
     url: String,
 }
@@ -47,11 +54,18 @@ struct Written {
 impl From<Translation> for Written {
     fn from(translation: Translation) -> Self {
         let url = translation.shown_url();
-        let (name, prefix) = match translation.pattern {
-            Pattern::Name(name) => (Some(name), None),
-            Pattern::Prefix(prefix) => (None, Some(prefix)),
+        let mut written = Self {
+            name: None,
+            prefix: None,
+            regexp: None,
+            url,
         };
-        Self { name, prefix, url }
+        match translation.pattern {
+            Pattern::Name(name) => written.name = Some(name),
+            Pattern::Prefix(prefix) => written.prefix = Some(prefix),
+            Pattern::Regexp(text) => written.regexp = Some(text),
+        }
+        written
     }
 }
 
@@ -79,10 +93,11 @@ impl TryFrom<Written> for Translation {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let pattern = match (written.name, written.prefix) {
-            (Some(name), None) if !name.is_empty() => Pattern::Name(name),
-            (None, Some(prefix)) if !prefix.is_empty() => Pattern::Prefix(prefix),
-            _ => return Err("a translation needs either a name or a prefix"),
+        let pattern = match (written.name, written.prefix, written.regexp) {
+            (Some(name), None, None) if !name.is_empty() => Pattern::Name(name),
+            (None, Some(prefix), None) if !prefix.is_empty() => Pattern::Prefix(prefix),
+            (None, None, Some(text)) if !text.is_empty() => Pattern::Regexp(text),
+            _ => return Err("a translation needs either a name, a prefix or a regexp"),
         };
         if written.url.is_empty() {
             return Err("the url of a translation is empty");

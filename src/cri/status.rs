@@ -81,9 +81,11 @@ pub(super) fn pull(error: &images::Error) -> Status {
     use images::Error as E;
     let text = one_line(error);
     match error {
-        E::Unavailable { .. } | E::Fetch { .. } | E::Stalled { .. } | E::Slow { .. } => {
-            Status::unknown(bounded(&format!("{REGISTRY_UNAVAILABLE}: {text}")))
-        }
+        E::Unavailable { .. }
+        | E::Fetch { .. }
+        | E::Stalled { .. }
+        | E::Slow { .. }
+        | E::Overdue { .. } => Status::unknown(bounded(&format!("{REGISTRY_UNAVAILABLE}: {text}"))),
         _ => match status(image_code(error), error) {
             status if status.code() == Code::Internal => Status::unknown(text),
             status => status,

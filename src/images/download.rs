@@ -20,6 +20,7 @@ use super::partial::{Handle, Room, RoomClaim, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
 use super::translate::Source;
+use super::transport::Transport;
 use crate::space::{Claim, Space};
 
 mod peek;
@@ -41,6 +42,8 @@ pub(super) struct Target {
     pub(super) source: Source,
     /// A client with the certificates for this server; `None`: that of all servers.
     pub(super) client: Option<Client>,
+    /// Longest time of a download, with its repetitions.
+    pub(super) timeout: Option<Duration>,
     /// Headers of each request. A redirect to another host goes without those that are secret.
     pub(super) headers: HeaderMap,
     /// Whether the file itself is to be a disk, and is refused by its first bytes if not.
@@ -50,9 +53,11 @@ pub(super) struct Target {
 impl Target {
     /// A disk that any client may fetch.
     pub(super) fn of(source: Source) -> Self {
+        let transport = source.transport();
         Self {
+            client: transport.map(|transport| transport.client().clone()),
+            timeout: transport.and_then(Transport::timeout),
             source,
-            client: None,
             headers: HeaderMap::new(),
             is_disk: true,
         }
@@ -113,7 +118,7 @@ impl Downloader {
             partial: &partial,
             meter,
         };
-        let ended = self.persist(|| transfer.attempt(known)).await;
+        let ended = self.persist(target, || transfer.attempt(known)).await;
         let continuable = partial.read(|p| p.received() > 0);
         match ended {
             Ok(Ending::Whole) => return Ok(Fetched::Whole(partial)),
@@ -126,17 +131,33 @@ impl Downloader {
     /// Looks at the beginning of a file; nothing is kept.
     pub(super) async fn peek(&self, target: &Target) -> Result<Head> {
         let request = self.request(target);
-        self.persist(|| request.peek()).await
+        self.persist(target, || request.peek()).await
     }
 
     /// Sends one call whose reply is short, and repeats it as a download is repeated.
     pub(super) async fn call(&self, target: &Target, call: &Call<'_>) -> Result<Small> {
         let request = self.request(target);
-        self.persist(|| request.small(call)).await
+        self.persist(target, || request.small(call)).await
     }
 
-    /// Tries until it succeeds, fails for good, or has failed too often.
-    async fn persist<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
+    /// Tries until it succeeds, fails for good, has failed too often, or the target's time is over.
+    async fn persist<T, F>(&self, target: &Target, attempt: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let Some(limit) = target.timeout else {
+            return self.repeat(attempt).await;
+        };
+        let ended = tokio::time::timeout(limit, self.repeat(attempt)).await;
+        ended.unwrap_or_else(|_| {
+            Err(Error::Overdue {
+                location: target.source.location(),
+                ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            })
+        })
+    }
+
+    async fn repeat<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {

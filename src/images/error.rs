@@ -24,9 +24,9 @@ pub enum Error {
     /// A translation rule cannot work. The node's configuration is wrong.
     #[error("invalid image translation for {pattern:?}: {reason}")]
     Translation {
-        /// The rule's name or prefix.
+        /// The rule's name, prefix or expression.
         pattern: String,
-        /// What is wrong with its URL.
+        /// What is wrong with it.
         reason: String,
     },
     /// No image of the store has this name or id.
@@ -115,6 +115,17 @@ pub enum Error {
         location: String,
         /// The limit.
         seconds: u64,
+    },
+    /// The download took longer than the transport of its rule allows. What arrived is kept for the
+    /// next pull.
+    #[error(
+        "timed out: the download of {location} took longer than {ms} ms, the timeout of its transport"
+    )]
+    Overdue {
+        /// Host and path.
+        location: String,
+        /// The limit.
+        ms: u64,
     },
     /// The body ended early, after all retries. What arrived is kept for the next pull.
     #[error("truncated: {location} sent {received} of {total} bytes")]
@@ -238,6 +249,7 @@ impl Error {
                 | Self::Unavailable { .. }
                 | Self::Stalled { .. }
                 | Self::Slow { .. }
+                | Self::Overdue { .. }
                 | Self::Truncated { .. }
         )
     }

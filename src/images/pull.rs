@@ -54,9 +54,10 @@ impl Inner {
     /// Where an image is.
     pub(super) async fn place(&self, name: &Name, origin: Origin) -> Result<Place> {
         let host = name.bare().split('/').next().unwrap_or_default().to_owned();
-        let registries = Arc::clone(&self.registries);
-        let serves = tokio::task::spawn_blocking(move || registries.serves(&host)).await?;
-        self.translator.translate(name, origin, |_| serves)
+        let (registries, mappings) = (Arc::clone(&self.registries), Arc::clone(&self.mappings));
+        let read = move || (registries.serves(&host), mappings.read());
+        let (serves, translator) = tokio::task::spawn_blocking(read).await?;
+        translator.translate(name, origin, |_| serves)
     }
 
     /// The image that a name with a digest means, if it is here.

@@ -29,6 +29,8 @@ pub struct Settings {
     pub protocol: Protocol,
     /// Names that refer to other URLs.
     pub translations: Vec<Translation>,
+    /// Directory of files with more of them, in Virtlet's format.
+    pub translations_dir: PathBuf,
     /// Hosts of OCI registries: images with these hosts are pulled from them.
     pub registries: Vec<String>,
     /// Directory of the registries' servers, certificates and mirrors, in containerd's format. A
@@ -71,6 +73,7 @@ impl Settings {
             boot_id_file: boot_id::KERNEL.into(),
             protocol: Protocol::Https,
             translations: Vec::new(),
+            translations_dir: PathBuf::from("/etc/vmlet/translations.d"),
             registries: Vec::new(),
             registries_dir: PathBuf::from("/etc/vmlet/certs.d"),
             max_download_bytes: 64 << 30,
@@ -146,4 +149,7 @@ pub enum Pattern {
     /// All names of which this is a prefix that ends at a `/`; the rest of the name is appended to
     /// the URL.
     Prefix(String),
+    /// All names in which this regular expression matches, without the prefix that only routes a pod
+    /// here; the URL refers to its groups.
+    Expression(String),
 }

@@ -16,6 +16,7 @@ mod crash;
 mod inspect;
 mod keep;
 mod limits;
+mod mappings;
 mod names;
 mod packed;
 mod registries;
@@ -26,6 +27,7 @@ mod sharing;
 mod space;
 mod tls;
 mod transfer;
+mod transports;
 mod urls;
 
 use server::{Server, Step};

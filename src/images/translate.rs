@@ -1,12 +1,15 @@
 //! Translates names to URLs or places in registries, and URLs to others.
 //!
-//! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http
-//! or https with a host, or a registry's host with a repository. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the
-//! URL. Rules know a URL by its host and path; one that no rule is for is fetched as it is.
+//! Invariant: an exact rule beats every prefix, a longer prefix a shorter one, and a prefix every
+//! expression; among equals the first in order wins, the rules of the settings before those of
+//! files. The result is http or https with a host, or a registry's host with a repository. The
+//! `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the URL. Rules know a URL by
+//! its host and path; one that no rule is for is fetched as it is. Expressions are for names alone.
 //! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`]
 //! for a name that no rule matches and that is no location itself.
 
 use std::fmt;
+use std::sync::Arc;
 
 use reqwest::Url;
 use sha2::{Digest as _, Sha256};
@@ -16,30 +19,54 @@ use super::error::{Error, Result};
 use super::locator::Origin;
 use super::reference::{Name, Reference, Version, without_routing};
 use super::registry::{self, SCHEME};
-use super::settings::{Pattern, Protocol, Translation};
+use super::settings::{Protocol, Translation};
+use super::transport::Transport;
+
+mod expression;
+mod rule;
+
+pub(super) use expression::Expression;
+pub(super) use rule::{Matches, Rule};
 
 /// A URL that may hold secrets: shown as host and path only.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Source(Url);
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    url: Url,
+    /// How its server is reached; `None`: as all servers.
+    transport: Option<Arc<Transport>>,
+}
 
 impl Source {
     /// A URL that is fetched as it is.
     pub(super) const fn of(url: Url) -> Self {
-        Self(url)
+        Self {
+            url,
+            transport: None,
+        }
     }
 
     pub(super) const fn url(&self) -> &Url {
-        &self.0
+        &self.url
+    }
+
+    pub(super) fn transport(&self) -> Option<&Transport> {
+        self.transport.as_deref()
     }
 
     /// Host, port and path, for messages.
     pub(super) fn location(&self) -> String {
-        location(&self.0)
+        location(&self.url)
     }
 
-    /// Stands for the URL in file names and the database, which must not hold its secrets.
+    /// Stands for the URL in file names and the database, which must not hold its secrets. What
+    /// came by another transport, which may trust other servers, has another key.
     pub(super) fn key(&self) -> String {
-        Digest::from_bytes(Sha256::digest(self.0.as_str()).into()).hex()
+        let mut hash = Sha256::new_with_prefix(self.url.as_str());
+        if let Some(transport) = &self.transport {
+            hash.update([b'\n']);
+            hash.update(transport.fingerprint());
+        }
+        Digest::from_bytes(hash.finalize().into()).hex()
     }
 }
 
@@ -70,45 +97,40 @@ pub(super) enum Place {
 type Rank = (usize, u8);
 
 /// The node's rules, checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Translator {
     protocol: Protocol,
-    rules: Vec<Translation>,
+    /// In the order of their sources.
+    rules: Vec<Arc<[Rule]>>,
+    /// Whether a source has rules that are not in use.
+    is_incomplete: bool,
 }
 
 impl Translator {
-    pub(super) fn new(protocol: Protocol, rules: Vec<Translation>) -> Result<Self> {
-        let translator = Self { protocol, rules };
-        for rule in &translator.rules {
-            let (Pattern::Exact(pattern) | Pattern::Prefix(pattern)) = &rule.pattern;
-            let refuse = |reason: &str| Error::Translation {
-                pattern: pattern.clone(),
-                reason: reason.to_owned(),
-            };
-            if pattern.is_empty() {
-                return Err(refuse("the name is empty"));
-            }
-            let prefix = matches!(rule.pattern, Pattern::Prefix(_));
-            // What is appended does not matter, but a registry alone is no image.
-            let whole = match prefix {
-                true => format!("{}/a", rule.url.trim_end_matches('/')),
-                false => rule.url.clone(),
-            };
-            let any = Version::Tag("latest".to_owned());
-            if rule.url.starts_with(SCHEME) {
-                translator.place(&whole, &any).map_err(refuse)?;
-            } else if translator
-                .source(&rule.url)
-                .map_err(refuse)?
-                .0
-                .query()
-                .is_some()
-                && prefix
-            {
-                return Err(refuse("names cannot be appended to a URL with a query"));
-            }
+    /// With the rules of the settings.
+    pub(super) fn new(protocol: Protocol, rules: &[Translation]) -> Result<Self> {
+        let rules: Result<Vec<_>> = rules
+            .iter()
+            .map(|rule| Rule::of_settings(protocol, rule))
+            .collect();
+        Ok(Self {
+            protocol,
+            rules: vec![rules?.into()],
+            is_incomplete: false,
+        })
+    }
+
+    /// With more rules after those that are here.
+    pub(super) fn with(
+        &self,
+        more: impl IntoIterator<Item = Arc<[Rule]>>,
+        is_incomplete: bool,
+    ) -> Self {
+        Self {
+            protocol: self.protocol,
+            rules: self.rules.iter().cloned().chain(more).collect(),
+            is_incomplete,
         }
-        Ok(translator)
     }
 
     /// Where to fetch the image that `name` means, or refers to. `is_registry` says whether a host
@@ -129,16 +151,16 @@ impl Translator {
             Origin::Default => return self.of_name(name, is_registry),
         };
         match self.rule_for(&location(&url)) {
-            Some(other) => self.place(&other, name.version()).map_err(refuse),
+            Some(found) => found.place(self.protocol, name.version()).map_err(refuse),
             None => {
                 url.set_fragment(None);
-                Ok(Place::File(Source(url)))
+                Ok(Place::File(Source::of(url)))
             }
         }
     }
 
     /// Where the rule for a URL with this host and path leads to.
-    fn rule_for(&self, place: &str) -> Option<String> {
+    fn rule_for(&self, place: &str) -> Option<Found<'_>> {
         // What would count as a tag or a digest in a name belongs to the path here.
         let is_name = match Reference::parse(place) {
             Ok(Reference::Named(name)) => name.repository() == place,
@@ -160,70 +182,120 @@ impl Translator {
         let bare = name.bare();
         // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever
         // the rule specifies.
-        let url = self
+        let found = self
             .exact(|rule| rule == given)
             .or_else(|| self.exact(|rule| rule == bare))
             .or_else(|| self.exact(|rule| without_routing(rule) == bare))
-            .or_else(|| self.by_prefix(|prefix| below(prefix, given, bare)));
+            .or_else(|| self.by_prefix(|prefix| below(prefix, given, bare)))
+            .or_else(|| self.by_expression(bare));
         let refuse = |reason| Error::InvalidName {
             name: given.to_owned(),
             reason,
         };
         let host = bare.split('/').next().unwrap_or_default();
-        match url {
-            Some(url) => self.place(&url, name.version()).map_err(refuse),
-            None if !is_location(bare) => Err(refuse(
-                "is no host and path, and no translation rule matches it",
-            )),
+        match found {
+            Some(found) => found.place(self.protocol, name.version()).map_err(refuse),
+            None if !is_location(bare) => Err(refuse(match self.is_incomplete {
+                false => "is no host and path, and no translation rule matches it",
+                true => {
+                    "is no host and path, and no translation rule matches it; the daemon refuses a \
+                     file of images.translations_dir, and its log says why"
+                }
+            })),
             None if !bare.contains("://") && is_registry(host) => {
                 let place = registry::Place::of(name).map_err(refuse)?;
                 Ok(Place::Registry(place))
             }
-            None => self.source(bare).map(Place::File).map_err(refuse),
+            None => source(self.protocol, bare)
+                .map(|url| Place::File(Source::of(url)))
+                .map_err(refuse),
         }
     }
 
-    fn exact(&self, matches: impl Fn(&str) -> bool) -> Option<String> {
-        self.rules
-            .iter()
-            .find(|rule| matches!(&rule.pattern, Pattern::Exact(exact) if matches(exact)))
-            .map(|rule| rule.url.clone())
+    fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().flat_map(|rules| rules.iter())
     }
 
-    fn by_prefix<'a>(&self, below: impl Fn(&str) -> Option<(Rank, &'a str)>) -> Option<String> {
-        let matching = |rule: &Translation| match &rule.pattern {
-            Pattern::Exact(_) => None,
-            Pattern::Prefix(prefix) => {
-                let (rank, rest) = below(prefix)?;
+    fn exact(&self, matches: impl Fn(&str) -> bool) -> Option<Found<'_>> {
+        self.rules()
+            .find(|rule| matches!(&rule.matches, Matches::Exact(exact) if matches(exact)))
+            .map(|rule| Found {
+                rule,
+                url: rule.url.clone(),
+            })
+    }
+
+    fn by_prefix<'a>(&self, below: impl Fn(&str) -> Option<(Rank, &'a str)>) -> Option<Found<'_>> {
+        let mut longest: Option<(Rank, Found<'_>)> = None;
+        for rule in self.rules() {
+            let Matches::Prefix(prefix) = &rule.matches else {
+                continue;
+            };
+            let Some((rank, rest)) = below(prefix) else {
+                continue;
+            };
+            if longest.as_ref().is_none_or(|(best, _)| rank > *best) {
                 let url = format!("{}/{rest}", rule.url.trim_end_matches('/'));
-                Some((rank, url))
+                longest = Some((rank, Found { rule, url }));
             }
-        };
-        let longest = self.rules.iter().filter_map(matching).max_by_key(|m| m.0);
-        longest.map(|(_, url)| url)
+        }
+        longest.map(|(_, found)| found)
     }
 
-    /// Where a rule leads to, for a name with this version.
-    fn place(&self, text: &str, version: &Version) -> Result<Place, &'static str> {
-        match text.strip_prefix(SCHEME) {
-            Some(rest) => registry::Place::parse(rest, version).map(Place::Registry),
-            None => self.source(text).map(Place::File),
+    fn by_expression(&self, bare: &str) -> Option<Found<'_>> {
+        if bare.contains("://") {
+            return None;
         }
+        self.rules().find_map(|rule| {
+            let Matches::Expression { below, expression } = &rule.matches else {
+                return None;
+            };
+            let rest = match below {
+                Some(folder) => bare.strip_prefix(without_routing(folder))?,
+                None => bare,
+            };
+            let url = expression.expand(rest, &rule.url)?;
+            Some(Found { rule, url })
+        })
     }
+}
 
-    fn source(&self, text: &str) -> Result<Source, &'static str> {
-        let url = if text.contains("://") {
-            Url::parse(text)
-        } else {
-            Url::parse(&format!("{}://{text}", self.protocol.as_str()))
-        };
-        let mut url = url.map_err(|_| "does not make a valid URL")?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err("makes a URL that is neither http nor https");
+/// A rule that matches, and what it makes of the name.
+struct Found<'a> {
+    rule: &'a Rule,
+    url: String,
+}
+
+impl Found<'_> {
+    fn place(self, protocol: Protocol, version: &Version) -> Result<Place, &'static str> {
+        let transport = self.rule.transport.clone();
+        match place(protocol, &self.url, version)? {
+            Place::File(found) => Ok(Place::File(Source { transport, ..found })),
+            other => Ok(other),
         }
-        url.set_fragment(None);
-        Ok(Source(url))
     }
+}
+
+/// Where the URL of a rule leads to, for a name with this version.
+fn place(protocol: Protocol, text: &str, version: &Version) -> Result<Place, &'static str> {
+    match text.strip_prefix(SCHEME) {
+        Some(rest) => registry::Place::parse(rest, version).map(Place::Registry),
+        None => Ok(Place::File(Source::of(source(protocol, text)?))),
+    }
+}
+
+fn source(protocol: Protocol, text: &str) -> Result<Url, &'static str> {
+    let url = if text.contains("://") {
+        Url::parse(text)
+    } else {
+        Url::parse(&format!("{}://{text}", protocol.as_str()))
+    };
+    let mut url = url.map_err(|_| "does not make a valid URL")?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("makes a URL that is neither http nor https");
+    }
+    url.set_fragment(None);
+    Ok(url)
 }
 
 /// What follows the prefix in a name, and how good a match it is: a longer prefix is better, of

@@ -17,6 +17,11 @@ fn the_page_has_the_metrics_of_the_documentation() {
     metrics.booted(Instant::now(), false);
     metrics.pulled(false);
     metrics.received(7);
+    metrics.translation_files(TranslationFiles {
+        current: 2,
+        outdated: 1,
+        refused: 0,
+    });
     metrics.called("define", Duration::from_millis(2), "ok");
     metrics.begin("exec").end(true);
     drop(metrics.begin("exec"));
@@ -34,6 +39,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
         r#"vmlet_boots_total{outcome="failed"} 1"#,
         "vmlet_boot_seconds_count 1",
         "vmlet_pull_bytes_total 7",
+        r#"vmlet_image_translation_files{state="outdated"} 1"#,
         r#"vmlet_libvirt_calls_total{call="define",outcome="ok"} 1"#,
         r#"vmlet_node_tasks{kind="Save",state="Queued"} 1"#,
         r#"vmlet_sessions{kind="exec"} 0"#,

@@ -145,6 +145,12 @@ fn location() -> String {
     Code::Unknown,
     "RegistryUnavailable: stalled: host/disk sent nothing for 30 s"
 )]
+#[case::overdue(
+    images::Error::Overdue { location: location(), ms: 500 },
+    Code::Unknown,
+    "RegistryUnavailable: timed out: the download of host/disk took longer than 500 ms, the timeout \
+     of its transport"
+)]
 #[case::anonymous(
     images::Error::Refused { location: location(), code: 401, status: "401 Unauthorized".into() },
     Code::Unauthenticated,

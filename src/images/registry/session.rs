@@ -158,6 +158,7 @@ impl<'a> Session<'a> {
         }
         Ok(Target {
             source: Source::of(url),
+            timeout: None,
             client: self.endpoint.client.clone(),
             headers,
             is_disk: false,
@@ -197,6 +198,7 @@ impl<'a> Session<'a> {
         }
         let target = Target {
             source: Source::of(url),
+            timeout: None,
             client: self.endpoint.client.clone(),
             headers: HeaderMap::new(),
             is_disk: false,

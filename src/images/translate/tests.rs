@@ -1,11 +1,12 @@
 //! Which rule wins, and what it makes of a name.
 //!
-//! Invariant: exact before prefix, longer before shorter.
+//! Invariant: exact before prefix, longer before shorter, prefix before expression.
 //! Failure: rules that cannot work are refused at once.
 
 use rstest::rstest;
 
 use super::super::reference::Reference;
+use super::super::settings::Pattern;
 use super::*;
 
 fn rules() -> Vec<Translation> {
@@ -72,7 +73,7 @@ fn url_of(place: &Place) -> &str {
 #[case::localhost("localhost/a", "https://localhost/a")]
 #[case::url("http://h.org/a.img", "http://h.org/a.img")]
 fn names_become_urls(#[case] text: &str, #[case] url: &str) {
-    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let translator = Translator::new(Protocol::Https, &rules()).unwrap();
     let place = translate(&translator, text).unwrap();
     assert_eq!(url_of(&place), url);
 }
@@ -82,7 +83,7 @@ fn names_become_urls(#[case] text: &str, #[case] url: &str) {
 #[case::prefix_of_a_word("corporation/a")]
 #[case::routed_short("vmlet.dev/ubuntu")]
 fn a_name_that_is_nowhere_is_refused(#[case] text: &str) {
-    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let translator = Translator::new(Protocol::Https, &rules()).unwrap();
     let refused = translate(&translator, text);
     assert!(
         matches!(refused, Err(Error::InvalidName { .. })),
@@ -101,7 +102,7 @@ fn a_rule_for_all_names_leaves_locations_alone(#[case] text: &str, #[case] url: 
         pattern: Pattern::Prefix("vmlet.dev/".into()),
         url: "http://mirror.corp/all".into(),
     };
-    let translator = Translator::new(Protocol::Https, vec![rule]).unwrap();
+    let translator = Translator::new(Protocol::Https, &[rule]).unwrap();
     let place = translate(&translator, text).ok();
     assert_eq!(place.as_ref().map(url_of), url);
 }
@@ -133,7 +134,7 @@ fn a_url_is_known_by_host_and_path(#[case] url: &str, #[case] expected: &str) {
         ),
         rule(prefix("vmlet.dev/"), "http://mirror.corp/all"),
     ];
-    let translator = Translator::new(Protocol::Https, rules).unwrap();
+    let translator = Translator::new(Protocol::Https, &rules).unwrap();
     let name = name(&podspec::url_image_name(url));
     let origin = Origin::Url(Url::parse(url).unwrap());
     let place = translator.translate(&name, origin, |_| true).unwrap();
@@ -162,7 +163,7 @@ fn names_of_registries_become_places(#[case] text: &str, #[case] expected: &str)
         ),
         rule(Pattern::Prefix("all".into()), "oci://q.example/all"),
     ];
-    let translator = Translator::new(Protocol::Https, rules).unwrap();
+    let translator = Translator::new(Protocol::Https, &rules).unwrap();
     match translate(&translator, text).unwrap() {
         Place::Registry(place) => assert_eq!(place.to_string(), expected),
         Place::File(source) => panic!("{source:?}"),
@@ -171,7 +172,7 @@ fn names_of_registries_become_places(#[case] text: &str, #[case] expected: &str)
 
 #[test]
 fn a_pod_may_say_that_a_name_is_one_of_a_registry() {
-    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let translator = Translator::new(Protocol::Https, &rules()).unwrap();
     let of = |text: &str| translator.translate(&name(text), Origin::Registry, |_| false);
     assert!(matches!(
         of("h.org:81/a.img:t").unwrap(),
@@ -186,7 +187,7 @@ fn a_pod_may_say_that_a_name_is_one_of_a_registry() {
 
 #[test]
 fn a_source_shows_no_secrets() {
-    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let translator = Translator::new(Protocol::Https, &rules()).unwrap();
     let Place::File(source) = translate(&translator, "debian").unwrap() else {
         panic!("not a file");
     };
@@ -202,14 +203,128 @@ fn a_source_shows_no_secrets() {
 #[case::query(Pattern::Prefix("a".into()), "http://h.org/?file=")]
 #[case::no_repository(Pattern::Exact("a".into()), "oci://r.example")]
 #[case::registry_credentials(Pattern::Prefix("a".into()), "oci://me:hush@r.example/a")]
+#[case::expression_scheme(Pattern::Expression("^(a)$".into()), "file:///$1")]
+#[case::expression(Pattern::Expression("(a".into()), "http://h.org/a")]
+#[case::look_around(Pattern::Expression("a(?=b)".into()), "http://h.org/a")]
+#[case::back_reference(Pattern::Expression("(a)\\1".into()), "http://h.org/a")]
+#[case::unicode_class(Pattern::Expression("\\p{Greek}".into()), "http://h.org/a")]
+#[case::huge(Pattern::Expression("((a{100}){100}){100}".into()), "http://h.org/a")]
+#[case::long(Pattern::Expression("a".repeat(1025)), "http://h.org/a")]
+#[case::deep(Pattern::Expression(format!("{}a{}", "(".repeat(60), ")".repeat(60))), "http://h.org/a")]
+#[case::no_group(Pattern::Expression("^(a)$".into()), "http://h.org/$2")]
+#[case::glued_group(Pattern::Expression("^(a)$".into()), "http://h.org/$1x")]
+#[case::no_named_group(Pattern::Expression("^(a)$".into()), "http://h.org/${name}")]
+#[case::open_group(Pattern::Expression("^(a)$".into()), "http://h.org/${1")]
+#[case::dollar(Pattern::Expression("^(a)$".into()), "http://h.org/a$/b")]
 fn a_rule_that_cannot_work_is_refused(#[case] pattern: Pattern, #[case] url: &str) {
     let rule = Translation {
         pattern,
         url: url.into(),
     };
-    let refused = Translator::new(Protocol::Https, vec![rule]);
+    let refused = Translator::new(Protocol::Https, &[rule]);
     assert!(
         matches!(refused, Err(Error::Translation { .. })),
         "{refused:?}"
     );
+}
+
+fn expressions(rules: &[(&str, &str)]) -> Translator {
+    let rule = |(text, url): &(&str, &str)| Translation {
+        pattern: Pattern::Expression((*text).into()),
+        url: (*url).into(),
+    };
+    let mut all = rules_before();
+    all.extend(rules.iter().map(rule));
+    Translator::new(Protocol::Https, &all).unwrap()
+}
+
+/// An exact rule and a prefix, which beat every expression.
+fn rules_before() -> Vec<Translation> {
+    let rule = |pattern, url: &str| Translation {
+        pattern,
+        url: url.into(),
+    };
+    vec![
+        rule(Pattern::Exact("debian/12".into()), "http://m.corp/exact"),
+        rule(Pattern::Prefix("corp".into()), "http://m.corp/prefix"),
+    ]
+}
+
+#[rstest]
+#[case::groups("debian/11/amd64:x", "https://m.corp/amd64/debian-11.qcow2")]
+#[case::routed("vmlet.dev/debian/11/amd64", "https://m.corp/amd64/debian-11.qcow2")]
+#[case::alias(
+    "virtlet.cloud/debian/11/amd64",
+    "https://m.corp/amd64/debian-11.qcow2"
+)]
+#[case::exact_beats("debian/12", "http://m.corp/exact")]
+#[case::prefix_beats("corp/debian/11/amd64", "http://m.corp/prefix/debian/11/amd64")]
+#[case::first_in_order("ubuntu", "https://m.corp/first")]
+#[case::named_group("suse-leap", "https://m.corp/leapfrog?v=$leap")]
+#[case::absent_group("centos", "https://m.corp/centos")]
+#[case::anywhere("my.org/an-arch-image", "https://m.corp/arch.img")]
+#[case::location("files.org/a/b.img", "http://mirror.corp/files/a/b.img")]
+#[case::registry_host("r.example/mapped/a", "http://mirror.corp/mapped-a")]
+#[case::class_of_ascii("word_1", "https://m.corp/word_1")]
+fn an_expression_makes_a_url_of_its_groups(#[case] text: &str, #[case] url: &str) {
+    let translator = expressions(&[
+        ("^debian/([0-9]+)/([a-z0-9]+)$", "m.corp/$2/debian-$1.qcow2"),
+        ("^ubuntu$", "m.corp/first"),
+        ("ubuntu", "m.corp/second"),
+        ("^suse-(?P<kind>[a-z]+)$", "m.corp/${kind}frog?v=$$$kind"),
+        ("^centos(-[0-9])?$", "m.corp/centos$1"),
+        ("arch", "m.corp/arch.img"),
+        (r"^files\.org/(.*)$", "http://mirror.corp/files/$1"),
+        ("^r.example/mapped/(.)$", "http://mirror.corp/mapped-$1"),
+        (r"^(\w+)$", "m.corp/$1"),
+    ]);
+    let place = translate(&translator, text).unwrap();
+    assert_eq!(url_of(&place), url);
+}
+
+#[rstest]
+#[case::anchors("xdebian/11/amd64")]
+#[case::case_counts("Debian/11/amd64")]
+fn an_expression_that_does_not_match_is_no_rule(#[case] text: &str) {
+    let translator = expressions(&[("^debian/([0-9]+)/([a-z0-9]+)$", "m.corp/$1")]);
+    let refused = translate(&translator, text);
+    assert!(
+        matches!(refused, Err(Error::InvalidName { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn an_expression_may_lead_to_a_registry() {
+    let translator = expressions(&[("^disks/(.+)$", "oci://q.example/disks/$1")]);
+    match translate(&translator, "disks/a/b:3").unwrap() {
+        Place::Registry(place) => assert_eq!(place.to_string(), "q.example/disks/a/b:3"),
+        Place::File(source) => panic!("{source:?}"),
+    }
+}
+
+#[test]
+fn an_expression_is_not_for_images_that_have_a_url() {
+    let translator = expressions(&[("debian", "http://mirror.corp/a")]);
+    let text = "https://cloud.debian.org/a.img";
+    let origin = Origin::Url(Url::parse(text).unwrap());
+    let name_of_url = name(&podspec::url_image_name(text));
+    let place = translator.translate(&name_of_url, origin, |_| false);
+    assert_eq!(url_of(&place.unwrap()), text);
+    assert_eq!(url_of(&translate(&translator, text).unwrap()), text);
+}
+
+#[test]
+fn what_an_expression_makes_of_a_name_is_checked_as_any_url() {
+    let translator = expressions(&[
+        ("^host-(.*)$", "http://$1/a.img"),
+        ("^port-(.*)$", "http://h:$1/a"),
+    ]);
+    for text in ["host-1.2.3.999", "port-x", "port-99999"] {
+        let refused = translate(&translator, text);
+        assert!(
+            matches!(refused, Err(Error::InvalidName { .. })),
+            "{text}: {refused:?}"
+        );
+    }
 }

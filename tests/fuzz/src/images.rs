@@ -1,10 +1,11 @@
-//! Names of images.
+//! Names of images, and the rules that make URLs of them.
 //!
 //! Invariant: an accepted name is read as the same after it was written, and an independent reader
 //! of URLs finds in it a host, a plain path and nothing else: no credentials, query or fragment. A
-//! refusal repeats nothing that may be a secret.
+//! refusal repeats nothing that may be a secret. Rules make a URL with a host, the same each time.
 //! Failure: a panic.
 
+use daemon::fuzzing::mapped;
 use daemon::images::{Error, Reference, Version};
 use http::Uri;
 
@@ -82,4 +83,53 @@ pub fn image_names(input: &[u8]) {
             "{segment}"
         );
     }
+}
+
+/// A name, and after a line break a file of translations.
+///
+/// # Panics
+///
+/// When rules make something else than a URL of a name, or a refusal is no bounded line.
+#[allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the panic is the finding"
+)]
+pub fn mapping_rules(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let (name, file) = text.split_once('\n').unwrap_or((text, ""));
+    let Ok(Reference::Named(name)) = Reference::parse(name) else {
+        return;
+    };
+    let outcome = mapped(file, &name);
+    match &outcome {
+        Err(reason) => {
+            assert!(reason.len() <= 4 * LONGEST, "{reason}");
+            assert!(!reason.contains(char::is_control), "{reason:?}");
+        }
+        Ok(Err(Error::InvalidName { name: shown, .. })) => assert_eq!(shown, name.repository()),
+        Ok(Err(other)) => panic!("{other}"),
+        Ok(Ok(url)) => {
+            assert!(
+                !url.contains(|c: char| c.is_control() || c == ' ' || c == '#'),
+                "{url}"
+            );
+            let (scheme, rest) = url.split_once("://").expect("a scheme");
+            match scheme {
+                "http" | "https" => {
+                    let authority = rest.split('/').next().unwrap_or_default();
+                    assert!(!authority.is_empty() && !authority.ends_with('@'), "{url}");
+                }
+                "oci" => assert!(
+                    matches!(Reference::parse(rest), Ok(Reference::Named(_))),
+                    "{url}"
+                ),
+                _ => panic!("{url}"),
+            }
+        }
+    }
+    let again = mapped(file, &name);
+    assert_eq!(format!("{outcome:?}"), format!("{again:?}"));
 }

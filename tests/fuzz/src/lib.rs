@@ -23,7 +23,7 @@ pub use agents::{agent_replies, guest_facts, guest_info};
 pub use cri::cri_requests;
 pub use disks::disks;
 pub use guest::guest;
-pub use images::image_names;
+pub use images::{image_names, mapping_rules};
 pub use proxy::{proxy_fields, proxy_frames};
 pub use requests::{channels, requests, sizes};
 pub use seeds::{guest_data, seed_images};
@@ -47,6 +47,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("guest_info", guest_info),
     ("image_names", image_names),
     ("ipv6_frames", ipv6_frames),
+    ("mapping_rules", mapping_rules),
     ("proxy_fields", proxy_fields),
     ("proxy_frames", proxy_frames),
     ("requests", requests),

@@ -1,0 +1,227 @@
+//! Translations in a directory of files, read anew at each pull.
+//!
+//! Invariant: files count in the order of their names, after the rules of the settings. Of a file
+//! that is not usable now, the last usable content counts; a file that is gone has no rules. A file
+//! with the same content is not parsed again, so that its clients keep their connections.
+//! Failure: none for a pull; the log and a metric report a file that is refused.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+
+use super::client::Clients;
+use super::settings::Protocol;
+use super::translate::{Rule, Translator};
+use super::transport::Transport;
+use crate::metrics::{Metrics, TranslationFiles};
+
+mod file;
+
+pub(super) use file::{Problem, parse};
+
+/// The rules of the settings and of all files.
+pub(super) struct Mappings {
+    dir: PathBuf,
+    protocol: Protocol,
+    clients: Clients,
+    metrics: Arc<Metrics>,
+    /// The rules of the settings.
+    settings: Translator,
+    /// Held while the directory is read.
+    known: Mutex<Known>,
+    current: Mutex<Arc<Translator>>,
+}
+
+/// What was found by the last reading.
+#[derive(Default)]
+struct Known {
+    files: BTreeMap<OsString, Entry>,
+    /// Why the directory cannot be read.
+    unreadable: Option<String>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Of the content that was looked at last.
+    digest: Option<[u8; 32]>,
+    rules: Option<Arc<[Rule]>>,
+    refused: Option<Problem>,
+}
+
+impl Mappings {
+    pub(super) fn new(
+        dir: PathBuf,
+        protocol: Protocol,
+        settings: Translator,
+        clients: Clients,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            dir,
+            protocol,
+            clients,
+            metrics,
+            current: Mutex::new(Arc::new(settings.clone())),
+            settings,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The rules as of the last reading.
+    pub(super) fn latest(&self) -> Arc<Translator> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the directory. Blocks.
+    pub(super) fn read(&self) -> Arc<Translator> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.refresh(&mut known) {
+            let entries = known.files.values();
+            let rules = entries.clone().filter_map(|entry| entry.rules.clone());
+            let is_incomplete =
+                known.unreadable.is_some() || entries.clone().any(|e| e.refused.is_some());
+            let translator = Arc::new(self.settings.with(rules, is_incomplete));
+            let mut count = TranslationFiles::default();
+            for entry in entries {
+                match (&entry.refused, &entry.rules) {
+                    (None, _) => count.current += 1,
+                    (Some(_), Some(_)) => count.outdated += 1,
+                    (Some(_), None) => count.refused += 1,
+                }
+            }
+            self.metrics.translation_files(count);
+            *self.current.lock().unwrap_or_else(PoisonError::into_inner) = translator;
+        }
+        drop(known);
+        self.latest()
+    }
+
+    /// Whether anything changed.
+    fn refresh(&self, known: &mut Known) -> bool {
+        let names = match names(&self.dir) {
+            Ok(names) => names,
+            Err(error) => {
+                let error = error.to_string();
+                let is_new = known.unreadable.as_ref() != Some(&error);
+                if is_new {
+                    let dir = self.dir.display();
+                    tracing::warn!(%dir, error, "image translations not read: the previous ones stay in use");
+                    known.unreadable = Some(error);
+                }
+                return is_new;
+            }
+        };
+        let mut changed = known.unreadable.take().is_some();
+        known.files.retain(|name, _| {
+            let stays = names.contains(name);
+            if !stays {
+                let file = self.dir.join(name);
+                tracing::info!(file = %file.display(), "image translation file removed");
+                changed = true;
+            }
+            stays
+        });
+        for name in names {
+            let path = self.dir.join(&name);
+            changed |= self.look(&path, known.files.entry(name).or_default());
+        }
+        changed
+    }
+
+    /// Looks at one file; whether anything changed.
+    fn look(&self, path: &Path, entry: &mut Entry) -> bool {
+        let content = content(path);
+        let digest = content
+            .as_ref()
+            .ok()
+            .map(|text| Sha256::digest(text).into());
+        if digest.is_some() && digest == entry.digest {
+            return false;
+        }
+        entry.digest = digest;
+        let parsed = content.and_then(|content| {
+            let text = std::str::from_utf8(&content);
+            let text = text.map_err(|_| Problem::of_file("the file is not UTF-8"))?;
+            parse(text, self.protocol, |profile| {
+                Transport::new(profile, &self.clients).map(Some)
+            })
+        });
+        let file = path.display();
+        match parsed {
+            Ok(rules) => {
+                tracing::info!(%file, rules = rules.len(), "image translation file read");
+                entry.rules = Some(rules);
+                entry.refused = None;
+                true
+            }
+            Err(problem) if entry.refused.as_ref() == Some(&problem) => false,
+            Err(problem) => {
+                let in_use = match entry.rules {
+                    Some(_) => "previous",
+                    None => "none",
+                };
+                tracing::error!(%file, error = %problem, in_use, "image translation file refused");
+                entry.refused = Some(problem);
+                true
+            }
+        }
+    }
+}
+
+/// Names of the files that count, in their order. A name that begins with a dot is hidden, as those
+/// of a mounted ConfigMap's own folders are.
+fn names(dir: &Path) -> io::Result<Vec<OsString>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        if !is_hidden && !entry.path().is_dir() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn content(path: &Path) -> Result<Vec<u8>, Problem> {
+    let unreadable =
+        |error: io::Error| Problem::of_file(format!("the file cannot be read: {error}"));
+    let found = std::fs::metadata(path).map_err(unreadable)?;
+    if !found.is_file() {
+        return Err(Problem::of_file("it is not a regular file"));
+    }
+    let mut content = Vec::new();
+    let mut reader = File::open(path)
+        .map_err(unreadable)?
+        .take(file::LONGEST + 1);
+    reader.read_to_end(&mut content).map_err(unreadable)?;
+    match content.len() as u64 > file::LONGEST {
+        true => Err(Problem::of_file(format!(
+            "the file is longer than {} bytes",
+            file::LONGEST
+        ))),
+        false => Ok(content),
+    }
+}
+
+impl std::fmt::Debug for Mappings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mappings")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
