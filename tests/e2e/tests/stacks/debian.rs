@@ -19,7 +19,7 @@ const KEY: &str =
 const GREETING: &str = "it's \"$HOME\" & more";
 
 /// What each guest prints, whatever its cloud-init disk is like.
-const FACTS: [(&str, &str); 8] = [
+const FACTS: [(&str, &str); 10] = [
     ("file", "cat /opt/written"),
     ("keys", "cat /home/debian/.ssh/authorized_keys"),
     ("host", "hostname"),
@@ -30,6 +30,8 @@ const FACTS: [(&str, &str); 8] = [
         ". /etc/cloud/environment; printf %s \"$GREETING\"",
     ),
     ("mounted", "cat /etc/demo/greeting"),
+    ("shared", "findmnt -n -o FSTYPE,OPTIONS /etc/demo"),
+    ("written", "echo kept >/srv/data/file; cat /srv/data/file"),
     (
         "router",
         "ip -4 route show default | awk '{print $3; exit}'",
@@ -119,8 +121,12 @@ async fn check(debian: &Debian, host: &str, more: &[(&str, &str)]) -> Result<()>
         ("host-keys", "1"),
         ("environment", GREETING),
         ("mounted", mounted),
+        ("shared", "virtiofs ro,relatime"),
+        ("written", "kept"),
         ("router", "10.88.0.1"),
     ];
+    let kept = debian.shared("file")?;
+    ensure!(kept == "kept\n", "on the node: {kept}");
     for (name, expected) in all.iter().chain(more) {
         let found = facts.of(name)?;
         ensure!(found == *expected, "{name} is {found:?}, not {expected:?}");

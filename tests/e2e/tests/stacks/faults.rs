@@ -58,6 +58,12 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
     pod.annotations = [user_data]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
+    // Only machines with a share pass vm.start.share.
+    if point.starts_with("vm.st") {
+        let data = stack.dir().join("data");
+        std::fs::create_dir_all(&data)?;
+        pod.writable = vec![(data, "/data".to_owned())];
+    }
     // Only machines on a device pass these points.
     let device = point.starts_with("vm.block.").then(|| LoopDevice::new(96));
     let device = device.transpose()?;

@@ -6,6 +6,8 @@
 //! Failure: the end of the console.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -62,6 +64,10 @@ impl Debian {
         pod.environment = wanted.environment.iter().map(owned).collect();
         let [folder, file, text] = MOUNTED;
         pod.mount_config(stack, folder, file, text)?;
+        let data = stack.dir().join("data-of").join(name);
+        fs::create_dir_all(&data)?;
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o777))?;
+        pod.writable = vec![(data, "/srv/data".to_owned())];
         let (sandbox, container) = cri.boot(&pod, image).await?;
         Ok(Self {
             cri,
@@ -74,6 +80,12 @@ impl Debian {
     /// Waits until cloud-init has applied the user data.
     pub(super) async fn facts(&self) -> Result<Facts> {
         await_text(&self.pod.log(0), END, BOOT).await.map(Facts)
+    }
+
+    /// A file of the directory that the guest writes to, as the node sees it.
+    pub(super) fn shared(&self, name: &str) -> Result<String> {
+        let (data, _) = self.pod.writable.first().context("no directory")?;
+        Ok(fs::read_to_string(data.join(name))?)
     }
 
     /// The address of the pod.
