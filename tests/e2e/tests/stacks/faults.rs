@@ -122,13 +122,27 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
     Ok(())
 }
 
+/// A connection, also when the daemon dies a moment after it has answered the step before.
+async fn connect(stack: &Stack) -> Result<Cri> {
+    loop {
+        let died = eventually(TIMEOUT, "the death of a program", || async {
+            ensure!(restart_dead(stack).await? > 0, "everything runs");
+            Ok(())
+        });
+        tokio::select! {
+            connected = stack.cri() => return connected,
+            restarted = died => restarted?,
+        }
+    }
+}
+
 /// One request; when it fails because a program ended, that program is started and the request
 /// repeated.
 pub(crate) async fn step<T, F>(stack: &Stack, name: &str, request: impl Fn(Cri) -> F) -> Result<T>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    let first = request(stack.cri().await?).await;
+    let first = request(connect(stack).await?).await;
     let refused = match first {
         Ok(value) if restart_dead(stack).await? == 0 => return Ok(value),
         // The program ended after it had answered, or another one died at the same time.
