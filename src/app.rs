@@ -226,6 +226,7 @@ impl App {
             machines: Arc::clone(&self.machines),
             containers: Arc::clone(&self.containers),
             disks: Arc::clone(&self.disks),
+            images: Arc::clone(&self.images),
         }
     }
 

@@ -46,6 +46,7 @@ pub use error::{Error, Result};
 pub use format::{Error as FormatError, Format, head_of};
 pub use inspect::Inspected;
 pub use locator::Locator;
+pub use mappings::ClusterMapping;
 pub use none::{is_none, none};
 pub use progress::Progress;
 pub use qcow2::Error as Qcow2Error;
@@ -122,7 +123,10 @@ impl Images {
             let more = clients.clone();
             let registries = Registries::new(&settings, move || more.builder());
             let mappings = Mappings::new(
-                settings.translations_dir.clone(),
+                [
+                    settings.translations_dir.clone(),
+                    settings.cluster_mappings_dir.clone(),
+                ],
                 settings.protocol,
                 translator,
                 clients,
@@ -185,6 +189,18 @@ impl Images {
         let pulled = self.inner.pull(image.into(), credentials).await;
         self.inner.metrics.pulled(pulled.is_ok());
         pulled
+    }
+
+    /// Puts the mappings of the cluster in the place of those that were there; why each is refused,
+    /// in order. They are kept over restarts.
+    pub async fn replace_cluster_mappings(
+        &self,
+        wanted: Vec<ClusterMapping>,
+    ) -> Result<Vec<Option<String>>> {
+        let mappings = Arc::clone(&self.inner.mappings);
+        let replace = move || mappings.replace_cluster(&wanted);
+        let replaced = tokio::task::spawn_blocking(replace).await?;
+        replaced.map_err(|error| Error::Mappings(Arc::new(error)))
     }
 
     /// Whether an image is in a registry, where credentials are of use.

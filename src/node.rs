@@ -30,6 +30,7 @@ pub use task::{Failure, Progress, State, Task, TaskUid, Work};
 
 use crate::config::Config;
 use crate::disk::Disks;
+use crate::images::Images;
 use crate::platform::Platform;
 use crate::vm::Containers;
 use server::Service;
@@ -73,6 +74,8 @@ pub struct Services<P: Platform> {
     pub containers: Arc<Containers<P>>,
     /// Disks that outlive pods.
     pub disks: Arc<Disks>,
+    /// Images.
+    pub images: Arc<Images>,
 }
 
 /// Serves until `stop` is done, then gives requests in progress the configured time to end.

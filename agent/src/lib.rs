@@ -1,5 +1,5 @@
 //! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, reports what is
-//! known of guests and of the node, reads what guest data come from.
+//! known of guests and of the node, reads what guest data come from, brings image mappings.
 //!
 //! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API
 //! server.
@@ -26,6 +26,7 @@ mod event;
 mod facts;
 mod health;
 mod lease;
+mod mappings;
 mod metrics;
 mod orphans;
 mod run;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use crds::VirtualMachineTask;
+use crds::{ImageMapping, VirtualMachineTask};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::facts::Publisher;
 use crate::health::{self, Health};
 use crate::lease::{self, Owner, Proxy, Renewal};
+use crate::mappings::Mapper;
 use crate::metrics::Metrics;
 use crate::orphans::Finder;
 use crate::sources::Resolver;
@@ -136,6 +137,14 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let (client_too, counter) = (client.clone(), Arc::clone(&metrics));
     let resolver = Resolver::new(client_too, daemon.clone(), &config.node, counter);
     parts.spawn(ending(resolver.run(questions, stop.clone()), &stop));
+    let objects: Api<DeserializeGuard<ImageMapping>> = Api::all(client.clone());
+    let objects = watcher(objects, watcher::Config::default()).default_backoff();
+    let mapper = Mapper {
+        client: client.clone(),
+        daemon: daemon.clone(),
+        node: config.node.clone(),
+    };
+    parts.spawn(ending(mapper.run(objects, stop.clone()), &stop));
     let finder = Finder {
         client: client.clone(),
         daemon: daemon.clone(),

@@ -21,6 +21,9 @@ pub enum Error {
         /// What is wrong, as the rest of a sentence about the name.
         reason: &'static str,
     },
+    /// The directory of the cluster's mappings failed.
+    #[error("keep the image mappings of the cluster")]
+    Mappings(#[source] Arc<io::Error>),
     /// A translation rule cannot work. The node's configuration is wrong.
     #[error("invalid image translation for {pattern:?}: {reason}")]
     Translation {

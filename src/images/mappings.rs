@@ -1,6 +1,8 @@
-//! Translations in a directory of files, read anew at each pull.
+//! Translations in files of two directories, the administrator's and that of the cluster, read anew
+//! at each pull.
 //!
-//! Invariant: files count in the order of their names, after the rules of the settings. Of a file
+//! Invariant: files count after the rules of the settings, those of the first directory first, in the
+//! order of their names. Of a file
 //! that is not usable now, the last usable content counts; a file that is gone has no rules. A file
 //! with the same content is not parsed again, so that its clients keep their connections.
 //! Failure: none for a pull; the log and a metric report a file that is refused.
@@ -20,13 +22,16 @@ use super::translate::{Rule, Translator};
 use super::transport::Transport;
 use crate::metrics::{Metrics, TranslationFiles};
 
+mod cluster;
 mod file;
 
+pub use cluster::ClusterMapping;
 pub(super) use file::{Problem, parse};
 
 /// The rules of the settings and of all files.
 pub(super) struct Mappings {
-    dir: PathBuf,
+    /// The administrator's, and that of the cluster.
+    directories: [PathBuf; 2],
     protocol: Protocol,
     clients: Clients,
     metrics: Arc<Metrics>,
@@ -40,9 +45,10 @@ pub(super) struct Mappings {
 /// What was found by the last reading.
 #[derive(Default)]
 struct Known {
-    files: BTreeMap<OsString, Entry>,
-    /// Why the directory cannot be read.
-    unreadable: Option<String>,
+    /// By directory and name.
+    files: BTreeMap<(usize, OsString), Entry>,
+    /// Why directories cannot be read.
+    unreadable: [Option<String>; 2],
 }
 
 #[derive(Default)]
@@ -55,14 +61,14 @@ struct Entry {
 
 impl Mappings {
     pub(super) fn new(
-        dir: PathBuf,
+        directories: [PathBuf; 2],
         protocol: Protocol,
         settings: Translator,
         clients: Clients,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            dir,
+            directories,
             protocol,
             clients,
             metrics,
@@ -77,14 +83,17 @@ impl Mappings {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the directory. Blocks.
+    /// Reads the directories. Blocks.
     pub(super) fn read(&self) -> Arc<Translator> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.refresh(&mut known) {
+        let changed = (0..self.directories.len())
+            .map(|number| self.refresh(&mut known, number))
+            .fold(false, std::ops::BitOr::bitor);
+        if changed {
             let entries = known.files.values();
             let rules = entries.clone().filter_map(|entry| entry.rules.clone());
-            let is_incomplete =
-                known.unreadable.is_some() || entries.clone().any(|e| e.refused.is_some());
+            let is_incomplete = known.unreadable.iter().any(Option::is_some)
+                || entries.clone().any(|e| e.refused.is_some());
             let translator = Arc::new(self.settings.with(rules, is_incomplete));
             let mut count = TranslationFiles::default();
             for entry in entries {
@@ -101,34 +110,36 @@ impl Mappings {
         self.latest()
     }
 
-    /// Whether anything changed.
-    fn refresh(&self, known: &mut Known) -> bool {
-        let names = match names(&self.dir) {
+    /// Whether anything of a directory changed.
+    fn refresh(&self, known: &mut Known, number: usize) -> bool {
+        let dir = &self.directories[number];
+        let unreadable = &mut known.unreadable[number];
+        let names = match names(dir) {
             Ok(names) => names,
             Err(error) => {
                 let error = error.to_string();
-                let is_new = known.unreadable.as_ref() != Some(&error);
+                let is_new = unreadable.as_ref() != Some(&error);
                 if is_new {
-                    let dir = self.dir.display();
+                    let dir = dir.display();
                     tracing::warn!(%dir, error, "image translations not read: the previous ones stay in use");
-                    known.unreadable = Some(error);
+                    *unreadable = Some(error);
                 }
                 return is_new;
             }
         };
-        let mut changed = known.unreadable.take().is_some();
-        known.files.retain(|name, _| {
-            let stays = names.contains(name);
+        let mut changed = unreadable.take().is_some();
+        known.files.retain(|(of, name), _| {
+            let stays = *of != number || names.contains(name);
             if !stays {
-                let file = self.dir.join(name);
+                let file = dir.join(name);
                 tracing::info!(file = %file.display(), "image translation file removed");
                 changed = true;
             }
             stays
         });
         for name in names {
-            let path = self.dir.join(&name);
-            changed |= self.look(&path, known.files.entry(name).or_default());
+            let path = dir.join(&name);
+            changed |= self.look(&path, known.files.entry((number, name)).or_default());
         }
         changed
     }
@@ -147,9 +158,7 @@ impl Mappings {
         let parsed = content.and_then(|content| {
             let text = std::str::from_utf8(&content);
             let text = text.map_err(|_| Problem::of_file("the file is not UTF-8"))?;
-            parse(text, self.protocol, |profile| {
-                Transport::new(profile, &self.clients).map(Some)
-            })
+            self.parse(text)
         });
         let file = path.display();
         match parsed {
@@ -170,6 +179,12 @@ impl Mappings {
                 true
             }
         }
+    }
+
+    fn parse(&self, text: &str) -> Result<Arc<[Rule]>, Problem> {
+        parse(text, self.protocol, |profile| {
+            Transport::new(profile, &self.clients).map(Some)
+        })
     }
 }
 
@@ -218,7 +233,7 @@ fn content(path: &Path) -> Result<Vec<u8>, Problem> {
 impl std::fmt::Debug for Mappings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mappings")
-            .field("dir", &self.dir)
+            .field("directories", &self.directories)
             .finish_non_exhaustive()
     }
 }

@@ -31,6 +31,8 @@ pub struct Settings {
     pub translations: Vec<Translation>,
     /// Directory of files with more of them, in Virtlet's format.
     pub translations_dir: PathBuf,
+    /// Directory of the mappings of the cluster; made if missing.
+    pub cluster_mappings_dir: PathBuf,
     /// Hosts of OCI registries: images with these hosts are pulled from them.
     pub registries: Vec<String>,
     /// Directory of the registries' servers, certificates and mirrors, in containerd's format. A
@@ -67,8 +69,10 @@ pub struct Settings {
 impl Settings {
     /// The defaults, for a store in `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
+        let dir = dir.into();
         Self {
-            dir: dir.into(),
+            cluster_mappings_dir: dir.with_file_name("image-mappings"),
+            dir,
             readers: None,
             boot_id_file: boot_id::KERNEL.into(),
             protocol: Protocol::Https,

@@ -18,6 +18,7 @@ use super::agenda::Refused;
 use super::watch::{Change, stream};
 use super::{describe, wire};
 use crate::config::Config;
+use crate::images::ClusterMapping;
 use crate::platform::Platform;
 
 /// The service.
@@ -194,6 +195,36 @@ impl<P: Platform> Node for Service<P> {
         let (id, answer) = wire::answer(request.into_inner())?;
         self.services.containers.sources().answer(id, answer);
         Ok(Response::new(v1::ProvideSourceResponse {}))
+    }
+
+    async fn set_image_mappings(
+        &self,
+        request: Request<v1::SetImageMappingsRequest>,
+    ) -> Reply<v1::SetImageMappingsResponse> {
+        let mappings = request.into_inner().mappings.into_iter();
+        let mapping = |v1::ImageMapping { name, rules, keep }| ClusterMapping {
+            name,
+            rules: (!keep).then_some(rules),
+        };
+        let mappings: Vec<_> = mappings.map(mapping).collect();
+        let names: Vec<_> = mappings.iter().map(|m| m.name.clone()).collect();
+        let replaced = self
+            .services
+            .images
+            .replace_cluster_mappings(mappings)
+            .await;
+        let refused = replaced.map_err(|e| Status::internal(crate::one_line(&e)))?;
+        let results =
+            names
+                .into_iter()
+                .zip(refused)
+                .map(|(name, refused)| v1::ImageMappingResult {
+                    name,
+                    error: refused.unwrap_or_default(),
+                });
+        Ok(Response::new(v1::SetImageMappingsResponse {
+            results: results.collect(),
+        }))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariant: cluster-scoped, since nodes pull for every namespace; exact names win over
 //! expressions.
-//! Failure: a rule that cannot be used is reported in `Ready` and skipped, others count.
+//! Failure: an object with a rule that cannot be used is reported in `Ready`; the last usable rules of
+//! the object count.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ use crate::rules::{self, rule};
     status = "ImageMappingStatus",
     shortname = "vmim",
     category = "vmlet-all",
-    doc = "Translation of image names to URLs. Not implemented by any controller yet.",
+    doc = "Translation of image names to URLs.",
     printcolumn(name = "Prefix", type_ = "string", json_path = ".spec.prefix"),
     printcolumn(
         name = "Age",
@@ -82,7 +83,7 @@ pub struct ImageTransport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 86400))]
     pub timeout_seconds: Option<u32>,
-    /// Maximum number of redirects. Defaults to 9.
+    /// Maximum number of redirects. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub max_redirects: Option<u32>,

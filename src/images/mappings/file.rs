@@ -231,6 +231,11 @@ impl Problem {
         Self::new(place(value.defined), reason.as_ref())
     }
 
+    /// Without its place, for a text that no one has written as it is.
+    pub(super) fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// One of the whole file.
     pub(super) fn of_file(reason: impl AsRef<str>) -> Self {
         Self::new(None, reason.as_ref())

@@ -144,3 +144,70 @@ async fn an_inspection_and_the_place_of_an_image_follow_the_files() {
     assert!(env.images.is_in_registry("r/a").await.unwrap());
     assert!(!env.images.is_in_registry("disk").await.unwrap());
 }
+
+/// A mapping of the cluster with one rule.
+fn mapping(name: &str, rules: &str) -> ClusterMapping {
+    ClusterMapping {
+        name: name.to_owned(),
+        rules: Some(rules.to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn mappings_of_the_cluster_count_after_files_until_they_are_not_brought_any_more() {
+    let env = environment().await;
+    let set = |mappings| env.images.replace_cluster_mappings(mappings);
+    let (a, b) = (env.rule("disk", "a.img"), env.rule("disk", "b.img"));
+    let none = vec![None, None];
+    assert_eq!(
+        set(vec![mapping("x", &a), mapping("y", &b)]).await.unwrap(),
+        none
+    );
+    let first = env.images.pull("disk").await.unwrap();
+    assert_eq!(set(vec![mapping("y", &b)]).await.unwrap(), [None]);
+    let second = env.images.pull("disk").await.unwrap();
+    assert_ne!(first.digest, second.digest);
+    env.write("10.yaml", &a);
+    let by_file = env.images.pull("disk").await.unwrap();
+    assert_eq!(by_file.digest, first.digest);
+
+    std::fs::remove_file(env.settings.translations_dir.join("10.yaml")).unwrap();
+    let env = env.reopened().await;
+    let kept = env.images.pull("disk").await.unwrap();
+    assert_eq!(kept.digest, second.digest, "a restart has lost the mapping");
+    let set = |mappings| env.images.replace_cluster_mappings(mappings);
+    assert_eq!(set(Vec::new()).await.unwrap(), []);
+    assert!(env.images.pull("disk").await.is_err());
+}
+
+#[tokio::test]
+async fn a_mapping_that_is_refused_or_not_known_keeps_its_rules() {
+    let env = environment().await;
+    let set = async |mappings| env.images.replace_cluster_mappings(mappings).await.unwrap();
+    let rule = env.rule("disk", "a.img");
+    assert_eq!(set(vec![mapping("x", &rule)]).await, [None]);
+    let broken = "translations: [{regexp: '(', url: http://secret.example}]";
+    let refused = set(vec![mapping("x", broken)]).await.remove(0).unwrap();
+    assert!(
+        !refused.contains("secret") && !refused.contains("line"),
+        "{refused}"
+    );
+    env.images.pull("disk").await.unwrap();
+    let unknown = ClusterMapping {
+        name: "x".to_owned(),
+        rules: None,
+    };
+    assert_eq!(set(vec![unknown]).await, [None]);
+    env.images.pull("disk").await.unwrap();
+    for name in ["../x", ".x", "", "X"] {
+        let refused = set(vec![mapping(name, &rule)]).await.remove(0);
+        assert!(
+            refused.is_some_and(|reason| reason.contains("name")),
+            "{name}"
+        );
+    }
+    assert!(
+        env.images.pull("disk").await.is_err(),
+        "x is not brought any more"
+    );
+}

@@ -16,8 +16,9 @@ use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
     CancelTaskRequest, Disk, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
     ListDisksRequest, ListDisksResponse, Machine, MachineEvent, ProvideSourceRequest,
-    ProvideSourceResponse, RunTaskRequest, SourceEvent, TaskEvent, TaskStatus,
-    WatchMachinesRequest, WatchSourcesRequest, WatchTasksRequest,
+    ProvideSourceResponse, RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse,
+    SourceEvent, TaskEvent, TaskStatus, WatchMachinesRequest, WatchSourcesRequest,
+    WatchTasksRequest,
 };
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
@@ -349,6 +350,13 @@ impl Node for Memory {
         _: Request<ProvideSourceRequest>,
     ) -> Result<Response<ProvideSourceResponse>, Status> {
         Ok(Response::new(ProvideSourceResponse {}))
+    }
+
+    async fn set_image_mappings(
+        &self,
+        _: Request<SetImageMappingsRequest>,
+    ) -> Result<Response<SetImageMappingsResponse>, Status> {
+        Ok(Response::new(SetImageMappingsResponse::default()))
     }
 }
 

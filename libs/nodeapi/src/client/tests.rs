@@ -16,8 +16,8 @@ use crate::v1::node_server::{Node, NodeServer};
 use crate::v1::{
     CancelTaskRequest, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
     ListDisksRequest, ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse,
-    RunTaskRequest, SourceEvent, TaskEvent, TaskStatus, WatchMachinesRequest, WatchSourcesRequest,
-    WatchTasksRequest,
+    RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SourceEvent, TaskEvent,
+    TaskStatus, WatchMachinesRequest, WatchSourcesRequest, WatchTasksRequest,
 };
 
 /// For calls that are answered, however slow the machine is.
@@ -106,6 +106,13 @@ impl Node for Silent {
         _: Request<ProvideSourceRequest>,
     ) -> Result<Response<ProvideSourceResponse>, Status> {
         Ok(Response::new(ProvideSourceResponse {}))
+    }
+
+    async fn set_image_mappings(
+        &self,
+        _: Request<SetImageMappingsRequest>,
+    ) -> Result<Response<SetImageMappingsResponse>, Status> {
+        Ok(Response::new(SetImageMappingsResponse::default()))
     }
 }
 

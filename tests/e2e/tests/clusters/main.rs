@@ -24,6 +24,7 @@ mod images;
 mod logs;
 mod lost_node;
 mod machines;
+mod mappings;
 mod namespaces;
 mod network;
 mod placement;

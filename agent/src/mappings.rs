@@ -1,0 +1,149 @@
+//! Brings the `ImageMapping` objects of the cluster to the daemon, and says in their status whether
+//! it uses them.
+//!
+//! Invariant: the daemon always gets all of them; one that cannot be read or completed here keeps
+//! the rules that the daemon has of it. The content of Secrets is in no log, status or event.
+//! Failure: while API server or daemon are away, the daemon works with the last rules, and the next
+//! attempt follows.
+
+mod report;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::ImageMapping;
+use futures_util::{Stream, StreamExt as _};
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher;
+use nodeapi::v1::{ImageMapping as Message, SetImageMappingsRequest};
+use service::backoff::Backoff;
+use service::telemetry;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::daemon::{Daemon, status_message};
+
+/// The daemon keeps what it gets; this is for Secrets that changed, and for a daemon whose state
+/// was lost.
+const AGAIN: Duration = Duration::from_secs(300);
+
+/// What the work takes.
+pub(crate) struct Mapper {
+    pub(crate) client: kube::Client,
+    pub(crate) daemon: Daemon,
+    pub(crate) node: String,
+}
+
+/// The objects, as the API server has them.
+#[derive(Debug, Default)]
+struct Known {
+    objects: BTreeMap<String, ImageMapping>,
+    /// A list that is being received.
+    coming: BTreeMap<String, ImageMapping>,
+    is_complete: bool,
+}
+
+impl Mapper {
+    /// Works until `stop`.
+    pub(crate) async fn run(
+        mut self,
+        events: impl Stream<Item = watcher::Result<watcher::Event<DeserializeGuard<ImageMapping>>>>,
+        stop: CancellationToken,
+    ) {
+        let mut events = std::pin::pin!(events);
+        let mut known = Known::default();
+        let mut backoff = Backoff::default();
+        let mut next = Instant::now();
+        let mut was_away = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                event = events.next() => match event {
+                    None => return,
+                    Some(Ok(event)) => {
+                        was_away = false;
+                        known.apply(event);
+                    }
+                    Some(Err(error)) if !was_away => {
+                        was_away = true;
+                        let error = telemetry::one_line(&error);
+                        tracing::warn!(error, "image mappings not watched");
+                    }
+                    Some(Err(_)) => {}
+                },
+                () = tokio::time::sleep_until(next), if known.is_complete => {
+                    let now = Instant::now();
+                    next = match self.send(&known.objects).await {
+                        Ok(()) => {
+                            backoff.reset();
+                            now + AGAIN
+                        }
+                        Err(error) => {
+                            tracing::warn!(error, "image mappings not accepted by the daemon");
+                            now + backoff.failed(now)
+                        }
+                    };
+                    continue;
+                }
+            }
+            // Events that have come together are one change.
+            next = Instant::now();
+        }
+    }
+
+    async fn send(&mut self, objects: &BTreeMap<String, ImageMapping>) -> Result<(), String> {
+        let mut mappings = Vec::new();
+        let mut refused = BTreeMap::new();
+        for (name, object) in objects {
+            let (rules, keep) = match rules::of(&self.client, &object.spec).await {
+                Ok(rules) => (rules, false),
+                Err(reason) => {
+                    refused.insert(name.clone(), reason);
+                    (String::new(), true)
+                }
+            };
+            let name = name.clone();
+            mappings.push(Message { name, rules, keep });
+        }
+        let request = SetImageMappingsRequest { mappings };
+        let response = self.daemon.set_image_mappings(request).await;
+        let response = response.map_err(|status| status_message(&status))?;
+        for result in response.into_inner().results {
+            if !result.error.is_empty() {
+                refused.entry(result.name).or_insert(result.error);
+            }
+        }
+        for (name, object) in objects {
+            let outcome = refused
+                .get(name)
+                .map_or(Ok(()), |reason| Err(reason.as_str()));
+            report::report(&self.client, &self.node, object, outcome).await;
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    fn apply(&mut self, event: watcher::Event<DeserializeGuard<ImageMapping>>) {
+        let entry = |object: DeserializeGuard<ImageMapping>| {
+            // What the API server's own schema has let through can be read.
+            let object = object.0.ok()?;
+            Some((object.metadata.name.clone()?, object))
+        };
+        match event {
+            watcher::Event::Init => self.coming.clear(),
+            watcher::Event::InitApply(object) => self.coming.extend(entry(object)),
+            watcher::Event::InitDone => {
+                self.objects = std::mem::take(&mut self.coming);
+                self.is_complete = true;
+            }
+            watcher::Event::Apply(object) => self.objects.extend(entry(object)),
+            watcher::Event::Delete(object) => {
+                if let Some((name, _)) = entry(object) {
+                    self.objects.remove(&name);
+                }
+            }
+        }
+    }
+}
