@@ -41,4 +41,5 @@ mod sessions;
 mod storm;
 mod thirty;
 mod unsupported;
+mod volumes;
 mod workloads;
