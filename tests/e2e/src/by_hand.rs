@@ -168,6 +168,8 @@ impl Machine<'_> {
         let mut pod = vm_pod("vm");
         pod["spec"]["restartPolicy"] = json!("Never");
         pod["metadata"]["annotations"] = json!({ "vmlet.dev/vm-disk": self.uid });
+        // As the controller makes them: a machine with shares is not suspended.
+        pod["spec"]["automountServiceAccountToken"] = json!(false);
         merge(&mut pod["metadata"]["annotations"], annotations);
         self.env.cluster.apply(&pod)
     }

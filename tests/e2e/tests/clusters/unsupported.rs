@@ -23,6 +23,7 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
     cluster: &Cluster,
 ) -> Result<()> {
     let mut lost = vm_pod("lost");
+    lost["metadata"]["annotations"] = json!({ "vmlet.dev/shares": "off" });
     lost["spec"]["volumes"] = json!([{ "name": "data", "emptyDir": {} }]);
     lost["spec"]["containers"][0]["volumeMounts"] =
         json!([{ "name": "data", "mountPath": "/data" }]);
@@ -49,7 +50,11 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
 
     cluster.kubectl(&["create", "configmap", "conf", "--from-literal=a=b"])?;
     let mut warned = vm_pod("warned");
-    warned["metadata"]["annotations"] = json!({ "vmlet.dev/vcpus-count": "1" });
+    warned["metadata"]["annotations"] = json!({
+        "vmlet.dev/vcpus-count": "1",
+        "vmlet.dev/cloud-init": "off",
+        "vmlet.dev/shares": "off",
+    });
     warned["spec"]["volumes"] = json!([{ "name": "conf", "configMap": { "name": "conf" } }]);
     let container: &mut Value = &mut warned["spec"]["containers"][0];
     container["volumeMounts"] = json!([{ "name": "conf", "mountPath": "/conf" }]);
