@@ -399,6 +399,7 @@ impl Settings for Config {
             "NODE",
             "NETWORK",
             "VM",
+            "SHARES",
             "IMAGES",
             "SHUTDOWN",
         ];

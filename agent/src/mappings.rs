@@ -12,8 +12,9 @@ mod rules;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crds::ImageMapping;
+use crds::{ImageMapping, ImageMappingSpec, ImageMappingStatus};
 use futures_util::{Stream, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use nodeapi::v1::{ImageMapping as Message, SetImageMappingsRequest};
@@ -35,12 +36,21 @@ pub(crate) struct Mapper {
     pub(crate) node: String,
 }
 
-/// The objects, as the API server has them.
+/// An object as the API server has it.
+#[derive(Debug)]
+struct Object {
+    metadata: ObjectMeta,
+    /// The rules, or why they cannot be read.
+    spec: Result<ImageMappingSpec, String>,
+    status: ImageMappingStatus,
+}
+
+/// The objects by name.
 #[derive(Debug, Default)]
 struct Known {
-    objects: BTreeMap<String, ImageMapping>,
+    objects: BTreeMap<String, Object>,
     /// A list that is being received.
-    coming: BTreeMap<String, ImageMapping>,
+    coming: BTreeMap<String, Object>,
     is_complete: bool,
 }
 
@@ -92,11 +102,15 @@ impl Mapper {
         }
     }
 
-    async fn send(&mut self, objects: &BTreeMap<String, ImageMapping>) -> Result<(), String> {
+    async fn send(&mut self, objects: &BTreeMap<String, Object>) -> Result<(), String> {
         let mut mappings = Vec::new();
         let mut refused = BTreeMap::new();
         for (name, object) in objects {
-            let (rules, keep) = match rules::of(&self.client, &object.spec).await {
+            let rules = match &object.spec {
+                Ok(spec) => rules::of(&self.client, spec).await,
+                Err(reason) => Err(reason.clone()),
+            };
+            let (rules, keep) = match rules {
                 Ok(rules) => (rules, false),
                 Err(reason) => {
                     refused.insert(name.clone(), reason);
@@ -124,11 +138,27 @@ impl Mapper {
     }
 }
 
+impl From<DeserializeGuard<ImageMapping>> for Object {
+    fn from(sent: DeserializeGuard<ImageMapping>) -> Self {
+        match sent.0 {
+            Ok(object) => Self {
+                metadata: object.metadata,
+                spec: Ok(object.spec),
+                status: object.status.unwrap_or_default(),
+            },
+            Err(invalid) => Self {
+                metadata: invalid.metadata,
+                spec: Err(invalid.error),
+                status: ImageMappingStatus::default(),
+            },
+        }
+    }
+}
+
 impl Known {
     fn apply(&mut self, event: watcher::Event<DeserializeGuard<ImageMapping>>) {
-        let entry = |object: DeserializeGuard<ImageMapping>| {
-            // What the API server's own schema has let through can be read.
-            let object = object.0.ok()?;
+        let entry = |sent: DeserializeGuard<ImageMapping>| {
+            let object = Object::from(sent);
             Some((object.metadata.name.clone()?, object))
         };
         match event {
@@ -145,5 +175,39 @@ impl Known {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn sent(name: &str, spec: &Value) -> DeserializeGuard<ImageMapping> {
+        let object = json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "ImageMapping",
+            "metadata": { "name": name }, "spec": spec,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_stays_known_until_it_is_deleted() {
+        let mut known = Known::default();
+        known.apply(Event::Init);
+        known.apply(Event::InitApply(sent("good", &json!({}))));
+        known.apply(Event::InitApply(sent("bad", &json!({ "prefix": 7 }))));
+        assert!(!known.is_complete);
+        known.apply(Event::InitDone);
+        assert!(known.is_complete);
+        assert!(known.objects["good"].spec.is_ok());
+        assert!(known.objects["bad"].spec.is_err());
+        known.apply(Event::Delete(sent("bad", &json!({ "prefix": 7 }))));
+        assert_eq!(known.objects.len(), 1);
+        known.apply(Event::Init);
+        known.apply(Event::InitDone);
+        assert!(known.objects.is_empty());
     }
 }

@@ -71,10 +71,11 @@ fn shares(config: &Config) -> Result<(), String> {
         ("shares.uid", config.shares.uid),
         ("shares.gid", config.shares.gid),
     ];
-    match all.iter().find(|(_, id)| *id == 0) {
+    // The kernel takes the highest number for "no change".
+    match all.iter().find(|(_, id)| [0, u32::MAX].contains(id)) {
         None => Ok(()),
-        Some((key, _)) => Err(format!(
-            "{key} is 0: processes that serve directories to guests never run as root"
+        Some((key, id)) => Err(format!(
+            "{key} is {id}: processes that serve directories to guests never run as root"
         )),
     }
 }

@@ -218,6 +218,21 @@ fn variables_of_other_programs_are_ignored_and_unknown_variables_are_refused() {
     load_layers("", &others, &[]).unwrap();
     let error = load_layers("", &[("VMLET_VM_ACCEL", "kvm")], &[]).unwrap_err();
     assert!(error.to_string().contains("VMLET_VM_ACCEL"), "{error}");
+    let sections = serde_json::to_value(Config::default()).unwrap();
+    let sections = sections.as_object().unwrap().iter();
+    for (section, _) in sections.filter(|(_, value)| value.is_object()) {
+        let variable = format!("VMLET_{}_X", section.to_uppercase());
+        assert!(Config::owns(&variable), "{variable} is ignored");
+    }
+}
+
+#[rstest]
+#[case("uid = 0", "shares.uid is 0")]
+#[case("gid = 0", "shares.gid is 0")]
+#[case("uid = 4294967295", "shares.uid is 4294967295")]
+fn shares_are_never_served_as_root(#[case] line: &str, #[case] words: &str) {
+    let error = load_layers(&format!("[shares]\n{line}\n"), &[], &[]).unwrap_err();
+    assert!(error.to_string().contains(words), "{error}");
 }
 
 #[test]

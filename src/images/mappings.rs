@@ -1,10 +1,10 @@
-//! Translations in files of two directories, the administrator's and that of the cluster, read anew
-//! at each pull.
+//! Image translations in the files of two directories: `images.translations_dir`, and a directory of
+//! the daemon for `ImageMapping` objects. Each pull reads both again.
 //!
-//! Invariant: files count after the rules of the settings, those of the first directory first, in the
-//! order of their names. Of a file
-//! that is not usable now, the last usable content counts; a file that is gone has no rules. A file
-//! with the same content is not parsed again, so that its clients keep their connections.
+//! Invariant: the rules of the settings precede those of files, the first directory precedes the
+//! second, and in a directory files are in the order of their names. A file that is not usable keeps
+//! its last usable rules; a file that is gone has none. A file with the same content is not parsed
+//! again, so that its clients keep their connections.
 //! Failure: none for a pull; the log and a metric report a file that is refused.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,9 @@ pub(super) struct Mappings {
     metrics: Arc<Metrics>,
     /// The rules of the settings.
     settings: Translator,
-    /// Held while the directory is read.
+    /// Held while the files of the cluster are replaced.
+    replacing: Mutex<()>,
+    /// Held while the directories are read.
     known: Mutex<Known>,
     current: Mutex<Arc<Translator>>,
 }
@@ -74,6 +76,7 @@ impl Mappings {
             metrics,
             current: Mutex::new(Arc::new(settings.clone())),
             settings,
+            replacing: Mutex::default(),
             known: Mutex::default(),
         }
     }

@@ -75,6 +75,7 @@ impl<P: Platform> Containers<P> {
     ) -> Vec<String> {
         let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_pod(&sandbox.config));
+        found.extend(of_shares(&given));
         found.extend(of_devices(config, blocks));
         let network = sandbox.network.iter().filter(|_| given.no_searches);
         found.extend(network.filter_map(of_searches));
@@ -132,6 +133,9 @@ pub(super) fn of_request(
         !of_guest_data.contains(path) && !given.mounts.contains(path)
     });
     let mut all = mounts::findings(&pod.metadata.uid, others);
+    let shared = config.mounts.iter();
+    let shared = shared.filter(|mount| given.shares.contains_key(&mount.container_path));
+    all.extend(shared.filter_map(mounts::of_propagation));
     let unused = &config.unused;
     if unused.command {
         all.push(Finding::new(
@@ -189,6 +193,18 @@ fn of_variables(names: &[String], given: &Given) -> Option<Finding> {
     Some(Finding::new(format!(
         "environment variables whose names a shell does not know do not reach the guest: {names}"
     )))
+}
+
+/// Shares that nothing in the guest mounts.
+fn of_shares(given: &Given) -> Vec<Finding> {
+    let unmounted = given.shares.iter().filter(|_| !given.environment);
+    let finding = |(path, tag): (&String, &String)| {
+        Finding::new(format!(
+            "the directory {path} is not mounted in the guest, which has no cloud-init disk: mount it \
+             there by mount -t virtiofs {tag} {path}"
+        ))
+    };
+    unmounted.map(finding).collect()
 }
 
 /// What a pod requests for each container, and a machine does not get.

@@ -5,11 +5,15 @@
 //! Failure: a descriptor that is no listening socket.
 
 use std::io::Read as _;
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+
+/// Less root, and the number by which the kernel's calls mean "no change".
+const IDS: Range<i64> = 1..u32::MAX as i64;
 
 /// Serves a directory to one virtual machine by virtiofs. The daemon of Vmlet starts it: standard
 /// output is the listening socket for the emulator, and the program begins when standard input
@@ -23,14 +27,14 @@ pub(crate) struct Args {
     /// The directory, an absolute path.
     #[arg(long)]
     pub(crate) directory: String,
-    /// User ID that the program accesses the directory as; not 0.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    /// User ID that the program accesses the directory as; neither 0 nor 4294967295.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(IDS))]
     pub(crate) uid: u32,
-    /// Group ID; not 0.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Group ID; neither 0 nor 4294967295.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(IDS))]
     pub(crate) gid: u32,
-    /// Further group IDs.
-    #[arg(long, value_delimiter = ',')]
+    /// Further group IDs, as that.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(IDS))]
     pub(crate) groups: Vec<u32>,
     /// Refuse every change.
     #[arg(long)]

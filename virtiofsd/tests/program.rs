@@ -24,11 +24,20 @@ fn listener(dir: &tempfile::TempDir) -> Stdio {
 #[test]
 fn it_never_serves_as_root() {
     let dir = tempfile::tempdir().unwrap();
-    for arguments in [["--uid=0", "--gid=65534"], ["--uid=65534", "--gid=0"]] {
+    let (user, group) = ("--uid=65534", "--gid=65534");
+    for arguments in [
+        ["--uid=0", group, "--groups=7"],
+        [user, "--gid=0", "--groups=7"],
+        [user, group, "--groups=7,0"],
+        // The kernel takes this number for "no change".
+        ["--uid=4294967295", group, "--groups=7"],
+        [user, "--gid=4294967295", "--groups=7"],
+        [user, group, "--groups=4294967295"],
+    ] {
         let output = run(&arguments, listener(&dir));
-        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains("invalid value '0'"), "{text}");
+        assert!(text.contains("invalid value"), "{text}");
         std::fs::remove_file(dir.path().join("socket")).unwrap();
     }
 }

@@ -15,6 +15,8 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use service::telemetry;
 
+use super::Object;
+
 /// Longest wait for the API server.
 const API: Duration = Duration::from_secs(8);
 /// Longest message, in bytes.
@@ -25,7 +27,7 @@ const REFUSED: &str = "Refused";
 pub(super) async fn report(
     client: &kube::Client,
     node: &str,
-    object: &ImageMapping,
+    object: &Object,
     outcome: Result<(), &str>,
 ) {
     let Some(status) = changed(node, object, outcome, Timestamp::now()) else {
@@ -66,11 +68,11 @@ pub(super) async fn report(
 /// The status to write, if it differs.
 fn changed(
     node: &str,
-    object: &ImageMapping,
+    object: &Object,
     outcome: Result<(), &str>,
     now: Timestamp,
 ) -> Option<ImageMappingStatus> {
-    let mut status = object.status.clone().unwrap_or_default();
+    let mut status = object.status.clone();
     let generation = object.metadata.generation;
     let prefix = format!("node {node}: ");
     let ready = conditions::find(&status.conditions, READY);
@@ -103,12 +105,13 @@ fn changed(
 #[cfg(test)]
 mod tests {
     use crds::ImageMappingSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
 
     /// The object after this outcome on this node, and whether it was written.
     fn after(
-        object: &mut ImageMapping,
+        object: &mut Object,
         node: &str,
         outcome: Result<(), &str>,
     ) -> Option<(String, String)> {
@@ -116,13 +119,17 @@ mod tests {
         let ready = conditions::find(&status.conditions, READY).unwrap();
         let seen = (ready.status.clone(), ready.message.clone());
         assert_eq!(status.observed_generation, object.metadata.generation);
-        object.status = Some(status);
+        object.status = status;
         Some(seen)
     }
 
     #[test]
     fn a_node_that_refuses_counts_until_it_accepts_or_the_object_changes() {
-        let mut object = ImageMapping::new("debian", ImageMappingSpec::default());
+        let mut object = Object {
+            metadata: ObjectMeta::default(),
+            spec: Ok(ImageMappingSpec::default()),
+            status: ImageMappingStatus::default(),
+        };
         object.metadata.generation = Some(1);
         let accepted = || Some(("True".to_owned(), String::new()));
         let refused = |message: &str| Some(("False".to_owned(), message.to_owned()));

@@ -86,8 +86,8 @@ fn security(context: v1::LinuxContainerSecurityContext) -> Result<ShareUser> {
     let options = context.namespace_options.unwrap_or_default();
     sandbox::namespaces(&format!("{FIELD}.namespace_options"), options)?;
     let id = |name: &str, value: i64| {
-        u32::try_from(value)
-            .map_err(|_| Invalid::new(format!("{FIELD}.{name}"), "it is no user or group ID"))
+        let id = u32::try_from(value).ok().filter(|id| *id < u32::MAX);
+        id.ok_or_else(|| Invalid::new(format!("{FIELD}.{name}"), "it is no user or group ID"))
     };
     let (user, group) = (context.run_as_user, context.run_as_group);
     let groups = context.supplemental_groups.into_iter();

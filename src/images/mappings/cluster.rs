@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::sync::PoisonError;
 
 use super::file::{LONGEST, Problem};
 use super::{Mappings, names};
@@ -35,8 +36,11 @@ impl Mappings {
         &self,
         mappings: &[ClusterMapping],
     ) -> io::Result<Vec<Option<String>>> {
+        let turn = self.replacing.lock();
+        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
         let directory = &self.directories[1];
         std::fs::create_dir_all(directory)?;
+        remove_unfinished(directory)?;
         let mut wanted = BTreeSet::new();
         let mut outcomes = Vec::new();
         for mapping in mappings {
@@ -84,6 +88,18 @@ fn is_name(text: &str) -> bool {
     (1..=LONGEST_NAME).contains(&text.len())
         && text.bytes().all(is_plain)
         && text.as_bytes()[0].is_ascii_alphanumeric()
+}
+
+/// Removes what a daemon that was killed has left.
+fn remove_unfinished(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn has(path: &Path, text: &str) -> bool {

@@ -199,6 +199,10 @@ async fn a_mapping_that_is_refused_or_not_known_keeps_its_rules() {
     };
     assert_eq!(set(vec![unknown]).await, [None]);
     env.images.pull("disk").await.unwrap();
+    let left = env.settings.cluster_mappings_dir.join(".new-y");
+    std::fs::write(&left, "half").unwrap();
+    assert_eq!(set(vec![mapping("x", &rule)]).await, [None]);
+    assert!(!left.exists(), "what a killed daemon has left stays");
     for name in ["../x", ".x", "", "X"] {
         let refused = set(vec![mapping(name, &rule)]).await.remove(0);
         assert!(

@@ -105,6 +105,27 @@ async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
 }
 
 #[tokio::test]
+async fn shares_that_the_guest_cannot_use_as_requested_are_reported() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let mut both_ways = mount(volumes.directory("data"), "/data", false);
+    both_ways.propagation = 2;
+    let reported = async |pod: &str, annotations: &[(&str, &str)]| {
+        let sandbox = node.annotated(pod, annotations).await;
+        let config = with(&node, vec![both_ways.clone()]);
+        let id = node.containers.create(&sandbox, config).await.unwrap();
+        node.row(&id).spec.unsupported.join("; ")
+    };
+    let words = "what the guest mounts below /data does not reach the node";
+    let mounted = reported("mounted", &[]).await;
+    assert!(
+        mounted.contains(words) && !mounted.contains("virtiofs"),
+        "{mounted}"
+    );
+    let alone = reported("alone", &[("cloud-init", "off")]).await;
+    assert!(alone.contains("mount -t virtiofs vmlet-0 /data"), "{alone}");
+}
+
+#[tokio::test]
 async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
     let (node, volumes) = (Node::new().await, Volumes::new());
     let mounts = vec![mount(volumes.directory("data"), "/data", false)];

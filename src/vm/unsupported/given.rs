@@ -3,7 +3,7 @@
 //! Invariant: agrees with what is put on the disk.
 //! Failure: none: annotations without a meaning are refused elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use podspec::{GuestData, Source};
 
@@ -24,6 +24,8 @@ pub(in crate::vm) struct Given {
     pub(super) no_searches: bool,
     /// Paths of mounts that reach the guest.
     pub(super) mounts: BTreeSet<String>,
+    /// Those that it may mount, with their tags.
+    pub(super) shares: BTreeMap<String, String>,
 }
 
 impl Given {
@@ -31,6 +33,10 @@ impl Given {
     pub(super) fn shared(shares: &[Share]) -> Self {
         Self {
             mounts: shares.iter().map(|share| share.path.clone()).collect(),
+            shares: shares
+                .iter()
+                .map(|share| (share.path.clone(), share.tag.clone()))
+                .collect(),
             ..Self::default()
         }
     }
@@ -66,6 +72,7 @@ impl Given {
             addresses: data.has_addresses(),
             no_searches: !data.has_searches(),
             mounts,
+            shares: shared.shares,
         }
     }
 }

@@ -12,6 +12,9 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What kubelet mounts into every container besides.
 const OF_EVERY_POD: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 
+/// CRI's `PROPAGATION_BIDIRECTIONAL`.
+const BIDIRECTIONAL: i32 = 2;
+
 /// Where what is mounted comes from.
 #[derive(Debug, PartialEq, Eq)]
 enum Origin<'a> {
@@ -49,6 +52,16 @@ pub(super) fn findings<'a>(
         Some(finding)
     };
     mounts.into_iter().filter_map(of).collect()
+}
+
+/// Mounts of the guest, which the node cannot see.
+pub(super) fn of_propagation(mount: &Mount) -> Option<Finding> {
+    (mount.propagation == BIDIRECTIONAL).then(|| {
+        let path = &mount.container_path;
+        Finding::new(format!(
+            "what the guest mounts below {path} does not reach the node: a guest has its own kernel"
+        ))
+    })
 }
 
 fn origin<'a>(pod_uid: &str, mount: &'a Mount) -> Origin<'a> {
