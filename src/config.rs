@@ -6,6 +6,7 @@
 
 mod addresses;
 mod check;
+mod images;
 mod shares;
 mod translation;
 mod value;
@@ -20,6 +21,7 @@ use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
 pub use addresses::{AddressRange, PrivateAddresses};
+pub use images::Images;
 pub use shares::Shares;
 pub use translation::{Pattern, Translation};
 pub use value::{
@@ -182,63 +184,6 @@ pub struct Vm {
     pub unsupported: Unsupported,
 }
 
-/// The image store.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Images {
-    /// Scheme of image names that contain none and match no translation: `https` or `http`.
-    pub protocol: Protocol,
-    /// Maximum size of a downloaded image file.
-    pub max_download: Size,
-    /// Maximum virtual size of a disk in an image.
-    pub max_virtual_size: Size,
-    /// Maximum sum of all downloads: those in progress with the size that they will have, and those
-    /// that a later pull may continue, of which the oldest make room. A value below `max_download`
-    /// counts as that.
-    pub max_partial: Size,
-    /// Bytes of the file systems of images and disks that all downloads and copies in progress
-    /// together leave free.
-    pub reserve: Size,
-    /// Minimum number of bytes per second from a server, on average over `stall_timeout`; a slower
-    /// download fails.
-    pub min_rate: Size,
-    /// Maximum time without data from a server during a download, from 1s to 24h.
-    pub stall_timeout: Timespan,
-    /// PEM file with certificate authorities that are trusted in addition to those of the system;
-    /// empty for none.
-    pub ca_file: OptionalPath,
-    /// How the daemon treats a container whose image ID is not in this store because another
-    /// runtime assigned it: `pull` the image by its name in the pod, or `refuse` the container.
-    pub unknown_id: UnknownId,
-    /// Addresses (`192.0.2.7`) and ranges (`192.0.2.0/24`) that images are fetched from although
-    /// they are refused by their kind: loopback, link-local and multicast addresses, those of
-    /// metadata services and those of the node itself are refused after resolution, also at each
-    /// redirect. Allowed addresses are open to every user whose image URLs the node fetches.
-    pub allowed_addresses: Vec<AddressRange>,
-    /// Whether images are fetched from private addresses (RFC 1918, `100.64.0.0/10`, `fc00::/7`):
-    /// `allow`, since image servers of a cluster usually have one, or `refuse` all that
-    /// `allowed_addresses` does not list.
-    pub private_addresses: PrivateAddresses,
-    /// Hosts of OCI registries, with their port where it is not 443: an image whose name has such a
-    /// host is pulled from the registry; others are files on web servers.
-    pub registries: Vec<String>,
-    /// Directory of the servers, mirrors and certificates of registries, in containerd's format:
-    /// `HOST/hosts.toml`, or certificates in `HOST`. A host that has a directory there is that of a
-    /// registry. Each pull reads it again.
-    pub registries_dir: AbsolutePath,
-    /// Image names that are translated to URLs. Each entry has a `url` and one of `name`, for this
-    /// name only, `prefix`, for all names below it, or `regexp`, for all names in which the
-    /// expression matches. An exact name beats a prefix, a longer prefix a shorter one, and a prefix
-    /// an expression. An image that is specified by its URL has the name `host[:port]/path` here,
-    /// which expressions do not apply to. A URL `oci://host[:port]/repository` is in a registry; it
-    /// has the tag or the digest of the image's name unless it has a tag of its own.
-    pub translations: Vec<Translation>,
-    /// Directory of YAML files with more translations, in the format of Virtlet. Each pull reads it
-    /// again. Where a name matches rules of the same kind, those of the settings count first, then
-    /// those of the files in the order of their names.
-    pub translations_dir: AbsolutePath,
-}
-
 /// Shutdown of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -334,39 +279,6 @@ impl Default for Vm {
             memory_overhead: Size::usual(160 << 20),
             disk_budget: None,
             unsupported: Unsupported::default(),
-        }
-    }
-}
-
-/// Public registries, which serve nothing else.
-const REGISTRIES: [&str; 7] = [
-    "docker.io",
-    "gcr.io",
-    "ghcr.io",
-    "mcr.microsoft.com",
-    "public.ecr.aws",
-    "quay.io",
-    "registry.k8s.io",
-];
-
-impl Default for Images {
-    fn default() -> Self {
-        Self {
-            protocol: Protocol::default(),
-            max_download: Size::usual(64 << 30),
-            max_virtual_size: Size::usual(2 << 40),
-            max_partial: Size::usual(128 << 30),
-            reserve: Size::usual(1 << 30),
-            min_rate: Size::usual(16 << 10),
-            stall_timeout: Timespan::from_secs(60),
-            ca_file: OptionalPath::none(),
-            unknown_id: UnknownId::default(),
-            allowed_addresses: Vec::new(),
-            private_addresses: PrivateAddresses::default(),
-            registries: REGISTRIES.map(str::to_owned).to_vec(),
-            registries_dir: AbsolutePath::usual("/etc/vmlet/certs.d"),
-            translations: Vec::new(),
-            translations_dir: AbsolutePath::usual("/etc/vmlet/translations.d"),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use libvirt::{FakeHypervisor, Hypervisor, State};
-use podspec::{ContainerId, Defaults, Mib, SandboxId, Vcpus, VmUid};
+use podspec::{ContainerId, SandboxId, VmUid};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -28,10 +28,10 @@ use crate::pods;
 use crate::sandbox::{self, PodMetadata, Sandbox, SandboxConfig};
 use crate::space::Space;
 use crate::tasks::Tasks;
-use crate::vm::accelerator::Setting;
 use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
 
 mod network;
+mod settings;
 mod web;
 
 pub(crate) use network::FakeNetwork;
@@ -129,7 +129,7 @@ impl Node {
             tasks: tasks.clone(),
             metrics: Arc::default(),
         };
-        let containers = Arc::new(Containers::new(parts, settings_of(scratch.path())));
+        let containers = Arc::new(Containers::new(parts, settings::of(scratch.path())));
         let paths = containers.paths();
         let (seeds, processes) = (paths.seeds(), paths.processes());
         for directory in [paths.pods(), paths.consoles(), seeds, processes] {
@@ -359,39 +359,6 @@ impl Node {
             .flat_map(|directory| std::fs::read_dir(directory).unwrap())
             .map(|entry| entry.unwrap().path())
             .collect()
-    }
-}
-
-fn settings_of(scratch: &Path) -> vm::Settings {
-    vm::Settings {
-        state_dir: scratch.to_owned(),
-        accelerator: Setting::Tcg,
-        emulator: "/usr/bin/qemu-system-x86_64".into(),
-        wrapper: "/usr/bin/vmwrapper".into(),
-        guest_agent: "/usr/bin/vmlet-guest".into(),
-        handoff_socket: "/run/vmlet/handoff.sock".into(),
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
-        uids: vm::UidRange::default(),
-        boot_id_file: service::boot_id::KERNEL.into(),
-        cgroup_root: scratch.join("cgroup"),
-        installation: "testkit".to_owned(),
-        defaults: Defaults {
-            vcpus: Vcpus::ONE,
-            memory: Mib::new(64),
-        },
-        unknown_image: vm::UnknownImage::Pull,
-        memory_overhead: 160 << 20,
-        landlock: true,
-        unsupported: vm::Unsupported::Refuse,
-        shares: vm::ShareSettings {
-            program: scratch.join("virtiofsd"),
-            root: "/".into(),
-            user: vm::Owner {
-                uid: 65_534,
-                gid: 65_534,
-            },
-        },
     }
 }
 

@@ -28,6 +28,7 @@ mod health;
 mod lease;
 mod mappings;
 mod metrics;
+mod objects;
 mod orphans;
 mod run;
 mod sources;

@@ -7,15 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::Api;
 use nodeapi::v1::wanted_source::Kind;
 use nodeapi::v1::{ProvideSourceRequest, SourceEvent, WantedSource};
 use podspec::{GuestData, Source, SourceKind};
-use serde::de::DeserializeOwned;
-use service::telemetry;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -23,14 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::daemon::{Daemon, Event, status_message};
 use crate::metrics::Metrics;
+use crate::objects;
 
 #[cfg(test)]
 mod tests;
 
 /// Questions that are worked on at the same time; more wait.
 const AT_ONCE: usize = 8;
-/// Longest wait for the API server in one call.
-const API: Duration = Duration::from_secs(8);
 /// The annotation that holds the UID by which kubelet and the daemon identify a static pod.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
@@ -127,9 +123,9 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
         Kind::Secret => SourceKind::Secret,
     };
     let source = Source::new(kind, &wanted.name).map_err(str::to_owned)?;
-    let pod = "its pod";
-    let advice = "apply deploy/agent/serviceaccount.yaml".to_owned();
-    let pod: Pod = read(client, wanted, &wanted.pod_name, pod, &advice).await?;
+    let advice = "apply deploy/agent/serviceaccount.yaml";
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &wanted.pod_namespace);
+    let pod = objects::read(&pods, &wanted.pod_name, "its pod", advice).await?;
     check(&pod, node, wanted, &source)?;
     let advice = format!(
         "mount it into the pod at {}, or give vmlet-agent the right (deploy/agent/sources.yaml)",
@@ -137,7 +133,8 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
     );
     match kind {
         SourceKind::Secret => {
-            let secret: Secret = read(client, wanted, source.name(), "it", &advice).await?;
+            let all: Api<Secret> = Api::namespaced(client.clone(), &wanted.pod_namespace);
+            let secret = objects::read(&all, source.name(), "it", &advice).await?;
             let data = secret.data.unwrap_or_default();
             Ok(data
                 .into_iter()
@@ -145,7 +142,8 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
                 .collect())
         }
         SourceKind::ConfigMap => {
-            let map: ConfigMap = read(client, wanted, source.name(), "it", &advice).await?;
+            let all: Api<ConfigMap> = Api::namespaced(client.clone(), &wanted.pod_namespace);
+            let map = objects::read(&all, source.name(), "it", &advice).await?;
             let texts = map.data.unwrap_or_default();
             let bytes = map.binary_data.unwrap_or_default();
             let texts = texts.into_iter().map(|(k, v)| (k, v.into_bytes()));
@@ -173,35 +171,5 @@ fn check(pod: &Pod, node: &str, wanted: &WantedSource, source: &Source) -> Resul
         Ok(())
     } else {
         Err("its pod does not name it any more".to_owned())
-    }
-}
-
-async fn read<K>(
-    client: &kube::Client,
-    wanted: &WantedSource,
-    name: &str,
-    what: &str,
-    advice: &str,
-) -> Result<K, String>
-where
-    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned,
-    K::DynamicType: Default,
-{
-    let api: Api<K> = Api::namespaced(client.clone(), &wanted.pod_namespace);
-    match tokio::time::timeout(API, api.get(name)).await {
-        Ok(Ok(object)) => Ok(object),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(format!(
-            "{what} does not exist: create it, kubelet tries again"
-        )),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-            Err(format!("vmlet-agent may not read {what}: {advice}"))
-        }
-        // What cannot be decoded may be shown by its error.
-        Ok(Err(kube::Error::SerdeError(_))) => Err(format!("{what} cannot be understood")),
-        Ok(Err(e)) => Err(telemetry::one_line(&e)),
-        Err(_) => Err("the API server did not answer in time".to_owned()),
     }
 }

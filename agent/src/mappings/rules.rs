@@ -3,16 +3,15 @@
 //! Invariant: the file has what the object has, and the certificates of the Secrets that it names.
 //! Failure: a sentence for the status of the object; it repeats nothing of a Secret.
 
-use std::time::Duration;
-
 use crds::{ImageMappingSpec, ImageTransport, SecretReference, TransportTls};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::{Map, Value, json};
-use service::telemetry;
 
-/// Longest wait for the API server.
-const API: Duration = Duration::from_secs(8);
+use crate::objects;
+
+/// Which right the agent needs.
+const ADVICE: &str = "give it the right (deploy/agent/sources.yaml)";
 /// The transport of rules that name none: in an object, and in a file.
 const DEFAULT: (&str, &str) = ("default", "");
 
@@ -101,21 +100,9 @@ fn certificates(secret: Secret, named: &SecretReference) -> Result<Value, String
 }
 
 async fn read(client: &kube::Client, named: &SecretReference) -> Result<Secret, String> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), &named.namespace);
-    let secret = shown(named);
-    match tokio::time::timeout(API, api.get(&named.name)).await {
-        Ok(Ok(object)) => Ok(object),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-            Err(format!("Secret {secret} does not exist"))
-        }
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(format!(
-            "vmlet-agent may not read Secret {secret}: give it the right (deploy/agent/sources.yaml)"
-        )),
-        // What cannot be decoded may be shown by its error.
-        Ok(Err(kube::Error::SerdeError(_))) => Err(format!("Secret {secret} cannot be understood")),
-        Ok(Err(error)) => Err(telemetry::one_line(&error)),
-        Err(_) => Err("the API server did not answer in time".to_owned()),
-    }
+    let api = Api::namespaced(client.clone(), &named.namespace);
+    let what = format!("Secret {}", shown(named));
+    objects::read(&api, &named.name, &what, ADVICE).await
 }
 
 fn shown(named: &SecretReference) -> String {

@@ -14,6 +14,7 @@ use tokio::sync::{OwnedRwLockWriteGuard, RwLock, broadcast};
 use uuid::Uuid;
 
 mod hypervisor;
+mod size;
 
 use crate::{Cable, End, Event, MachineElement, Shutdown, Size, State};
 

@@ -24,7 +24,7 @@ pub use layout::{Layout, NetworkVersion};
 pub use source::{Content, Source, SourceKind};
 
 use crate::annotations::{AnnotationError, Annotations, Key};
-use layout::Presence;
+use crate::presence::Presence;
 use source::{Encoding, Named};
 
 /// Key of a source of SSH keys when the pod names none.

@@ -23,8 +23,8 @@ mod instance;
 mod machine;
 mod machine_type;
 pub mod names;
+mod presence;
 mod quantity;
-mod shares;
 mod unknown;
 
 pub use annotations::{AnnotationError, Annotations, Key};
@@ -38,6 +38,6 @@ pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};
 pub use instance::{Instance, Role, VmUid};
 pub use machine::{CpuModel, Defaults, GuestAgent, Machine, Mib, PodResources, Vcpus};
 pub use machine_type::MachineType;
+pub use presence::Presence;
 pub use quantity::{QuantityError, parse_quantity};
-pub use shares::Sharing;
 pub use unknown::{Unknown, unknown_annotations};

@@ -3,9 +3,9 @@
 //! Invariant: tags are unique in a machine, and follow from the order of the mounts.
 //! Failure: more directories than a machine can have.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use podspec::{Annotations, GuestFile, Role, Sharing, Source};
+use podspec::{Annotations, GuestFile, Presence, Role, Source};
 
 use super::Share;
 use crate::platform::Platform;
@@ -26,9 +26,9 @@ impl<P: Platform> Containers<P> {
         config: &ContainerConfig,
     ) -> Result<Vec<Share>> {
         let annotations = request::annotations(sandbox, config);
-        let sharing = Annotations::new(&annotations).sharing()?;
+        let shares = Annotations::new(&annotations).shares()?;
         let instance = request::instance(sandbox, config)?;
-        if sharing == Sharing::Off || instance.role != Role::Machine || instance.restore {
+        if shares == Presence::Off || instance.role != Role::Machine || instance.restore {
             return Ok(Vec::new());
         }
         let mounts = config.mounts.iter().filter(|mount| is_for_guest(mount));
@@ -64,6 +64,6 @@ fn is_for_guest(mount: &Mount) -> bool {
 }
 
 /// A path of the node, as this process reaches it.
-pub(super) fn below(root: &Path, path: &str) -> std::path::PathBuf {
+pub(super) fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }

@@ -10,13 +10,14 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
+use super::size::begun;
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::error::readable;
 use crate::read::{Definition, console_file, machine_type};
 use crate::saved::WHOLE;
 use crate::{
     Cable, DomainInfo, DomainStats, End, Error, Event, Hypervisor, Layout, Pause, Power, Result,
-    Shutdown, Size, Spare, State, Versions, is_saved_memory,
+    Shutdown, Size, State, Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -29,7 +30,7 @@ impl Inner {
         })
     }
 
-    fn domain(&mut self, domain: Uuid) -> Result<&mut FakeDomain> {
+    pub(super) fn domain(&mut self, domain: Uuid) -> Result<&mut FakeDomain> {
         self.check()?;
         self.domains.get_mut(&domain).ok_or(Error::NoDomain(domain))
     }
@@ -49,27 +50,6 @@ impl FakeHypervisor {
         drop(inner);
         self.emit(Event::Power(domain));
         Ok(())
-    }
-}
-
-/// What a machine of this description has once its guest has booted.
-fn begun(layout: Layout) -> Size {
-    let spare = |(most, requested)| Spare {
-        most,
-        requested,
-        plugged: requested,
-    };
-    Size {
-        vcpus: layout.vcpus,
-        base: layout.base,
-        spare: layout.spare.map(spare),
-    }
-}
-
-fn unsized_domain() -> Error {
-    Error::Refused {
-        call: "size",
-        reason: "the domain is not running, or has no such room".to_owned(),
     }
 }
 
@@ -328,33 +308,15 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn size(&self, domain: Uuid) -> Result<Size> {
-        let mut inner = self.lock();
-        inner.domain(domain)?.size.ok_or_else(unsized_domain)
+        self.lock().size(domain)
     }
 
     async fn set_vcpus(&self, domain: Uuid, vcpus: u16) -> Result<()> {
-        let mut inner = self.lock();
-        let keeps = inner.guest_keeps;
-        let size = inner.domain(domain)?.size.as_mut();
-        let size = size.ok_or_else(unsized_domain)?;
-        // What is plugged in is there; what the guest is to let go is its own decision.
-        if vcpus > size.vcpus || !keeps {
-            size.vcpus = vcpus;
-        }
-        Ok(())
+        self.lock().set_vcpus(domain, vcpus)
     }
 
     async fn set_memory(&self, domain: Uuid, bytes: u64) -> Result<()> {
-        let mut inner = self.lock();
-        let keeps = inner.guest_keeps;
-        let size = inner.domain(domain)?.size.as_mut();
-        let spare = size.and_then(|size| size.spare.as_mut());
-        let spare = spare.ok_or_else(unsized_domain)?;
-        spare.requested = bytes;
-        if !keeps {
-            spare.plugged = bytes;
-        }
-        Ok(())
+        self.lock().set_memory(domain, bytes)
     }
 
     async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {

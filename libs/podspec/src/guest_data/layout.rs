@@ -25,16 +25,6 @@ pub enum NetworkVersion {
     V2,
 }
 
-/// Whether the guest has a cloud-init disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Presence {
-    /// Where there is something to tell the guest.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-}
-
 impl FromStr for Layout {
     type Err = &'static str;
 
@@ -57,18 +47,6 @@ impl FromStr for NetworkVersion {
             "1" => Ok(Self::V1),
             "2" => Ok(Self::V2),
             _ => Err("\"1\" and \"2\" are allowed"),
-        }
-    }
-}
-
-impl FromStr for Presence {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err("\"auto\" and \"off\" are allowed"),
         }
     }
 }

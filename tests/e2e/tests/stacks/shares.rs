@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const PROGRAM: &str = "vmlet-virtiofsd";
 const SOON: Duration = Duration::from_secs(180);
 /// The node's user for shares.
-const NOBODY: u32 = 65_534;
+const SHARE_USER: u32 = 65_534;
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -42,7 +42,7 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
         .await?;
     let new = data.join("new");
     ensure!(fs::read_to_string(&new)? == "from the guest\n");
-    ensure!(fs::metadata(&new)?.uid() == NOBODY);
+    ensure!(fs::metadata(&new)?.uid() == SHARE_USER);
     let seen = "stat -c %u:%g \"/srv/it's data/new\"";
     ensure!(cri.shell(&container, seen).await? == "0:0");
     cri.shell(&container, "chown 7:7 \"/srv/it's data/new\"")
@@ -176,8 +176,9 @@ fn is_confined(process: &Path) -> bool {
     let has = |line: &str| status.lines().any(|found| found == line);
     let root = fs::metadata(process.join("root/etc/passwd"));
     let links = fs::read_to_string(process.join("net/dev")).unwrap_or_default();
-    has(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}"))
-        && has("CapEff:\t0000000000000000")
+    has(&format!(
+        "Uid:\t{SHARE_USER}\t{SHARE_USER}\t{SHARE_USER}\t{SHARE_USER}"
+    )) && has("CapEff:\t0000000000000000")
         && has("CapPrm:\t0000000000000000")
         && has("NoNewPrivs:\t1")
         && root.is_err()

@@ -1,34 +1,34 @@
-//! Whether the guest gets directories of the pod's volumes as shares.
+//! A part that a guest has unless its pod leaves it out.
 //!
-//! Invariant: a share is a directory that is a mount of the pod.
-//! Failure: an annotation with another value.
+//! Invariant: each choice has one spelling, and a default.
+//! Failure: a sentence with what is allowed.
 
 use std::str::FromStr;
 
 use crate::annotations::{AnnotationError, Annotations, Key};
 
-/// Whether directories of volumes are shared with the guest.
+/// Whether a guest has a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Sharing {
-    /// All of them, by virtiofs.
+pub enum Presence {
+    /// Where it is of use.
     #[default]
     Auto,
-    /// None.
+    /// Never.
     Off,
 }
 
 impl Annotations<'_> {
-    /// What the pod requests.
+    /// Whether directories of volumes are shared with the guest.
     ///
     /// # Errors
     ///
     /// A value that is not known.
-    pub fn sharing(self) -> Result<Sharing, AnnotationError> {
+    pub fn shares(self) -> Result<Presence, AnnotationError> {
         Ok(self.get(Key::Shares)?.unwrap_or_default())
     }
 }
 
-impl FromStr for Sharing {
+impl FromStr for Presence {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
