@@ -9,6 +9,7 @@ mod disks;
 pub mod domain;
 mod error;
 pub mod exec;
+pub mod file_disks;
 pub(crate) mod fuzzing;
 mod host;
 mod lifecycle;
@@ -28,6 +29,7 @@ mod users;
 
 pub use domain::xml;
 pub use error::{Error, Result};
+pub use file_disks::FileDisk;
 pub use host::accelerator;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Environment, Exit, ImageSpec,

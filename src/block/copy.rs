@@ -132,7 +132,7 @@ impl Blocks {
         let cancel = self.cancellable(container);
         let written = tokio::select! {
             written = self.qemu_img.write(part, base, image.virtual_size, claim, progress) => written.map_err(Error::from),
-            () = cancel.token.cancelled() => Err(Error::Cancelled(device)),
+            () = cancel.cancelled() => Err(Error::Cancelled(device)),
         };
         drop(cancel);
         written?;
@@ -144,7 +144,8 @@ impl Blocks {
         Ok(())
     }
 
-    fn cancellable<'a>(&'a self, container: &ContainerId) -> Cancellable<'a> {
+    /// What [`Blocks::cancel`] ends from now on.
+    pub fn cancellable<'a>(&'a self, container: &ContainerId) -> Cancellable<'a> {
         let token = CancellationToken::new();
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         copies.insert(container.clone(), token.clone());
@@ -157,10 +158,18 @@ impl Blocks {
 }
 
 /// A copy that others can end, for as long as it lives.
-struct Cancellable<'a> {
+#[derive(Debug)]
+pub struct Cancellable<'a> {
     blocks: &'a Blocks,
     container: ContainerId,
     token: CancellationToken,
+}
+
+impl Cancellable<'_> {
+    /// Returns when it is to end.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
 }
 
 impl Drop for Cancellable<'_> {

@@ -15,6 +15,7 @@ use tonic::{Code, Status};
 use super::convert::Invalid;
 use crate::events::Ended;
 use crate::metadata::{self, LookupError};
+use crate::vm::file_disks;
 use crate::{block, disk, guest, images, pods, sources, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` report about a full disk; some give text
@@ -131,6 +132,7 @@ fn container_code(error: &vm::Error) -> Code {
         E::Stopped(_) => Code::Cancelled,
         E::VmDisk(e) => disk_code(e),
         E::Block(e) => block_code(e),
+        E::FileDisk(e) => file_disk_code(e),
         E::GuestData(_)
         | E::Mount { .. }
         | E::Source(sources::Error::Refused { .. } | sources::Error::Mount { .. })
@@ -185,6 +187,19 @@ const fn block_code(error: &block::Error) -> Code {
         E::Busy(_) => Code::Unavailable,
         E::Cancelled(_) => Code::Aborted,
         E::Write(_) | E::Files(_) | E::Db(_) => Code::Internal,
+        _ => Code::FailedPrecondition,
+    }
+}
+
+const fn file_disk_code(error: &file_disks::Error) -> Code {
+    use file_disks::Error as E;
+    match error {
+        E::NoMount(_) | E::TwoDisks(_) | E::TwoRoots | E::ReadOnlyRoot | E::Process => {
+            Code::InvalidArgument
+        }
+        E::InUse(_) => Code::Unavailable,
+        E::Cancelled(_) => Code::Aborted,
+        E::Write { .. } | E::Io { .. } | E::Offer(_) | E::Aborted(_) => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }

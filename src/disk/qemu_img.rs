@@ -22,6 +22,7 @@ use crate::images::Format;
 use crate::metadata;
 
 mod budget;
+mod opened;
 mod run;
 mod sizes;
 

@@ -10,5 +10,7 @@ pub(super) mod instance;
 mod overlay;
 pub(super) mod seed;
 
+pub(super) use blocks::serial;
+
 #[cfg(test)]
 mod tests;

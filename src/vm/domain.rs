@@ -23,6 +23,9 @@ use crate::block::Extent;
 pub const START_TOKEN: &str = "VMLET_START_TOKEN";
 /// Variable with the path of the hand-off socket.
 pub const HANDOFF_SOCKET: &str = "VMLET_HANDOFF_SOCKET";
+/// Variable with the path of the socket at which `vmwrapper` collects the disks that are files of
+/// volumes.
+pub const DISK_SOCKET: &str = "VMLET_DISK_SOCKET";
 /// Variable with the path of the emulator that `vmwrapper` becomes.
 pub const EMULATOR: &str = "VMLET_EMULATOR";
 

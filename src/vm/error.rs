@@ -173,6 +173,9 @@ pub enum Error {
     /// A device of the node cannot be a disk.
     #[error(transparent)]
     Block(#[from] crate::block::Error),
+    /// A file of a volume cannot be used as a disk.
+    #[error(transparent)]
+    FileDisk(#[from] super::file_disks::Error),
     /// An object that guest data come from could not be had.
     #[error(transparent)]
     Source(#[from] crate::sources::Error),

@@ -72,6 +72,7 @@ pub(crate) fn machine(
         machine,
         instance,
         blocks: Vec::new(),
+        file_disks: Vec::new(),
         seed: false,
         shares: Vec::new(),
         user: Some(USER),

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::state::Phase;
 use crate::block::Number;
 use crate::clock;
+use crate::vm::file_disks::FileDisk;
 use crate::vm::shares::{Share, ShareUser};
 
 /// Exit code of a container that never ran, as containerd gives it.
@@ -86,6 +87,11 @@ impl Container {
         self.spec.blocks.iter().find(|disk| disk.is_root())
     }
 
+    /// The file of a volume that it boots from.
+    pub fn root_file(&self) -> Option<&FileDisk> {
+        self.spec.file_disks.iter().find(|disk| disk.is_root())
+    }
+
     /// Whether it is a machine. A container that only holds the place of one, or is a process of
     /// one, boots nothing and has no domain.
     pub fn boots(&self) -> bool {
@@ -142,6 +148,9 @@ pub struct Spec {
     /// Devices that it has as disks, in the order of the request.
     #[serde(default)]
     pub blocks: Vec<BlockDisk>,
+    /// Files of volumes that it has as disks, in the order of the annotation.
+    #[serde(default)]
+    pub file_disks: Vec<FileDisk>,
     /// Directories of the node that its guest mounts.
     #[serde(default)]
     pub shares: Vec<Share>,
@@ -158,6 +167,21 @@ pub struct Spec {
     /// What the pod requests and the guest does not get, in sentences.
     #[serde(default)]
     pub unsupported: Vec<String>,
+}
+
+impl Spec {
+    /// The paths that the pod gave its disks, in the order in which the guest finds them.
+    pub fn disk_paths(&self) -> Vec<&str> {
+        disk_paths(&self.blocks, &self.file_disks)
+    }
+}
+
+/// The paths that a pod gave its devices and files, in the order in which the guest finds them.
+pub(super) fn disk_paths<'a>(blocks: &'a [BlockDisk], files: &'a [FileDisk]) -> Vec<&'a str> {
+    let blocks = blocks.iter().map(|disk| disk.path.as_str());
+    blocks
+        .chain(files.iter().map(|disk| disk.path.as_str()))
+        .collect()
 }
 
 /// A device of the node that is a disk of the guest.

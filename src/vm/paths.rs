@@ -71,6 +71,16 @@ impl Paths {
         self.sockets(id).join("guest")
     }
 
+    /// The socket at which `vmwrapper` collects the disks that are files of volumes.
+    pub fn disk_socket(&self, id: &ContainerId) -> PathBuf {
+        self.sockets(id).join("disks")
+    }
+
+    /// The file that libvirt names in the place of such a disk.
+    pub fn disk_stand_in(&self, id: &ContainerId, index: usize) -> PathBuf {
+        self.sockets(id).join(format!("disk-{index}"))
+    }
+
     /// The log of a container whose client named none.
     pub fn default_log(&self, id: &ContainerId) -> PathBuf {
         self.consoles().join(format!("{}.log", cut(id)))

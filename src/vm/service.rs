@@ -26,6 +26,7 @@ use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::shares::Supplies;
 use super::state::Event;
+use super::unsupported::Given;
 use super::users::{Owner, Users};
 use crate::block::Blocks;
 use crate::disk::Disks;
@@ -200,8 +201,10 @@ impl<P: Platform> Containers<P> {
     ) -> Result<ContainerId> {
         let environment = std::mem::take(&mut config.environment);
         let ready = self.ready_sandbox(sandbox)?;
-        let shares = self.wanted_shares(&ready, &config).await?;
-        self.refuse_loss(&ready, &config, &shares)?;
+        let file_disks = Self::wanted_file_disks(&ready, &config)?;
+        let shares = self.wanted_shares(&ready, &config, &file_disks).await?;
+        let given = Given::mounted(&config, &shares, &file_disks);
+        self.refuse_loss(&ready, &config, &given)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
         if has_image && instance(&ready, &config)?.vm.is_none() {
             self.bring_image(&ready, &config.image).await?;
@@ -210,9 +213,14 @@ impl<P: Platform> Containers<P> {
             environment,
             mounts: config.mounts.clone(),
             shares: shares.clone(),
+            file_disks: file_disks.clone(),
         };
         let data = self.guest_data(&ready, &config, surroundings).await?;
-        let supplies = Supplies { data, shares };
+        let supplies = Supplies {
+            data,
+            shares,
+            file_disks,
+        };
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         self.parts
             .tasks
@@ -230,7 +238,8 @@ impl<P: Platform> Containers<P> {
         // The process has them.
         config.environment = Environment::default();
         let ready = self.ready_sandbox(sandbox)?;
-        self.refuse_loss(&ready, &config, &[])?;
+        Self::refuse_file_disks(&ready, &config)?;
+        self.refuse_loss(&ready, &config, &Given::default())?;
         if instance(&ready, &config)?.vm.is_some() {
             return Err(Error::VmOfProcesses(sandbox.clone()));
         }

@@ -13,6 +13,9 @@ mod tests;
 use podspec::CloudData;
 use serde::{Deserialize, Serialize};
 
+use crate::vm::file_disks::FileDisk;
+
+pub(in crate::vm) use plan::below;
 pub(in crate::vm) use process::socket_name;
 
 /// A directory of the node that the guest mounts.
@@ -49,4 +52,6 @@ pub(in crate::vm) struct Supplies {
     pub(in crate::vm) data: Option<CloudData>,
     /// Its shares.
     pub(in crate::vm) shares: Vec<Share>,
+    /// Files of volumes that it has as disks.
+    pub(in crate::vm) file_disks: Vec<FileDisk>,
 }

@@ -14,14 +14,14 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
-use podspec::{Annotations, is_url_image_name, unknown_annotations};
+use podspec::{Annotations, Role, is_url_image_name, unknown_annotations};
 use tapmanager::wire::Network;
 
 use super::error::{Error, Result};
+use super::lifecycle::request;
 use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
-use super::shares::Share;
 use crate::images::{Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
@@ -56,9 +56,13 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
-        shares: &[Share],
+        given: &Given,
     ) -> Result<()> {
-        let found = of_request(&sandbox.config, config, &Given::shared(shares));
+        // What only holds the place of a machine has no guest.
+        if request::instance(sandbox, config)?.role != Role::Machine {
+            return Ok(());
+        }
+        let found = of_request(&sandbox.config, config, given);
         match lost(&found, self.settings.unsupported) {
             Some(text) => Err(Error::Unsupported(text)),
             None => Ok(()),

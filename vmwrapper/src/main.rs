@@ -1,13 +1,14 @@
-//! The emulator that libvirt starts: fetches tap descriptors, then becomes QEMU.
+//! The emulator that libvirt starts: fetches descriptors of taps and disks, then becomes QEMU.
 //!
 //! Invariant: without a start token (libvirt asking QEMU what it can do) QEMU runs with exactly the
-//! arguments given; with one, it runs with every NIC of the sandbox or not at all, and confined to
+//! arguments given; with one, it runs with every NIC and disk of the sandbox or not at all, and confined to
 //! the files of its machine. QEMU never sees our variables, and no descriptor but its own.
 //! Failure: one line on standard error that begins with `vmwrapper: `, and exit code 1; libvirt
 //! puts the line into the error of the start.
 
 mod args;
 mod confine;
+mod disks;
 mod handoff;
 
 use std::ffi::{OsStr, OsString};
@@ -21,6 +22,8 @@ use std::time::Duration;
 const TOKEN: &str = "VMLET_START_TOKEN";
 /// Where to trade the token for descriptors.
 const SOCKET: &str = "VMLET_HANDOFF_SOCKET";
+/// Where to collect the disks that are files of volumes, if the machine has any.
+const DISK_SOCKET: &str = "VMLET_DISK_SOCKET";
 /// The real QEMU, when it is not [`DEFAULT_EMULATOR`].
 const EMULATOR: &str = "VMLET_EMULATOR";
 
@@ -38,6 +41,8 @@ enum Error {
     Variable(&'static str),
     #[error("hand-off of network descriptors")]
     Handoff(#[source] handoff::Error),
+    #[error("hand-off of disks")]
+    Disks(#[from] disks::Error),
     #[error("pass a descriptor on")]
     Inherit(#[source] fdpass::Error),
     #[error(transparent)]
@@ -59,9 +64,9 @@ fn main() -> ExitCode {
 /// Becomes QEMU; returns only when that fails.
 fn run() -> Result<std::convert::Infallible, Error> {
     let token = std::env::var_os(TOKEN);
-    let nics = match &token {
-        None => Vec::new(),
-        Some(token) => fetch(token)?,
+    let (nics, disks) = match &token {
+        None => (Vec::new(), Vec::new()),
+        Some(token) => (fetch(token)?, fetch_disks()?),
     };
     // From here to exec nothing else is opened, so these are the only descriptors that QEMU
     // inherits beyond those it got from libvirt.
@@ -69,7 +74,7 @@ fn run() -> Result<std::convert::Infallible, Error> {
         fdpass::clear_cloexec(nic.tap.as_fd()).map_err(Error::Inherit)?;
     }
     let path = std::env::var_os(EMULATOR).unwrap_or_else(|| DEFAULT_EMULATOR.into());
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let arguments = disks::apply(std::env::args_os().skip(1).collect(), &disks)?;
     if token.is_some() {
         confine::close_directories(&arguments)?;
         if is_landlock_on()? {
@@ -81,6 +86,7 @@ fn run() -> Result<std::convert::Infallible, Error> {
         .args(args::network(&nics))
         .env_remove(TOKEN)
         .env_remove(SOCKET)
+        .env_remove(DISK_SOCKET)
         .env_remove(EMULATOR)
         .env_remove(LANDLOCK)
         .exec();
@@ -107,6 +113,13 @@ fn fetch(token: &OsStr) -> Result<Vec<handoff::Nic>, Error> {
         .filter(|s| !s.is_empty())
         .ok_or(Error::Variable(SOCKET))?;
     handoff::fetch(socket.as_ref(), token, DEADLINE).map_err(Error::Handoff)
+}
+
+fn fetch_disks() -> Result<Vec<disks::Disk>, Error> {
+    match std::env::var_os(DISK_SOCKET) {
+        None => Ok(Vec::new()),
+        Some(socket) => Ok(disks::fetch(socket.as_ref(), DEADLINE)?),
+    }
 }
 
 /// The error with its causes, on one line whatever they say.

@@ -91,6 +91,8 @@ keys! {
     CloudInit = CLOUD_INIT;
     /// Whether the guest gets directories of volumes as shares.
     Shares = SHARES;
+    /// Files of volumes that are disks of the guest.
+    FileDisks = FILE_DISKS;
     /// How guest data is laid out.
     SeedType = SEED_TYPE or "VirtletCloudInitImageType";
     /// Identity of the guest for cloud-init.

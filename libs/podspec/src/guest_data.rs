@@ -16,7 +16,7 @@ mod layout;
 mod source;
 #[cfg(test)]
 mod tests;
-mod yaml;
+pub(crate) mod yaml;
 
 pub use assemble::{CloudData, GuestDataError, GuestName, NetworkData};
 pub use files::GuestFile;

@@ -16,6 +16,7 @@
 
 mod annotations;
 mod connection;
+mod file_disks;
 mod guest_data;
 mod id;
 mod image;
@@ -29,6 +30,7 @@ mod unknown;
 
 pub use annotations::{AnnotationError, Annotations, Key};
 pub use connection::{Connection, StationMac};
+pub use file_disks::{FileDisk, FileFormat};
 pub use guest_data::{
     CloudData, Content, GuestData, GuestDataError, GuestFile, GuestName, Layout, NetworkData,
     NetworkVersion, Source, SourceKind,

@@ -50,6 +50,8 @@ pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
 pub const CLOUD_INIT: &str = "vmlet.dev/cloud-init";
 /// Whether the guest gets directories of volumes as shares.
 pub const SHARES: &str = "vmlet.dev/shares";
+/// Files of volumes that are disks of the guest.
+pub const FILE_DISKS: &str = "vmlet.dev/file-disks";
 /// How guest data is laid out.
 pub const SEED_TYPE: &str = "vmlet.dev/cloud-init-image-type";
 /// Identity of the guest for cloud-init.

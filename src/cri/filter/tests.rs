@@ -72,6 +72,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
                 .unwrap(),
             config,
             blocks: Vec::new(),
+            file_disks: Vec::new(),
             image_digest: "sha256:ab".into(),
             log_path: "/l".into(),
             shares: Vec::new(),

@@ -107,7 +107,7 @@ impl<P: Platform> Containers<P> {
             format: DiskFormat::Raw,
             discard: true,
             read_only: disk.read_only,
-            serial: serial(&row.spec.blocks, disk),
+            serial: serial(&row.spec.disk_paths(), &disk.path),
         })
     }
 }
@@ -115,15 +115,14 @@ impl<P: Platform> Containers<P> {
 /// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the
 /// pod gave it. When an earlier device of the machine has that already, a part of it and of the
 /// whole path's SHA-256. None for the root disk.
-pub(super) fn serial(all: &[BlockDisk], disk: &BlockDisk) -> Option<String> {
-    let short = plain(&disk.path).filter(|_| !disk.is_root())?;
-    let mut earlier = all.iter().take_while(|other| other.path != disk.path);
-    let is_taken =
-        short == SEED || earlier.any(|other| plain(&other.path).as_ref() == Some(&short));
+pub(in crate::vm) fn serial(all: &[&str], path: &str) -> Option<String> {
+    let short = plain(path).filter(|_| path != "/")?;
+    let mut earlier = all.iter().take_while(|other| **other != path);
+    let is_taken = short == SEED || earlier.any(|other| plain(other).as_ref() == Some(&short));
     if !is_taken {
         return Some(short);
     }
-    let digest = Digest::from_bytes(Sha256::digest(&disk.path).into()).hex();
+    let digest = Digest::from_bytes(Sha256::digest(path).into()).hex();
     let name: String = short.chars().take(SERIAL - HASH - 1).collect();
     Some(format!("{name}-{}", &digest[..HASH]))
 }
@@ -138,16 +137,9 @@ fn plain(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Number;
 
     fn serials(paths: &[&str]) -> Vec<Option<String>> {
-        let disk = |path: &&str| BlockDisk {
-            device: Number { major: 7, minor: 0 },
-            path: (*path).to_owned(),
-            read_only: false,
-        };
-        let all: Vec<_> = paths.iter().map(disk).collect();
-        all.iter().map(|disk| serial(&all, disk)).collect()
+        paths.iter().map(|path| serial(paths, path)).collect()
     }
 
     #[test]

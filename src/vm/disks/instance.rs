@@ -15,8 +15,9 @@ use crate::images::{self, Format, Image};
 use crate::platform::Platform;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::model::{BlockDisk, Container, ImageSpec};
+use crate::vm::model::{Container, ImageSpec};
 use crate::vm::service::Containers;
+use crate::vm::shares::below;
 use crate::{block, disk};
 
 /// What a new container boots from.
@@ -26,8 +27,9 @@ pub(in crate::vm) enum Root {
     Image(Image),
     /// The disk of a virtual machine, made from an image with this digest.
     Vm(String),
-    /// A device, to which this image is written if it is not there yet; as it is without one.
-    Block(Option<Image>),
+    /// A device or a file of a volume, to which this image is written if it is not there yet; as it
+    /// is without one.
+    Volume(Option<Image>),
     /// It never boots; kubelet has pulled the image with this digest for it.
     Nothing(String),
 }
@@ -36,8 +38,8 @@ impl Root {
     /// Digest of the image; empty without one.
     pub(in crate::vm) fn digest(&self) -> String {
         match self {
-            Self::Image(image) | Self::Block(Some(image)) => image.digest.to_string(),
-            Self::Block(None) => images::none().digest.to_string(),
+            Self::Image(image) | Self::Volume(Some(image)) => image.digest.to_string(),
+            Self::Volume(None) => images::none().digest.to_string(),
             Self::Vm(digest) | Self::Nothing(digest) => digest.clone(),
         }
     }
@@ -50,22 +52,22 @@ impl<P: Platform> Containers<P> {
         sandbox: &SandboxId,
         instance: &Instance,
         image: &ImageSpec,
-        blocks: &[BlockDisk],
+        has_root: bool,
     ) -> Result<Root> {
         if instance.role == Role::Provision {
             let image = self.wanted_image(sandbox, image).await?;
             return Ok(Root::Nothing(image.digest.to_string()));
         }
-        if blocks.iter().any(BlockDisk::is_root) {
+        if has_root {
             if instance.vm.is_some() {
                 return Err(block::Error::TwoRoots.into());
             }
             let is_none = [&image.image, &image.user_specified_image];
             if is_none.into_iter().any(|name| images::is_none(name)) {
-                return Ok(Root::Block(None));
+                return Ok(Root::Volume(None));
             }
             let image = self.wanted_image(sandbox, image).await?;
-            return Ok(Root::Block(Some(image)));
+            return Ok(Root::Volume(Some(image)));
         }
         let Some(vm) = instance.vm else {
             return Ok(Root::Image(self.wanted_image(sandbox, image).await?));
@@ -79,14 +81,15 @@ impl<P: Platform> Containers<P> {
     /// Makes sure that a container has what it boots from.
     pub(in crate::vm) async fn ensure_root(&self, row: &Container, root: &Root) -> Result<()> {
         let image = match root {
-            Root::Block(image) => image.as_ref(),
+            Root::Volume(image) => image.as_ref(),
             _ => None,
         };
         self.take_blocks(row, image).await?;
+        self.prepare_file_disks(row, image).await?;
         match (root, row.vm()) {
             (Root::Image(image), _) => self.ensure_root_disk(row, image).await,
             (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
-            (Root::Vm(_) | Root::Nothing(_) | Root::Block(_), _) => Ok(()),
+            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => Ok(()),
         }
     }
 
@@ -188,6 +191,9 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) fn root_disk(&self, row: &Container) -> PathBuf {
         if let Some(disk) = row.root_block() {
             return self.parts.blocks.node(disk.device);
+        }
+        if let Some(disk) = row.root_file() {
+            return below(&self.settings.shares.root, &disk.directory).join(&disk.file);
         }
         match row.vm() {
             Some(vm) => self.parts.disks.file(vm),

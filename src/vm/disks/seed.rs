@@ -21,8 +21,9 @@ use crate::sandbox::Sandbox;
 use crate::sources::{Files, Wanted};
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result};
+use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
-use crate::vm::model::{Container, ContainerConfig, Environment, Mount};
+use crate::vm::model::{Container, ContainerConfig, Environment, Mount, disk_paths};
 use crate::vm::service::Containers;
 use crate::vm::shares::Share;
 use crate::vm::users::Owner;
@@ -50,6 +51,8 @@ pub(in crate::vm) struct Surroundings {
     pub(in crate::vm) mounts: Vec<Mount>,
     /// Which of them are shares.
     pub(in crate::vm) shares: Vec<Share>,
+    /// Which of them hold disks.
+    pub(in crate::vm) file_disks: Vec<FileDisk>,
 }
 
 impl<P: Platform> Containers<P> {
@@ -94,10 +97,20 @@ impl<P: Platform> Containers<P> {
             data.network = NetworkData::Given(format!("{config:#}\n").into_bytes());
         }
         let blocks = self.wanted_blocks(config, instance.role).await?;
-        let script = links::script(&blocks);
+        let script = links::script(&disk_paths(&blocks, &surroundings.file_disks));
         data.insert_mount_script(script.as_deref().unwrap_or_default());
-        let Surroundings { mounts, shares, .. } = &mut surroundings;
-        mounts.retain(|mount| !shares.iter().any(|s| s.path == mount.container_path));
+        let Surroundings {
+            mounts,
+            shares,
+            file_disks,
+            ..
+        } = &mut surroundings;
+        mounts.retain(|mount| {
+            let is_shared = shares
+                .iter()
+                .any(|share| share.path == mount.container_path);
+            !is_shared && !file_disks.iter().any(|disk| disk.is_in(mount))
+        });
         let mut files = mounted(&pod.uid, std::mem::take(mounts)).await?;
         files.append(&mut data.files);
         files.extend(environment::file(&surroundings.environment));

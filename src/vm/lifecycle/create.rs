@@ -17,7 +17,10 @@ use crate::clock;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Part, Spec};
+use crate::vm::file_disks::{self, FileDisk};
+use crate::vm::model::{
+    BlockDisk, Container, ContainerConfig, ContainerMetadata, Exit, Part, Spec,
+};
 use crate::vm::service::Containers;
 use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
@@ -57,21 +60,29 @@ impl<P: Platform> Containers<P> {
         self.check_board(&machine).await?;
         let instance = instance(sandbox, &config)?;
         let blocks = self.wanted_blocks(&config, instance.role).await?;
+        file_disks::plan::check_paths(&supplies.file_disks, &blocks)?;
+        let has_root = blocks.iter().any(BlockDisk::is_root)
+            || supplies.file_disks.iter().any(FileDisk::is_root);
         let root = self
-            .wanted_root(&sandbox.id, &instance, &config.image, &blocks)
+            .wanted_root(&sandbox.id, &instance, &config.image, has_root)
             .await?;
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
         let unsupported = match instance.role {
             Role::Machine => {
                 let image = root.digest();
-                let given = Given::of(&sandbox.config, &config, &supplies.shares).await;
+                let (shares, disks) = (&supplies.shares, &supplies.file_disks);
+                let given = Given::of(&sandbox.config, &config, shares, disks).await;
                 self.unsupported(sandbox, &config, &blocks, (&image, given))
                     .await
             }
             Role::Provision => Vec::new(),
         };
-        let Supplies { data, shares } = supplies;
+        let Supplies {
+            data,
+            shares,
+            file_disks,
+        } = supplies;
         let seed = data.is_some() || self.has_old_seed(&instance).await?;
         // Until the row shows it to the next choice.
         let turn = self.users.turn.lock().await;
@@ -88,6 +99,7 @@ impl<P: Platform> Containers<P> {
             seed,
             instance,
             blocks,
+            file_disks,
             shares,
             image_digest: root.digest(),
             log_path,
@@ -187,6 +199,7 @@ impl<P: Platform> Containers<P> {
 
     /// Removes a container that never came to be, with what it has taken.
     pub(in crate::vm) async fn drop_creating(&self, row: &Container) -> Result<()> {
+        self.undo_file_disks(row).await?;
         self.give_disk_back(row).await?;
         Ok(self.parts.table.remove(&row.id).await?)
     }

@@ -4,7 +4,7 @@
 //! client is in a path, and the domain's name is made of ids.
 //! Failure: none; a text that XML cannot carry is refused where it is written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use podspec::CpuModel;
 
@@ -60,7 +60,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
             CpuModel::HostModel => CpuMode::HostModel,
         },
         emulator: settings.wrapper.clone(),
-        environment: environment(settings, parts.token),
+        environment: environment(settings, parts.token, disk_socket(row, paths)),
         root: parts.root,
         disks: parts.disks,
         console: Console {
@@ -84,8 +84,12 @@ fn shares(row: &Container, paths: &Paths) -> Vec<domain::Share> {
     row.spec.shares.iter().map(share).collect()
 }
 
+fn disk_socket(row: &Container, paths: &Paths) -> Option<PathBuf> {
+    (!row.spec.file_disks.is_empty()).then(|| paths.disk_socket(&row.id))
+}
+
 /// What `vmwrapper` needs to know, and QEMU does not see.
-fn environment(settings: &Settings, token: String) -> Vec<Variable> {
+fn environment(settings: &Settings, token: String, disk_socket: Option<PathBuf>) -> Vec<Variable> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let unconfined = Variable::new(domain::LANDLOCK, "off".to_owned());
     [
@@ -94,6 +98,7 @@ fn environment(settings: &Settings, token: String) -> Vec<Variable> {
         Variable::new(domain::START_TOKEN, token),
     ]
     .into_iter()
+    .chain(disk_socket.map(|path| Variable::new(domain::DISK_SOCKET, text(&path))))
     .chain((!settings.landlock).then_some(unconfined))
     .collect()
 }

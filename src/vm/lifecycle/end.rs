@@ -283,6 +283,7 @@ mod tests {
                 machine,
                 instance: Default::default(),
                 blocks: Vec::new(),
+                file_disks: Vec::new(),
                 image_digest: String::new(),
                 log_path: "/log".into(),
                 unsupported: Vec::new(),

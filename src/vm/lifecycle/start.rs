@@ -119,6 +119,7 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.token");
         self.prepare_sockets(row).await?;
         self.serve_shares(row, sandbox).await?;
+        let offer = self.offer_file_disks(row).await?;
         self.follow(row).await?;
         let saved = self.saved_description(row).await?;
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
@@ -134,6 +135,7 @@ impl<P: Platform> Containers<P> {
         let requested = Instant::now();
         self.run(row, xml).await?;
         let start = requested.elapsed();
+        drop(offer);
         Ok(Waits { define, start })
     }
 
@@ -160,6 +162,7 @@ impl<P: Platform> Containers<P> {
         let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
         let disks = further
             .map(|disk| self.block_disk(row, disk))
+            .chain(self.further_files(row).map(Ok))
             .chain(self.seed_disk(row).map(Ok));
         let parts = Parts {
             settings: &self.settings,
@@ -177,6 +180,9 @@ impl<P: Platform> Containers<P> {
     fn root(&self, row: &Container, sandbox: &Sandbox) -> Result<Disk> {
         if let Some(disk) = row.root_block() {
             return self.block_disk(row, disk);
+        }
+        if let Some(disk) = self.root_in_file(row) {
+            return Ok(disk);
         }
         if let Some(vm) = row.vm() {
             return self.root_of(vm);

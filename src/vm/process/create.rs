@@ -125,6 +125,7 @@ impl<P: Platform> Containers<P> {
             unsupported: self.unsupported_by_process(&sandbox, &config),
             config,
             blocks: Vec::new(),
+            file_disks: Vec::new(),
             shares: Vec::new(),
             seed: false,
             user: None,
@@ -212,7 +213,7 @@ impl<P: Platform> Containers<P> {
         };
         let supplies = Supplies {
             data: files,
-            shares: Vec::new(),
+            ..Supplies::default()
         };
         self.create_machine(sandbox, config, Part::PodMachine, supplies)
             .await

@@ -118,7 +118,7 @@ impl<P: Platform> Containers<P> {
         let spec = &old.spec;
         let supplies = Supplies {
             data: files,
-            shares: Vec::new(),
+            ..Supplies::default()
         };
         self.create_machine(&sandbox, spec.config.clone(), spec.part, supplies)
             .await

@@ -11,6 +11,7 @@ use super::Share;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
+use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
 use crate::vm::model::{ContainerConfig, Mount};
 use crate::vm::service::Containers;
@@ -24,6 +25,7 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
+        disks: &[FileDisk],
     ) -> Result<Vec<Share>> {
         let annotations = request::annotations(sandbox, config);
         let shares = Annotations::new(&annotations).shares()?;
@@ -31,7 +33,10 @@ impl<P: Platform> Containers<P> {
         if shares == Presence::Off || instance.role != Role::Machine || instance.restore {
             return Ok(Vec::new());
         }
-        let mounts = config.mounts.iter().filter(|mount| is_for_guest(mount));
+        let mounts = config
+            .mounts
+            .iter()
+            .filter(|mount| is_for_guest(mount) && !disks.iter().any(|disk| disk.is_in(mount)));
         let mounts: Vec<_> = mounts.cloned().collect();
         let root = self.settings.shares.root.clone();
         let look = move || {
@@ -64,6 +69,6 @@ fn is_for_guest(mount: &Mount) -> bool {
 }
 
 /// A path of the node, as this process reaches it.
-pub(super) fn below(root: &Path, path: &str) -> PathBuf {
+pub(in crate::vm) fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }

@@ -9,8 +9,9 @@ use podspec::{GuestData, Source};
 
 use crate::sandbox::SandboxConfig;
 use crate::sources::has_files;
+use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
-use crate::vm::model::ContainerConfig;
+use crate::vm::model::{ContainerConfig, Mount};
 use crate::vm::shares::Share;
 
 /// What the disk has.
@@ -29,10 +30,18 @@ pub(in crate::vm) struct Given {
 }
 
 impl Given {
-    /// What the guest has by its shares alone.
-    pub(super) fn shared(shares: &[Share]) -> Self {
+    /// What the guest has by its shares and disks alone.
+    pub(in crate::vm) fn mounted(
+        config: &ContainerConfig,
+        shares: &[Share],
+        disks: &[FileDisk],
+    ) -> Self {
+        let is_disk = |mount: &&Mount| disks.iter().any(|disk| disk.is_in(mount));
+        let of_disks = config.mounts.iter().filter(is_disk);
+        let of_disks = of_disks.map(|mount| &mount.container_path);
+        let of_shares = shares.iter().map(|share| &share.path);
         Self {
-            mounts: shares.iter().map(|share| share.path.clone()).collect(),
+            mounts: of_shares.chain(of_disks).cloned().collect(),
             shares: shares
                 .iter()
                 .map(|share| (share.path.clone(), share.tag.clone()))
@@ -46,8 +55,9 @@ impl Given {
         pod: &SandboxConfig,
         config: &ContainerConfig,
         shares: &[Share],
+        disks: &[FileDisk],
     ) -> Self {
-        let shared = Self::shared(shares);
+        let shared = Self::mounted(config, shares, disks);
         let data = request::guest_data(pod, config).ok().flatten();
         let Some(data) = data else {
             return shared;

@@ -129,11 +129,6 @@ pub(crate) fn image(pass: &Pass<'_>) -> Option<Image> {
     image::check(pass).ok()
 }
 
-/// The disks that the specification names.
-pub(crate) fn named_disks(pass: &Pass<'_>) -> Vec<Disk> {
-    volumes::disks(pass)
-}
-
 /// The networks alone: the one part that a configuration waits for.
 pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
     let found = network::check(pass).await;

@@ -90,10 +90,10 @@ fields! {
         plugin by DHCP";
     "network.interfaces[].macAddr" Node NextStart;
     "volumes[].name" Controller NextStart;
-    "volumes[].persistentVolumeClaim.claimName" Kubernetes NextStart "claims with volumeMode: \
-        Block";
+    "volumes[].persistentVolumeClaim.claimName" Kubernetes NextStart;
     "volumes[].persistentVolumeClaim.readOnly" Node NextStart;
     "volumes[].persistentVolumeClaim.root" Node NextStart;
+    "volumes[].persistentVolumeClaim.mountPath" Node NextStart;
     "dataVolumeTemplates[].name" Kubernetes Once;
     "dataVolumeTemplates[].spec" Kubernetes Once;
     "readinessProbe.tcpSocket.port" Controller NextStart "the condition Ready follows at once, \

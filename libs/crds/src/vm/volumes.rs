@@ -24,6 +24,8 @@ pub struct Volume {
 
 /// A PersistentVolumeClaim in the machine's namespace.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(validation = rules::rule("!(has(self.mountPath) && self.root)", "a root disk has no \
+    mountPath"))]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeClaim {
     /// Name of the claim.
@@ -32,9 +34,14 @@ pub struct VolumeClaim {
     /// Attaches the disk read-only.
     #[serde(default)]
     pub read_only: bool,
-    /// Uses this block volume as the root disk. At most one volume can set this.
+    /// Uses this volume as the root disk. At most one volume can set this.
     #[serde(default)]
     pub root: bool,
+    /// Mounts the file system of the claim at this absolute path of the guest, by virtiofs. Without
+    /// it, the claim is a disk: the block device, or the file `disk.img` of the file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 2, max = 512), regex(pattern = "^(/[^/:]+)+$"))]
+    pub mount_path: Option<String>,
 }
 
 /// A CDI DataVolume that is created with the machine, owned by it and deleted with it.

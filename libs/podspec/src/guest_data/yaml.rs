@@ -19,7 +19,7 @@ pub(super) fn map(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// The value that a text is.
-pub(super) fn value(text: &str) -> Result<Value, String> {
+pub(crate) fn value(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,

@@ -1,4 +1,4 @@
-//! The names that a pod gives its devices, as links in the guest.
+//! The names that a pod gives its disks, as links in the guest.
 //!
 //! Invariant: a device of the guest is never replaced; a link is made again at each boot.
 //! Failure: none here; in the guest a link that cannot be made is named on the console.
@@ -7,18 +7,17 @@ use podspec::GuestFile;
 
 use super::super::blocks::serial;
 use super::vendor::quoted;
-use crate::vm::model::BlockDisk;
 
 /// Where guests find the script, as with the predecessor.
 pub(super) const PATH: &str = "/etc/cloud/symlink-devs.sh";
 const MODE: u32 = 0o755;
 
-/// The script; `None` when the pod has no device but its root disk.
-pub(super) fn script(blocks: &[BlockDisk]) -> Option<String> {
-    let links = blocks.iter().filter_map(|disk| {
-        let serial = serial(blocks, disk)?;
-        GuestFile::is_path(&disk.path).then(|| {
-            let path = quoted(&disk.path);
+/// The script; `None` when the pod names no disk but its root disk.
+pub(super) fn script(paths: &[&str]) -> Option<String> {
+    let links = paths.iter().filter_map(|path| {
+        let serial = serial(paths, path)?;
+        GuestFile::is_path(path).then(|| {
+            let path = quoted(path);
             format!("link /dev/disk/by-id/virtio-{serial} {path}\n")
         })
     });
@@ -41,20 +40,11 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::block::Number;
-
-    fn disk(path: &str) -> BlockDisk {
-        BlockDisk {
-            device: Number { major: 7, minor: 0 },
-            path: path.to_owned(),
-            read_only: false,
-        }
-    }
 
     #[test]
     fn a_root_disk_needs_no_name() {
         assert_eq!(script(&[]), None);
-        assert_eq!(script(&[disk("/")]), None);
+        assert_eq!(script(&["/"]), None);
     }
 
     #[test]
@@ -62,7 +52,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let below = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let (data, logs) = (below("dev/data"), below("dev/it's/logs"));
-        let script = script(&[disk("/"), disk(&data), disk(&logs)]).unwrap();
+        let script = script(&["/", &data, &logs]).unwrap();
         // A name that is a file or a device of the guest already stays what it is.
         for _ in 0..2 {
             let status = Command::new("sh").args(["-c", &script]).status().unwrap();

@@ -12,6 +12,7 @@ mod disks;
 mod events;
 mod exec;
 mod faults;
+mod file_disks;
 mod guest_agent;
 mod ipv6;
 mod isolation;

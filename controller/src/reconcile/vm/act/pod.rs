@@ -26,7 +26,7 @@ use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Keys that say which machine a pod is, and what its disk is.
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     names::VM_UID_LABEL,
     names::POD_ROLE_LABEL,
     names::VM_DISK,
@@ -39,6 +39,7 @@ const OURS: [&str; 12] = [
     names::GUEST_FACTS,
     names::IMAGE_URL,
     names::IP_ASSURANCE,
+    names::FILE_DISKS,
 ];
 
 /// Everything that a pod is built from.

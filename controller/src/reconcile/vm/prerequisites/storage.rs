@@ -1,13 +1,13 @@
 //! The storage class of the root disk.
 //!
 //! Invariant: an empty class means a disk local to the node, which needs nothing.
-//! Failure: a class that does not exist, one without the claim that it would serve, or a root claim
-//! with a file system.
+//! Failure: a class that does not exist, one without the claim that it would serve, or a block device
+//! that is to be mounted.
 
 use super::{Missing, Pass};
 
 pub(super) fn check(pass: &Pass<'_>) -> Result<(), Missing> {
-    root_is_block(pass)?;
+    mounts_are_file_systems(pass)?;
     let class = pass.vm.spec.storage_class.as_deref().unwrap_or_default();
     if class.is_empty() {
         return Ok(());
@@ -26,13 +26,14 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<(), Missing> {
     }
 }
 
-/// A guest boots from a block device; a claim that does not exist yet is waited for elsewhere.
-fn root_is_block(pass: &Pass<'_>) -> Result<(), Missing> {
-    let disks = crate::reconcile::vm::prerequisites::volumes::disks(pass);
-    match disks.iter().find(|disk| disk.is_root && disk.is_filesystem) {
+/// A claim that does not exist yet is waited for elsewhere.
+fn mounts_are_file_systems(pass: &Pass<'_>) -> Result<(), Missing> {
+    let disks = super::volumes::disks(pass);
+    let is_wrong = |disk: &&super::Disk| disk.mount_path.is_some() && disk.is_block;
+    match disks.iter().find(is_wrong) {
         Some(disk) => {
             let message = format!(
-                "claim {} has a file system: the root disk needs a claim with volumeMode Block",
+                "claim {} is a block device: mountPath needs a claim with volumeMode Filesystem",
                 disk.claim
             );
             Err(Missing::new("Invalid", message))

@@ -10,7 +10,7 @@ use crds::conditions::{self, Status};
 use crds::vm::fields::{Actor, FIELDS};
 use crds::vm::{InterfaceSpec, PowerOpMode, PromoteDisksMode};
 
-use super::{Disk, Image};
+use super::Image;
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites;
 
@@ -18,7 +18,6 @@ use crate::reconcile::vm::prerequisites;
 struct Facts {
     cpu_model: Option<String>,
     image: Option<Image>,
-    disks: Vec<Disk>,
     has_root_claim: bool,
 }
 
@@ -28,7 +27,6 @@ pub(crate) fn run(pass: &mut Pass<'_>) {
     let facts = Facts {
         cpu_model: class.and_then(|class| class.spec.cpu_model.clone()),
         image: prerequisites::image(pass),
-        disks: prerequisites::named_disks(pass),
         has_root_claim: pass.root_claim().is_some(),
     };
     let found = list(&pass.vm.spec, &facts);
@@ -105,10 +103,6 @@ fn partly(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<(&'static str, bool)>
             interfaces
                 .first()
                 .is_some_and(|nic| !nic.addresses.is_empty()),
-        ),
-        (
-            "volumes[].persistentVolumeClaim.claimName",
-            facts.disks.iter().any(|disk| disk.is_filesystem),
         ),
         (
             "readinessProbe.periodSeconds",

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Plan;
+use super::{Plan, container};
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites;
 use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, thousandths};
@@ -59,6 +59,9 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
         if plan.restore {
             set(names::RESTORE, "true".to_owned());
         }
+    }
+    if let Some(disks) = container::file_disks(plan) {
+        set(names::FILE_DISKS, disks);
     }
     if plan.paused {
         set(names::START_PAUSED, "true".to_owned());

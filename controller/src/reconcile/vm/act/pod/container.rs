@@ -1,6 +1,7 @@
 //! The one container of a pod: the machine.
 //!
-//! Invariant: block volumes are devices, file systems are mounts; the root claim is the device `/`.
+//! Invariant: block volumes are devices, file systems are mounts, in which a disk is a file unless the
+//! guest mounts it; the root claim is the disk `/`.
 //! Failure: none.
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::json;
 
 use super::{Plan, guest_data};
 use crate::reconcile::vm::prerequisites::{Disk, Size, bytes};
@@ -68,18 +70,42 @@ fn disks<'a>(plan: &Plan<'a>) -> Vec<&'a Disk> {
 fn device(disk: &Disk) -> VolumeDevice {
     VolumeDevice {
         name: disk.name.clone(),
-        device_path: if disk.is_root {
-            "/".to_owned()
-        } else {
-            format!("/dev/{}", disk.name)
-        },
+        device_path: device_path(disk),
     }
+}
+
+fn device_path(disk: &Disk) -> String {
+    match disk.is_root {
+        true => "/".to_owned(),
+        false => format!("/dev/{}", disk.name),
+    }
+}
+
+/// The disks that are files, for the node; `None` without one.
+pub(super) fn file_disks(plan: &Plan<'_>) -> Option<String> {
+    let disks = disks(plan).into_iter();
+    let files = disks.filter(|disk| disk.is_filesystem && disk.mount_path.is_none());
+    let entry = |disk: &Disk| {
+        let size = disk.file_bytes.filter(|_| !disk.is_read_only);
+        json!({
+            "mountPath": mount_path(disk),
+            "devicePath": device_path(disk),
+            "size": size.map(|bytes| bytes.to_string()),
+        })
+    };
+    let entries: Vec<_> = files.map(entry).collect();
+    (!entries.is_empty()).then(|| serde_json::Value::from(entries).to_string())
+}
+
+fn mount_path(disk: &Disk) -> String {
+    let own = || format!("/run/vmlet/volumes/{}", disk.name);
+    disk.mount_path.clone().unwrap_or_else(own)
 }
 
 fn mount(disk: &Disk) -> VolumeMount {
     VolumeMount {
         name: disk.name.clone(),
-        mount_path: format!("/mnt/{}", disk.name),
+        mount_path: mount_path(disk),
         read_only: Some(true).filter(|_| disk.is_read_only),
         ..VolumeMount::default()
     }

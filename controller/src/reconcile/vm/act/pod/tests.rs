@@ -111,15 +111,23 @@ fn the_pod_of_a_machine_with_everything() {
             ],
         }}},
     }));
-    let disk = |name: &str, is_filesystem| Disk {
+    let disk = |name: &str, is_filesystem: bool| Disk {
         name: name.to_owned(),
         claim: format!("claim-{name}"),
         is_read_only: name == "iso",
         is_root: false,
+        is_block: !is_filesystem,
         is_filesystem,
+        mount_path: (name == "files").then(|| "/srv/files".to_owned()),
+        file_bytes: Some(9 << 30),
     };
     let mut prerequisites = prerequisites();
-    prerequisites.disks = vec![disk("data", false), disk("iso", true)];
+    prerequisites.disks = vec![
+        disk("data", false),
+        disk("iso", true),
+        disk("logs", true),
+        disk("files", true),
+    ];
     prerequisites.image.pull_secret = Some("registry".to_owned());
     prerequisites.ip_assurance = IpAssurance::PodIP;
     prerequisites.attachments = Attachments {
@@ -145,7 +153,10 @@ fn the_pod_of_a_machine_whose_root_disk_is_a_claim() {
         claim: "root".to_owned(),
         is_read_only: false,
         is_root: true,
+        is_block: true,
         is_filesystem: false,
+        mount_path: None,
+        file_bytes: None,
     }];
     let mut plan = plan(&vm, &prerequisites);
     plan.node = None;
@@ -179,7 +190,10 @@ fn the_secret_with_user_data_is_a_volume_of_the_instance_alone() {
         claim: "claim".to_owned(),
         is_read_only: false,
         is_root: false,
+        is_block: true,
         is_filesystem: false,
+        mount_path: None,
+        file_bytes: None,
     };
     let mut prerequisites = prerequisites();
     prerequisites.disks = vec![disk];

@@ -1,0 +1,54 @@
+//! Disks that are open files: those of volumes, which have no path that the program may follow.
+//!
+//! Invariant: a file is as large as its disk before an image is written to it, and reads as zeros
+//! there. What it takes is the volume's space, not the node's budget.
+//! Failure: what the program reported; what it wrote stays for the caller to remove.
+
+use std::fs::File;
+
+use super::{Base, OVERLAY, QemuImg, Time, open, path_of, run, tables};
+use crate::images::Format;
+
+impl QemuImg {
+    /// Makes an empty file a qcow2 disk of `size` bytes.
+    pub async fn format_qcow2(&self, file: File, size: u64) -> Result<(), String> {
+        let disk = self.lend(file).await?;
+        let file = disk.inherited()?;
+        let name = path_of(&file);
+        let time = Time::short(OVERLAY);
+        let mut command = self.program(&disk, vec![file], tables(size), time);
+        command.args(["create", "-q", "-f", "qcow2", &name, &size.to_string()]);
+        run(command, time, |_| {}).await
+    }
+
+    /// Writes all of `base` to a new disk of `size` bytes; `progress` gets percents.
+    pub async fn fill(
+        &self,
+        (file, format): (File, Format),
+        base: Base<'_>,
+        size: u64,
+        progress: impl FnMut(u8),
+    ) -> Result<(), String> {
+        let image = open(base.path).await?;
+        let disk = self.lend(file).await?;
+        let file = disk.inherited()?;
+        let name = path_of(&image);
+        let target = format!(
+            "driver={},file.driver=file,file.filename={}",
+            format.as_str(),
+            path_of(&file)
+        );
+        let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
+        let mut command = self.program(&disk, vec![image, file], most, time);
+        command.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
+        command.arg(base.format.as_str()).arg(name);
+        command.args(["--target-image-opts", &target]);
+        run(command, time, progress).await
+    }
+
+    /// Makes a qcow2 disk larger, unless an emulator has it open.
+    pub async fn enlarge_qcow2(&self, file: File, size: u64) -> Result<(), String> {
+        let disk = self.lend(file).await?;
+        self.resize(&disk, size, u64::MAX).await
+    }
+}

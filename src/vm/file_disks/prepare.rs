@@ -1,0 +1,192 @@
+//! Makes, fills and grows the files of disks.
+//!
+//! Invariant: the first content is written to an unfinished file, synced, then named. A file that
+//! has its name only grows.
+//! Failure: [`Error`]; the unfinished file is removed then, or with the container.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::FileDisk;
+use super::error::{Error, Result};
+use super::place::{Place, io};
+use crate::disk::qemu_img::Base;
+use crate::images::{Format, Image};
+use crate::platform::Platform;
+use crate::vm::error::Result as Outcome;
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+
+/// Part of a copy after which the log has a line, in percent.
+const STEP: u8 = 10;
+
+impl<P: Platform> Containers<P> {
+    /// Makes sure that the files of a container that is being made are there. `image` is written
+    /// to the root disk where that is not there yet.
+    pub(in crate::vm) async fn prepare_file_disks(
+        &self,
+        row: &Container,
+        image: Option<&Image>,
+    ) -> Outcome<()> {
+        for disk in &row.spec.file_disks {
+            let image = image.filter(|_| disk.is_root());
+            self.prepare_file(row, disk, image).await?;
+        }
+        Ok(())
+    }
+
+    async fn prepare_file(
+        &self,
+        row: &Container,
+        disk: &FileDisk,
+        image: Option<&Image>,
+    ) -> Result<()> {
+        let place = Arc::new(self.place(disk).await?);
+        let write = !disk.read_only;
+        let found = blocking(&place, move |place| place.find(write)).await?;
+        match found {
+            Some((file, size)) => self.enlarge(disk, file, size).await,
+            None if disk.read_only => Err(Error::Missing(disk.shown())),
+            None => {
+                let size = first_size(disk, image)?;
+                let made = async {
+                    let made = self.make_file(row, &place, disk, (image, size));
+                    let cancel = self.parts.blocks.cancellable(&row.id);
+                    tokio::select! {
+                        made = made => made,
+                        () = cancel.cancelled() => Err(Error::Cancelled(disk.shown())),
+                    }
+                };
+                let made = made.await;
+                if made.is_err() {
+                    // The error of the making is what counts.
+                    let _ = blocking(&place, Place::undo).await;
+                }
+                made
+            }
+        }
+    }
+
+    async fn make_file(
+        &self,
+        row: &Container,
+        place: &Arc<Place>,
+        disk: &FileDisk,
+        (image, size): (Option<&Image>, u64),
+    ) -> Result<()> {
+        let file = blocking(place, Place::begin).await?;
+        faultpoint::point("vm.file.begun");
+        let qemu_img = self.parts.disks.qemu_img();
+        let written = |reason| Error::Write {
+            file: disk.shown(),
+            reason,
+        };
+        let again = || file.try_clone().map_err(io(disk, "open"));
+        match disk.format {
+            Format::Raw => {
+                let file = again()?;
+                let set = blocking(place, move |_| Ok(file.set_len(size))).await?;
+                set.map_err(io(disk, "size"))?;
+            }
+            Format::Qcow2 => {
+                let made = qemu_img.format_qcow2(again()?, size).await;
+                made.map_err(written)?;
+            }
+        }
+        if let Some(image) = image {
+            let base = Base {
+                path: &image.path,
+                format: image.format,
+            };
+            tracing::info!(container = %row.id, disk = disk.shown(), image = %image.digest, bytes = image.virtual_size, "image copy to a file of a volume started");
+            let mut reported = 0;
+            let progress = |percent: u8| {
+                if percent >= reported + STEP {
+                    reported = percent / STEP * STEP;
+                    tracing::info!(
+                        container = %row.id,
+                        disk = disk.shown(),
+                        percent,
+                        "image copy to a file of a volume in progress"
+                    );
+                }
+            };
+            let filled = qemu_img.fill((again()?, disk.format), base, size, progress);
+            filled.await.map_err(written)?;
+        }
+        faultpoint::point("vm.file.written");
+        let is_named = blocking(place, move |place| place.finish(&file)).await?;
+        if !is_named {
+            return Err(Error::InUse(disk.shown()));
+        }
+        faultpoint::point("vm.file.named");
+        tracing::info!(container = %row.id, disk = disk.shown(), bytes = size, "disk made in a volume");
+        Ok(())
+    }
+
+    /// Grows a disk that is smaller than requested.
+    async fn enlarge(&self, disk: &FileDisk, file: File, size: u64) -> Result<()> {
+        let Some(wanted) = disk.size.filter(|wanted| *wanted > size && !disk.read_only) else {
+            return Ok(());
+        };
+        match disk.format {
+            Format::Raw => {
+                let grown = tokio::task::spawn_blocking(move || file.set_len(wanted)).await;
+                let grown = grown.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+                grown.map_err(io(disk, "grow"))
+            }
+            Format::Qcow2 => {
+                let grown = self.parts.disks.qemu_img().enlarge_qcow2(file, wanted);
+                grown.await.map_err(|reason| Error::Write {
+                    file: disk.shown(),
+                    reason,
+                })
+            }
+        }
+    }
+
+    /// Removes what a container that never came to be has begun.
+    pub(in crate::vm) async fn undo_file_disks(&self, row: &Container) -> Outcome<()> {
+        for disk in row.spec.file_disks.iter().filter(|disk| !disk.read_only) {
+            // Without its volume nothing is left of it here.
+            if let Ok(place) = self.place(disk).await {
+                blocking(&Arc::new(place), Place::undo).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn place(&self, disk: &FileDisk) -> Result<Place> {
+        let (root, disk) = (self.settings.shares.root.clone(), disk.clone());
+        run(move || Place::open(&root, &disk)).await
+    }
+}
+
+/// The size in bytes of a disk that is not there yet.
+fn first_size(disk: &FileDisk, image: Option<&Image>) -> Result<u64> {
+    match (disk.size, image) {
+        (None, None) if disk.is_root() => Err(Error::NothingToBoot(disk.shown())),
+        (Some(_), None) if disk.is_root() => Err(Error::NothingToBoot(disk.shown())),
+        (None, None) => Err(Error::NoSize(disk.shown())),
+        (size, image) => {
+            let least = image.map_or(0, |image| image.virtual_size);
+            Ok(size.unwrap_or_default().max(least))
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    place: &Arc<Place>,
+    work: impl FnOnce(&Place) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let place = Arc::clone(place);
+    run(move || work(&place)).await
+}
+
+/// Runs work that may block on a disk where it delays no other task.
+pub(super) async fn run<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|e| Err(crate::tasks::Aborted::from(e).into()))
+}
