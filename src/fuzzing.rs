@@ -4,9 +4,12 @@
 //! runs.
 //! Failure: that of the code behind it.
 
+use std::path::Path;
+
 use crate::images::{self, Format, FormatError};
 
 pub use crate::cri::fuzzing::{Created, create};
+pub use crate::images::fuzzing::{Blob, Manifest};
 pub use crate::node::facts::{Interface, Reply, gather, of_vmlet_guest};
 pub use crate::vm::accelerator::Accelerator;
 
@@ -20,4 +23,31 @@ pub fn mapped(file: &str, name: &images::Name) -> Result<images::Result<String>,
 pub fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<(Format, u64), FormatError> {
     let disk = images::judge(head, length, limit)?;
     Ok((disk.format, disk.virtual_size))
+}
+
+/// Reads what a registry says of an image: a manifest or an index.
+pub fn manifest(bytes: &[u8]) -> Result<Manifest, String> {
+    images::fuzzing::manifest_of(bytes)
+}
+
+/// The user that the configuration of an image names.
+pub fn user(bytes: &[u8]) -> Result<String, String> {
+    images::fuzzing::user_of(bytes)
+}
+
+/// The disk in a file that a registry or an image server sends, compressed or a layer; `None`: a
+/// layer without one. `dir` is for temporary files.
+pub fn disk_in(
+    dir: &Path,
+    packed: &[u8],
+    is_layer: bool,
+    max_bytes: u64,
+) -> images::Result<Option<Vec<u8>>> {
+    images::fuzzing::disk_in(dir, packed, is_layer, max_bytes)
+}
+
+/// The first bytes of the disk in the beginning of such a file, and the size of the disk where that
+/// is known.
+pub fn beginning(packed: &[u8], is_layer: bool) -> Option<(Vec<u8>, Option<u64>)> {
+    images::fuzzing::beginning(packed, is_layer)
 }

@@ -123,7 +123,9 @@ async fn work(
     );
     let resync = config.runner.resync.get();
     let namespace = &config.namespace;
-    let mut watches = watch::start(&client, namespace, feeds, &intake, &metrics, resync);
+    let mut watches = watch::start(
+        &client, namespace, &stores, feeds, &intake, &metrics, resync,
+    );
     let (events, waiting) = Events::channel();
     let events = events.counting(metrics.events_lost.clone());
     let counted = Arc::clone(&metrics);

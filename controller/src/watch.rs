@@ -27,8 +27,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::intake::{Intake, Wakes};
 use crate::metrics::Metrics;
-use crate::reconcile::image::keep_ours;
-use crate::stores::{Feed, Feeds};
+use crate::reconcile::image::{foreign, keep_ours};
+use crate::stores::{Feed, Feeds, Stores};
 
 /// What every watch works with.
 #[derive(Clone)]
@@ -42,6 +42,7 @@ struct Shell {
 pub fn start(
     client: &Client,
     namespace: &str,
+    stores: &Stores,
     feeds: Feeds,
     intake: &Intake,
     metrics: &Arc<Metrics>,
@@ -64,8 +65,20 @@ pub fn start(
     let pods = watcher(Api::<Pod>::all(client.clone()), ours);
     set.spawn(shell.clone().run("pods", feeds.pods, pods, None));
     let nodes = watcher(Api::<Node>::all(client.clone()), Config::default());
-    let nodes = nodes.map_ok(|event| event.modify(keep_ours));
-    set.spawn(shell.clone().run("nodes", feeds.nodes, nodes, None));
+    let known = stores.clone();
+    let nodes = nodes.map_ok(move |event| {
+        let known = &known;
+        event.modify(move |node| keep_ours(node, &foreign(known)))
+    });
+    let (of_nodes, images) = (shell.clone(), stores.clone());
+    set.spawn(async move {
+        // Which names count depends on them. An error means that the watches end.
+        let local = images.images.wait_until_ready().await;
+        let all = images.cluster_images.wait_until_ready().await;
+        if local.is_ok() && all.is_ok() {
+            of_nodes.run("nodes", feeds.nodes, nodes, None).await;
+        }
+    });
     let caches = Api::namespaced(client.clone(), namespace);
     let caches = watcher(caches, Config::default());
     set.spawn(

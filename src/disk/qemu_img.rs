@@ -166,8 +166,8 @@ impl QemuImg {
             self.budget.room(path).await?;
             let before = self.budget.count(path, size).await?;
             let made = self.make_larger(path, size).await;
-            if let (Err(_), Some(before)) = (&made, before) {
-                let settled = self.budget.settle_growth(path, before, size).await;
+            if let (Err(_), Some(before), Some(sizes)) = (&made, before, self.budget.sizes()) {
+                let settled = sizes.settle_growth(path, before, size).await;
                 settled.map_err(|e| format!("record its size: {}", crate::one_line(&e)))?;
             }
             made
@@ -249,7 +249,10 @@ impl QemuImg {
         let is_gone = removed.map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true);
         if let Some(directory) = path.parent().filter(|_| is_gone) {
             // One that stays counts until the next attempt, or the next start.
-            let _ = self.forget(directory).await;
+            if let Err(error) = self.forget(directory).await {
+                let (path, error) = (path.display(), crate::one_line(&error));
+                tracing::warn!(%path, error, "size of root disk not forgotten");
+            }
         }
         let path = path.to_owned();
         Err(Failed { path, reason })

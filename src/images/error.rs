@@ -10,6 +10,9 @@ use std::sync::Arc;
 use super::digest::Digest;
 use crate::metadata;
 
+/// Longest reason of an error about the content of an image, in characters.
+const LONGEST_REASON: usize = 400;
+
 /// A failed step of an image request.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
@@ -257,6 +260,14 @@ impl Error {
         )
     }
 
+    /// For content that is not as it must be. `reason` may repeat what is in it.
+    pub(super) fn content(location: impl Into<String>, reason: &str) -> Self {
+        Self::Content {
+            location: location.into(),
+            reason: printable(reason),
+        }
+    }
+
     /// For `map_err` on file operations.
     pub(super) fn io(
         action: &'static str,
@@ -269,6 +280,14 @@ impl Error {
             source: Arc::new(source),
         }
     }
+}
+
+/// A text that may repeat words of a server: printable, on one line, short.
+fn printable(text: &str) -> String {
+    let shown = text.chars().take(LONGEST_REASON);
+    shown
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 impl From<metadata::Error> for Error {

@@ -1,14 +1,24 @@
-//! Translations by a file, without a node.
+//! Translations by a file, and what registries send, without a node.
 //!
-//! Invariant: the file is read by the code that reads those of a node; no clients are made.
+//! Invariant: each text is read by the code that reads those of a node; no clients are made.
 //! Failure: as for the file, and for the name.
 
-use super::error::Result;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::digest::Digest;
+use super::error::{Error, Result};
 use super::locator::Origin;
 use super::mappings::parse;
+use super::partial::{Partial, Room};
 use super::reference::Name;
+use super::registry::manifest;
 use super::settings::Protocol;
 use super::translate::{Place, Translator};
+use super::unpack::{Limits, Shape, head_in, unpack};
+use crate::space::Space;
 
 /// Where an image is by the rules of a file, or why there are none.
 pub(crate) fn mapped(file: &str, name: &Name) -> Result<Result<String>, String> {
@@ -20,4 +30,106 @@ pub(crate) fn mapped(file: &str, name: &Name) -> Result<Result<String>, String> 
         Place::File(source) => source.url().to_string(),
         Place::Registry(place) => format!("oci://{place}"),
     }))
+}
+
+/// What a manifest of a registry leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Manifest {
+    /// Another manifest.
+    Index(Digest),
+    /// Blobs.
+    Image {
+        /// The configuration of a container image.
+        config: Option<Blob>,
+        /// The blobs that may have the disk, the most likely first.
+        candidates: Vec<Blob>,
+    },
+}
+
+/// A blob of a registry.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Blob {
+    /// Of its bytes.
+    pub digest: Digest,
+    /// In bytes.
+    pub size: u64,
+    /// Whether it is an archive with the disk in it.
+    pub is_layer: bool,
+}
+
+impl Blob {
+    fn of(blob: &manifest::Blob) -> Self {
+        Self {
+            digest: blob.digest,
+            size: blob.size,
+            is_layer: blob.shape == Shape::Layer,
+        }
+    }
+}
+
+/// Reads a manifest or an index.
+pub(crate) fn manifest_of(bytes: &[u8]) -> Result<Manifest, String> {
+    let found = manifest::read(bytes).map_err(|e| Error::content("h/a", &e).to_string())?;
+    Ok(match found {
+        manifest::Manifest::Index(digest) => Manifest::Index(digest),
+        manifest::Manifest::Image { config, candidates } => Manifest::Image {
+            config: config.as_ref().map(Blob::of),
+            candidates: candidates.iter().map(Blob::of).collect(),
+        },
+    })
+}
+
+/// The user that an image's configuration names.
+pub(crate) fn user_of(bytes: &[u8]) -> Result<String, String> {
+    manifest::user(bytes).map_err(|e| Error::content("h/a", &e).to_string())
+}
+
+/// The disk in a downloaded file of at most so many bytes; `None`: a layer without a disk. `dir` is
+/// a directory for temporary files, which are removed.
+pub(crate) fn disk_in(
+    dir: &Path,
+    packed: &[u8],
+    is_layer: bool,
+    max_bytes: u64,
+) -> Result<Option<Vec<u8>>> {
+    let failed = Error::io("use", dir);
+    let opened = || -> std::io::Result<(File, Partial)> {
+        let path = dir.join("packed");
+        File::create(&path)?.write_all(packed)?;
+        Ok((File::open(path)?, Partial::open(dir, "disk", dir)?))
+    };
+    let (file, mut disk) = opened().map_err(failed)?;
+    let space = Space::default().claim(disk.path(), 0, 0);
+    let limits = Limits {
+        location: "h/a".to_owned(),
+        max_bytes,
+        max_virtual_bytes: u64::MAX,
+        room: Room::new(u64::MAX)
+            .claim(0)
+            .map_err(|full| Error::Crowded { limit: full.limit })?,
+        space: space.map_err(|_| Error::NoSpace { dir: dir.into() })?,
+        stopping: Arc::default(),
+    };
+    let found = unpack(&file, shape(is_layer), &mut disk, limits);
+    let content = || -> std::io::Result<Vec<u8>> {
+        disk.file().set_len(disk.received())?;
+        let bytes = std::fs::read(disk.path())?;
+        disk.discard()?;
+        Ok(bytes)
+    };
+    let content = content().map_err(Error::io("use", dir))?;
+    Ok(found?.then_some(content))
+}
+
+/// The first bytes of the disk in the beginning of a file, and the size of the disk where that is
+/// known.
+pub(crate) fn beginning(packed: &[u8], is_layer: bool) -> Option<(Vec<u8>, Option<u64>)> {
+    head_in(packed, shape(is_layer))
+}
+
+const fn shape(is_layer: bool) -> Shape {
+    match is_layer {
+        true => Shape::Layer,
+        false => Shape::Disk,
+    }
 }

@@ -20,7 +20,7 @@ use super::settings::Settings;
 
 mod credentials;
 mod hosts;
-mod manifest;
+pub(super) mod manifest;
 mod place;
 mod session;
 mod tls;
@@ -221,10 +221,7 @@ async fn resolve_at(
     place: &Place,
 ) -> Result<(Digest, String, Vec<Blob>)> {
     let (bytes, digest) = manifest_at(session, place, &place.label(), expected(place)).await?;
-    let unusable = |reason: String| Error::Content {
-        location: place.to_string(),
-        reason,
-    };
+    let unusable = |reason: String| Error::content(place.to_string(), &reason);
     let mut found = manifest::read(&bytes).map_err(unusable)?;
     if let Manifest::Index(ours) = found {
         let (bytes, _) = manifest_at(session, place, &ours.to_string(), Some(ours)).await?;

@@ -191,14 +191,11 @@ impl Limits {
 
     /// The file cannot be unpacked.
     fn broken(&self, error: &io::Error) -> Error {
-        self.content(format!("it cannot be unpacked: {error}"))
+        self.content(&format!("it cannot be unpacked: {error}"))
     }
 
-    fn content(&self, reason: String) -> Error {
-        Error::Content {
-            location: self.location.clone(),
-            reason,
-        }
+    fn content(&self, reason: &str) -> Error {
+        Error::content(&self.location, reason)
     }
 }
 

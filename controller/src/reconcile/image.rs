@@ -22,7 +22,7 @@ use crate::flow::{Flow, Outcome};
 
 use self::inspect::Answer;
 use self::nodes::Holders;
-pub(crate) use self::nodes::{keep_ours, names, repository};
+pub(crate) use self::nodes::{foreign, keep_ours, names, repository};
 use self::object::Object;
 
 /// How soon an image without an answer is checked again, for the case that the event that ends

@@ -101,6 +101,8 @@ keys! {
     MetaData = META_DATA or "VirtletCloudInitMetaData";
     /// cloud-init's network configuration, passed on as it is.
     NetworkConfig = NETWORK_CONFIG;
+    /// Object that cloud-init's network configuration comes from.
+    NetworkConfigSource = NETWORK_CONFIG_SOURCE;
     /// Version of the network configuration that is made of the pod's network.
     NetworkVersion = NETWORK_VERSION;
     /// Whether the guest is to get all addresses by DHCP.

@@ -29,6 +29,8 @@ use source::{Encoding, Named};
 
 /// Key of a source of SSH keys when the pod names none.
 const AUTHORIZED_KEYS: &str = "authorized_keys";
+/// Key of a source of the network configuration when the pod names none.
+const NETWORK_CONFIG: &str = "network-config";
 /// Longest instance id, in bytes.
 const MAX_INSTANCE_ID: usize = 128;
 
@@ -42,6 +44,7 @@ pub struct GuestData {
     instance_id: Option<String>,
     meta_data: Map<String, Value>,
     network_config: Option<Written>,
+    network_source: Option<(Source, String)>,
     script: Option<String>,
     user_data: Option<Written>,
     overwrite: bool,
@@ -84,6 +87,7 @@ impl GuestData {
             instance_id: instance_id(given)?,
             meta_data: written(given, Key::MetaData)?.map_or_else(Map::new, |w| w.map),
             network_config: network_config(given, layout)?,
+            network_source: network_source(given)?,
             script: script(given)?,
             user_data: user_data(given)?,
             overwrite: given.get(Key::UserDataOverwrite)?.unwrap_or_default(),
@@ -122,8 +126,13 @@ impl GuestData {
             UserDataSource::Map(source) | UserDataSource::Key(source, ..) => source.clone(),
         });
         let ssh = self.used_ssh_source().map(|(source, _)| source.clone());
+        let network = self
+            .network_source
+            .as_ref()
+            .map(|(source, _)| source.clone());
         let files = self.files_source.clone();
-        user_data.into_iter().chain(ssh).chain(files).collect()
+        let all = user_data.into_iter().chain(ssh).chain(network);
+        all.chain(files).collect()
     }
 
     fn used_source(&self) -> Option<&UserDataSource> {
@@ -171,17 +180,27 @@ fn network_config(
     layout: Layout,
 ) -> Result<Option<Written>, AnnotationError> {
     let written = written(given, Key::NetworkConfig)?;
-    let has_version = |written: &Written| written.map.contains_key("version");
-    match (&written, layout) {
-        (Some(config), Layout::ConfigDrive) if has_version(config) => {
-            let reason =
-                "a config drive has OpenStack's network data: \"links\", \"networks\" and \
-                          \"services\""
-                    .to_owned();
-            Err(given.refuse(Key::NetworkConfig, reason))
-        }
-        _ => Ok(written),
+    let checked = written.as_ref().map_or(Ok(()), |written| {
+        assemble::check_network(layout, &written.map)
+    });
+    checked.map_err(|reason| given.refuse(Key::NetworkConfig, reason))?;
+    Ok(written)
+}
+
+fn network_source(given: Annotations<'_>) -> Result<Option<(Source, String)>, AnnotationError> {
+    let key = Key::NetworkConfigSource;
+    let Some(text) = given.text(key)? else {
+        return Ok(None);
+    };
+    let named: Named = text
+        .parse()
+        .map_err(|reason: &str| given.refuse(key, reason.to_owned()))?;
+    if given.raw(Key::NetworkConfig).is_some() {
+        let other = Key::NetworkConfig.names().0;
+        return Err(given.refuse(key, format!("the pod has {other}, too: use one of them")));
     }
+    let of_source = named.key.unwrap_or_else(|| NETWORK_CONFIG.to_owned());
+    Ok(Some((named.source, of_source)))
 }
 
 fn files_source(given: Annotations<'_>) -> Result<Option<Source>, AnnotationError> {

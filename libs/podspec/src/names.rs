@@ -60,6 +60,8 @@ pub const INSTANCE_ID: &str = "vmlet.dev/cloud-init-instance-id";
 pub const META_DATA: &str = "vmlet.dev/cloud-init-meta-data";
 /// cloud-init's network configuration, passed on as it is.
 pub const NETWORK_CONFIG: &str = "vmlet.dev/cloud-init-network-config";
+/// Object that cloud-init's network configuration comes from.
+pub const NETWORK_CONFIG_SOURCE: &str = "vmlet.dev/cloud-init-network-config-source";
 /// Version of the network configuration that is made of the pod's network.
 pub const NETWORK_VERSION: &str = "vmlet.dev/cloud-init-network-version";
 /// Whether the guest is to get all addresses by DHCP.

@@ -53,17 +53,9 @@ impl Budget {
         sizes.record(path, size, allowed).await
     }
 
-    /// Counts the disk at `path` by the size that it has after it failed to grow.
-    pub(super) async fn settle_growth(
-        &self,
-        path: &Path,
-        from: u64,
-        to: u64,
-    ) -> metadata::Result<()> {
-        match &self.sizes {
-            Some(sizes) => sizes.settle_growth(path, from, to).await,
-            None => Ok(()),
-        }
+    /// The sizes that count.
+    pub(super) fn sizes(&self) -> Option<&Sizes> {
+        self.sizes.as_deref()
     }
 
     /// Counts the disk in a directory that was removed no more.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: pure functions of bytes whose digest was checked; sizes and digests are taken for
 //! what a download must have, never for memory.
-//! Failure: a sentence about the image.
+//! Failure: a sentence about the image; what it repeats of one is shortened.
 
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 
@@ -19,6 +19,10 @@ const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 const DOCKER_LAYERS: &str = "application/vnd.docker.image.rootfs.diff.tar";
 /// Layers of a container disk are few; a container image may have many.
 const MOST_LAYERS: usize = 16;
+/// Longest user and group, in bytes: Linux has names of 32, each.
+const LONGEST_USER: usize = 256;
+/// Most characters of a platform's name in an error.
+const LONGEST_PLATFORM: usize = 32;
 
 /// A blob of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +34,7 @@ pub(in crate::images) struct Blob {
 
 /// What a manifest leads to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Manifest {
+pub(in crate::images) enum Manifest {
     /// The manifest for our platform.
     Index(Digest),
     Image {
@@ -42,7 +46,7 @@ pub(super) enum Manifest {
 }
 
 /// Reads a manifest or an index.
-pub(super) fn read(bytes: &[u8]) -> Result<Manifest, String> {
+pub(in crate::images) fn read(bytes: &[u8]) -> Result<Manifest, String> {
     let kind: Kind = serde_json::from_slice(bytes)
         .map_err(|_| "its manifest is no manifest of an image".to_owned())?;
     if kind.schema_version != 2 {
@@ -56,11 +60,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<Manifest, String> {
 }
 
 /// The user that an image's configuration names; empty where there is none.
-pub(super) fn user(bytes: &[u8]) -> Result<String, String> {
+pub(in crate::images) fn user(bytes: &[u8]) -> Result<String, String> {
     let config: ImageConfiguration = serde_json::from_slice(bytes)
         .map_err(|_| "its configuration is none of an image".to_owned())?;
     let user = config.config().as_ref().and_then(|c| c.user().clone());
-    Ok(user.unwrap_or_default())
+    let user = user.unwrap_or_default();
+    match user.len() > LONGEST_USER || user.contains(char::is_control) {
+        true => Err(format!(
+            "its configuration names a user with control characters or of more than \
+             {LONGEST_USER} bytes"
+        )),
+        false => Ok(user),
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -90,6 +101,7 @@ fn index(bytes: &[u8]) -> Result<Digest, String> {
             .filter_map(|m| m.platform().as_ref())
             .map(|platform| platform.architecture().to_string())
             .take(8)
+            .map(|name| name.chars().take(LONGEST_PLATFORM).collect::<String>())
             .collect();
         others.dedup();
         let others = others.join(", ");

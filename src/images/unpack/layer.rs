@@ -50,10 +50,11 @@ pub(super) fn unpack(file: impl Read, disk: &mut Partial, limits: &mut Limits) -
         };
         if let Some(first) = found {
             let reason = format!("its directory disk has two files: {first:?} and {name:?}");
-            return Err(limits.content(reason));
+            return Err(limits.content(&reason));
         }
         if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
-            return Err(limits.content(format!("{name:?} in its directory disk is no plain file")));
+            let reason = format!("{name:?} in its directory disk is no plain file");
+            return Err(limits.content(&reason));
         }
         let size = entry.size();
         budget.set(u64::MAX);

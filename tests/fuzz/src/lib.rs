@@ -12,6 +12,8 @@ mod cri;
 mod disks;
 mod guest;
 mod images;
+mod layers;
+mod manifests;
 mod proxy;
 mod requests;
 mod seeds;
@@ -24,6 +26,8 @@ pub use cri::cri_requests;
 pub use disks::disks;
 pub use guest::guest;
 pub use images::{image_names, mapping_rules};
+pub use layers::image_layers;
+pub use manifests::image_manifests;
 pub use proxy::{proxy_fields, proxy_frames};
 pub use requests::{channels, requests, sizes};
 pub use seeds::{guest_data, seed_images};
@@ -45,6 +49,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("guest_data", guest_data),
     ("guest_facts", guest_facts),
     ("guest_info", guest_info),
+    ("image_layers", image_layers),
+    ("image_manifests", image_manifests),
     ("image_names", image_names),
     ("ipv6_frames", ipv6_frames),
     ("mapping_rules", mapping_rules),

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every check has a target and inputs, and there are no others; the corpus is small.
 //! Failure: the panic of a check, after the name of its input; a disk about which QEMU and the
-//! daemon say different things.
+//! daemon say different things, or a layer in which tar finds another disk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use daemon::fuzzing::judge;
+use daemon::fuzzing::{disk_in, judge};
 use daemon::images::Format;
 use serde_json::Value;
 
@@ -103,4 +103,50 @@ fn qemu_says_the_same_about_disks() {
     }
     assert!(agreed.len() > 4, "{agreed:?}");
     assert!(!refused.is_empty());
+}
+
+/// What tar prints of an archive, which it may unpack; `None` when it finds it broken.
+fn of_tar(path: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
+    let mut command = Command::new("tar");
+    command.args(["--quoting-style=literal", "-f"]).arg(path);
+    let output = command.args(arguments).output();
+    let output = output.expect("tar is installed");
+    output.status.success().then_some(output.stdout)
+}
+
+#[test]
+fn tar_finds_the_same_disks_in_layers() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (mut with_disk, mut without) = (BTreeSet::new(), BTreeSet::new());
+    for input in names("corpus/image_layers", "") {
+        let path = corpus("image_layers").join(&input);
+        let content = std::fs::read(&path).unwrap();
+        let Ok(found) = disk_in(scratch.path(), &content, true, 1 << 20) else {
+            continue;
+        };
+        let list = String::from_utf8(of_tar(&path, &["-t"]).unwrap()).unwrap();
+        let disks: Vec<_> = list
+            .lines()
+            .filter(|name| {
+                let inner = name.trim_start_matches("./").strip_prefix("disk/");
+                inner.is_some_and(|name| {
+                    !name.is_empty() && !name.contains('/') && !name.starts_with(".wh.")
+                })
+            })
+            .collect();
+        let Some(disk) = found else {
+            assert_eq!(disks, Vec::<&str>::new(), "{input}");
+            without.insert(input);
+            continue;
+        };
+        let [name] = disks[..] else {
+            panic!("{input}: {disks:?}");
+        };
+        let member = of_tar(&path, &["-x", "-O", "--", name]).unwrap();
+        let is_packed = member.starts_with(&[0x1f, 0x8b]);
+        assert!(is_packed || member == disk, "{input}");
+        with_disk.insert(input);
+    }
+    assert!(with_disk.len() > 8, "{with_disk:?}");
+    assert!(!without.is_empty());
 }

@@ -12,5 +12,6 @@
 mod edges;
 mod logs;
 mod metrics;
+mod mounts;
 mod policies;
 mod units;

@@ -1,13 +1,17 @@
 //! Which nodes have an image, from the lists of images that kubelet writes to the nodes' statuses.
 //!
-//! Invariant: only names of ours are checked; the watch of nodes keeps no others.
-//! Failure: kubelet lists the 50 largest images of its node; a smaller one does not count.
+//! Invariant: only names of ours and of image objects are checked; the watch of nodes keeps no
+//! others, and begins when the image objects are known.
+//! Failure: kubelet lists the 50 largest images of its node; a smaller one does not count. An image
+//! that a node had before an object named it counts from the node's next report on, within minutes.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{ContainerImage, Node};
 use kube::ResourceExt;
 
+use super::name;
+use super::object::Object;
 use crate::context::Stores;
 
 /// What names of ours begin with.
@@ -36,16 +40,27 @@ impl Holders {
     }
 }
 
-/// Removes images of other runtimes from a node: their names are a third of the memory that a
-/// cluster takes here.
-pub(crate) fn keep_ours(node: &mut Node) {
+/// The repositories of image objects that pods name as the registry does: with a port in it, or with
+/// credentials.
+pub(crate) fn foreign(stores: &Stores) -> BTreeSet<String> {
+    let images = Object::all(stores).filter(|image| image.source().oci.is_some());
+    let named = images.filter_map(|image| name::of(image.source()).ok());
+    let named = named.filter(|named| !named.name.starts_with(PREFIX));
+    named
+        .map(|named| repository(&named.name).to_owned())
+        .collect()
+}
+
+/// Removes images of other runtimes from a node, but those of `foreign` repositories: their names
+/// are a third of the memory that a cluster takes here.
+pub(crate) fn keep_ours(node: &mut Node, foreign: &BTreeSet<String>) {
     let images = node.status.as_mut().and_then(|s| s.images.as_mut());
     let Some(images) = images else {
         return;
     };
     for image in &mut *images {
         if let Some(names) = &mut image.names {
-            names.retain(|name| name.starts_with(PREFIX));
+            names.retain(|name| name.starts_with(PREFIX) || foreign.contains(repository(name)));
         }
         // It is of no use here, and would make each change of a size one of the node.
         image.size_bytes = None;
@@ -95,6 +110,10 @@ fn digest(image: &ContainerImage, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use crds::VirtualMachineImage;
+    use kube::runtime::watcher;
+    use serde_json::json;
+
     use super::*;
 
     fn image(names: &[&str]) -> ContainerImage {
@@ -131,8 +150,53 @@ mod tests {
             image(&["registry.example/pause:1", "vmlet.dev/a:latest"]),
             image(&["registry.example/big:1"]),
         ]);
-        keep_ours(&mut node);
+        keep_ours(&mut node, &BTreeSet::new());
         assert_eq!(names(&node), BTreeSet::from(["vmlet.dev/a:latest"]));
         assert_eq!(images(&node).count(), 1);
+    }
+
+    #[test]
+    fn images_that_keep_the_name_of_their_registry_are_counted() {
+        let (stores, mut feeds) = Stores::new();
+        for (object, oci) in [
+            ("port", json!({ "reference": "r.example:5000/d:12" })),
+            (
+                "private",
+                json!({ "reference": "r.example/p", "pullSecret": "s" }),
+            ),
+            ("plain", json!({ "reference": "r.example/plain:1" })),
+        ] {
+            let object: VirtualMachineImage = serde_json::from_value(json!({
+                "metadata": { "name": object, "namespace": "ns" },
+                "spec": { "source": { "oci": oci } },
+            }))
+            .unwrap();
+            feeds.images.apply(watcher::Event::Apply(object));
+        }
+        let foreign = foreign(&stores);
+        let expected = ["r.example/p", "r.example:5000/d"].map(str::to_owned);
+        assert_eq!(foreign, BTreeSet::from(expected));
+
+        let mut node = Node::default();
+        node.metadata.name = Some("n1".to_owned());
+        let status = node.status.insert(Default::default());
+        status.images = Some(vec![
+            image(&["r.example:5000/d@sha256:aa", "r.example:5000/d:12"]),
+            image(&["r.example/p@sha256:bb", "r.example/p:latest"]),
+            image(&["r.example/plain:1"]),
+        ]);
+        keep_ours(&mut node, &foreign);
+        assert_eq!(images(&node).count(), 2);
+        feeds.nodes.apply(watcher::Event::Apply(node));
+        let held = |name: &str| {
+            let holders = Holders::of(&stores, name);
+            (holders.nodes.len(), holders.digests.into_iter().next())
+        };
+        assert_eq!(
+            held("r.example:5000/d:12"),
+            (1, Some("sha256:aa".to_owned()))
+        );
+        assert_eq!(held("r.example/p"), (1, Some("sha256:bb".to_owned())));
+        assert_eq!(held("r.example:5000/d:13"), (0, None));
     }
 }

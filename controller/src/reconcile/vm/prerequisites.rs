@@ -23,7 +23,7 @@ use crate::reconcile::answers::again;
 use crate::reconcile::vm::error::{Error, joined};
 use crate::reconcile::vm::pass::Pass;
 
-pub(crate) use bootstrap::DEFAULT_KEY;
+pub(crate) use bootstrap::{DEFAULT_KEY, NETWORK_KEY, inline};
 pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
 pub(crate) use image::Image;
 pub(crate) use network::Attachments;

@@ -6,7 +6,10 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules;
+use crate::rules::{self, rule};
+
+/// How user data begin that cloud-init knows: a header or script, or a MIME message.
+const INLINE_USER_DATA: &str = "^(#|Content-Type:|MIME-Version:)";
 
 /// Configuration of the guest at its first boot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
@@ -19,6 +22,12 @@ pub struct Bootstrap {
 
 /// cloud-init configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(
+    validation = rule("!(has(self.userData) && has(self.inlineUserData))", "set userData or \
+        inlineUserData, not both"),
+    validation = rule("!(has(self.networkData) && has(self.inlineNetworkData))", "set networkData or \
+        inlineNetworkData, not both")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudInit {
     /// Instance ID. Defaults to the BIOS UUID.
@@ -32,6 +41,19 @@ pub struct CloudInit {
     /// Secret that contains the user data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<SecretKeyRef>,
+    /// User data, for data that are not secret. Every user who may read the machine can read them.
+    /// Mutually exclusive with `userData`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384), regex(pattern = INLINE_USER_DATA))]
+    pub inline_user_data: Option<String>,
+    /// Secret that contains the network configuration for cloud-init, in the place of the one that
+    /// is made of the pod's network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_data: Option<SecretKeyRef>,
+    /// Network configuration, as a YAML map. Mutually exclusive with `networkData`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub inline_network_data: Option<String>,
     /// SSH public keys for the default user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 8192)), extend("x-kubernetes-list-type" = "set"))]
@@ -45,7 +67,7 @@ pub struct SecretKeyRef {
     /// Name of the Secret.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
-    /// Key in the Secret. Defaults to `user-data`.
+    /// Key in the Secret. Defaults to `user-data`, and to `network-config` for network data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub key: Option<String>,

@@ -78,6 +78,10 @@ fields! {
     "bootstrap.cloudInit.instanceID" Node NextStart;
     "bootstrap.cloudInit.userData.name" Node NextStart;
     "bootstrap.cloudInit.userData.key" Node NextStart;
+    "bootstrap.cloudInit.inlineUserData" Node NextStart;
+    "bootstrap.cloudInit.networkData.name" Node NextStart;
+    "bootstrap.cloudInit.networkData.key" Node NextStart;
+    "bootstrap.cloudInit.inlineNetworkData" Node NextStart;
     "bootstrap.cloudInit.sshKeys" Node NextStart;
     "network.disabled" Node NextStart;
     "network.hostName" Node NextStart;

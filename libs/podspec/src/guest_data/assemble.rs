@@ -46,7 +46,7 @@ pub struct CloudData {
 /// Where the configuration of the network comes from.
 #[derive(Clone, PartialEq, Eq)]
 pub enum NetworkData {
-    /// From the pod itself; passed on as it is.
+    /// From the pod itself or a source of it; passed on as it is.
     Given(Vec<u8>),
     /// From the pod's network.
     Generated {
@@ -101,14 +101,14 @@ impl GuestData {
             layout: self.layout,
             meta_data: self.meta_data(guest, sources)?,
             user_data: self.user_data(sources)?,
-            network: self.network(),
+            network: self.network(sources)?,
             files: files.map_or(Ok(Vec::new()), |source| files::of(source, sources))?,
         })
     }
 
     /// Whether the network configuration comes from the pod's network, with all of its addresses.
     pub fn has_addresses(&self) -> bool {
-        matches!(self.network(), NetworkData::Generated { dhcp: false, .. })
+        self.network_config.is_none() && self.network_source.is_none() && !self.force_dhcp
     }
 
     /// Whether the network configuration can have a search list: OpenStack's shape cannot.
@@ -116,17 +116,30 @@ impl GuestData {
         !(self.layout == Layout::ConfigDrive && self.has_addresses())
     }
 
-    fn network(&self) -> NetworkData {
-        match (&self.network_config, self.layout) {
-            (None, _) => NetworkData::Generated {
+    fn network(&self, all: &Sources) -> Result<NetworkData, GuestDataError> {
+        if let Some((of, key)) = &self.network_source {
+            let written = text(of, key, value(all, of, key)?)?;
+            let map = yaml::map(written).and_then(|map| {
+                check_network(self.layout, &map)?;
+                Ok(map)
+            });
+            let map = map.map_err(|reason| unfit(of, key, reason))?;
+            return Ok(self.given_network(written, &map));
+        }
+        Ok(match &self.network_config {
+            None => NetworkData::Generated {
                 version: self.network_version,
                 dhcp: self.force_dhcp,
             },
-            (Some(own), Layout::NoCloud) => NetworkData::Given(own.text.clone().into_bytes()),
-            (Some(own), Layout::ConfigDrive) => {
-                NetworkData::Given(lines(&Value::Object(own.map.clone())).into_bytes())
-            }
-        }
+            Some(own) => self.given_network(&own.text, &own.map),
+        })
+    }
+
+    fn given_network(&self, text: &str, map: &Map<String, Value>) -> NetworkData {
+        NetworkData::Given(match self.layout {
+            Layout::NoCloud => text.as_bytes().to_vec(),
+            Layout::ConfigDrive => lines(&Value::Object(map.clone())).into_bytes(),
+        })
     }
 
     fn meta_data(&self, guest: &GuestName<'_>, all: &Sources) -> Result<Vec<u8>, GuestDataError> {
@@ -221,6 +234,17 @@ pub(super) fn check(user_data: &[u8]) -> Result<(), String> {
     match text.lines().next().map(str::trim_end) == Some(HEADER.trim_end()) {
         true => yaml::map(text).map(drop),
         false => Ok(()),
+    }
+}
+
+/// Refuses a network configuration that the layout's data source does not read.
+pub(super) fn check_network(layout: Layout, map: &Map<String, Value>) -> Result<(), String> {
+    match layout {
+        Layout::ConfigDrive if map.contains_key("version") => Err(
+            "a config drive has OpenStack's network data: \"links\", \"networks\" and \"services\""
+                .to_owned(),
+        ),
+        _ => Ok(()),
     }
 }
 

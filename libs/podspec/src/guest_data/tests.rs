@@ -225,6 +225,8 @@ fn keys_of_a_source_come_before_those_of_the_pod() {
 #[case(&[("cloud-init-image-type", "configdrive"), ("cloud-init-network-config", "version: 2")], "OpenStack")]
 #[case(&[("cloud-init-meta-data", "x")], "YAML map")]
 #[case(&[("cloud-init-network-config", "- a")], "YAML map")]
+#[case(&[("cloud-init-network-config-source", "secret/a/b/c")], "a key of")]
+#[case(&[("cloud-init-network-config-source", "net")], "secret/NAME")]
 #[case(&[("cloud-init-image-type", "floppy")], "nocloud")]
 #[case(&[("cloud-init-instance-id", "a b")], "visible")]
 #[case(&[("cloud-init-user-data-source", "pod/x")], "secret/NAME")]
@@ -413,4 +415,61 @@ fn a_mount_script_goes_into_scripts_only() {
     assert_eq!(with(script), "#!/bin/sh\nln -s a b\n\ndate\nln -s a b\n");
     let map = "#cloud-config\na: '@virtlet-mount-script@'\n";
     assert_eq!(with(map), map);
+}
+
+#[test]
+fn the_network_configuration_of_a_source_replaces_the_generated_one() {
+    let text = "# by hand\nversion: 2\nethernets: {}\n";
+    let held = source(
+        SourceKind::Secret,
+        "net",
+        &[("network-config", text), ("other", "a: [")],
+    );
+    let named = |value: &'static str| [("cloud-init-network-config-source", value)];
+    let made = |pairs: &[(&str, &str)]| {
+        let data = parse(pairs).unwrap().unwrap();
+        assert!(data.is_requested() && !data.has_addresses() && data.has_searches());
+        assert_eq!(data.sources(), held.keys().cloned().collect());
+        data.assemble(&GUEST, &held)
+    };
+    for value in ["secret/net", "secret/net/network-config"] {
+        let network = made(&named(value)).unwrap().network;
+        assert_eq!(network, NetworkData::Given(text.as_bytes().to_vec()));
+    }
+    let refused = made(&named("secret/net/other")).unwrap_err().to_string();
+    assert!(
+        refused.contains("key other of secret net: line 1, column"),
+        "{refused}"
+    );
+    let refused = made(&named("secret/net/none")).unwrap_err();
+    assert!(matches!(refused, GuestDataError::NoKey { .. }), "{refused}");
+    let drive = [
+        ("cloud-init-image-type", "configdrive"),
+        named("secret/net")[0],
+    ];
+    let refused = made(&drive).unwrap_err().to_string();
+    assert!(refused.contains("OpenStack"), "{refused}");
+}
+
+#[test]
+fn a_network_configuration_has_one_origin_and_needs_a_disk() {
+    let source = ("cloud-init-network-config-source", "secret/a");
+    for (other, words) in [
+        (
+            ("cloud-init-network-config", "version: 2"),
+            "use one of them",
+        ),
+        (("cloud-init", "off"), "need a cloud-init disk"),
+    ] {
+        let refused = parse(&[source, other]).unwrap_err();
+        assert!(refused.reason.contains(words), "{refused}");
+    }
+}
+
+#[test]
+fn a_source_may_have_the_longest_name_and_key() {
+    let (name, key) = ("n".repeat(253), "k".repeat(253));
+    let value = format!("secret/{name}/{key}");
+    let data = parse(&[("cloud-init-network-config-source", &value)]);
+    assert_eq!(data.unwrap().unwrap().sources().len(), 1);
 }

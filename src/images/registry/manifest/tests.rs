@@ -97,6 +97,8 @@ fn an_index_without_our_platform_says_what_it_has() {
     ];
     let refused = read(&index_of(&others)).unwrap_err();
     assert!(refused.contains("s390x, ppc64le"), "{refused}");
+    let long = index_of(&[for_platform("linux", &"v".repeat(2000), "01")]);
+    assert!(read(&long).unwrap_err().len() < 100);
 }
 
 #[rstest]
@@ -125,4 +127,13 @@ fn the_user_of_a_configuration_is_read() {
     assert_eq!(of(json!({})).as_deref(), Ok(""));
     assert_eq!(of(json!(null)).as_deref(), Ok(""));
     assert!(user(b"[]").is_err());
+    let longest = "u".repeat(256);
+    assert_eq!(
+        of(json!({"User": longest})).as_deref(),
+        Ok(longest.as_str())
+    );
+    for refused in [format!("{longest}u"), "root\n".to_owned()] {
+        let reason = of(json!({"User": refused})).unwrap_err();
+        assert!(reason.contains("256 bytes"), "{reason}");
+    }
 }

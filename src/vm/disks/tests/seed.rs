@@ -310,6 +310,18 @@ async fn the_guest_is_configured_with_the_network_of_its_pod() {
 }
 
 #[tokio::test]
+async fn the_network_configuration_may_come_from_a_secret() {
+    let node = Node::new().await;
+    let text = "# by hand\nversion: 2\nethernets: {}\n";
+    let data = [("cloud-init-network-config-source", "secret/net")];
+    let content = Content([("network-config".to_owned(), text.into())].into());
+    let (id, wanted) = tokio::join!(create(&node, "web", &data), answer(&node, Ok(content)));
+    assert_eq!(wanted.to_string(), "secret default/net");
+    let image = node.containers.paths().seed(&id.unwrap());
+    assert!(holds(&image, text) && !holds(&image, "0a:58:0a:01:00:05"));
+}
+
+#[tokio::test]
 async fn a_config_drive_has_its_label_and_its_shape() {
     let node = Node::new().await;
     let data = [

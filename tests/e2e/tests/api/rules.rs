@@ -305,6 +305,22 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
             json!({ "bootstrap": { "cloudInit": { "userData": { "name": "s", "key": "../k" } } } }),
         ))
         .refused(matches),
+        create(on(json!({ "bootstrap": { "cloudInit": {
+            "userData": { "name": "s" }, "inlineUserData": "#!/bin/sh",
+        } } })))
+        .refused("set userData or inlineUserData, not both"),
+        create(on(json!({ "bootstrap": { "cloudInit": {
+            "networkData": { "name": "s" }, "inlineNetworkData": "version: 2",
+        } } })))
+        .refused("set networkData or inlineNetworkData, not both"),
+        create(on(
+            json!({ "bootstrap": { "cloudInit": { "inlineUserData": "hostname: a" } } }),
+        ))
+        .refused(matches),
+        create(on(
+            json!({ "bootstrap": { "cloudInit": { "inlineUserData": "#".repeat(16385) } } }),
+        ))
+        .refused("16384"),
         create(on(
             json!({ "bootstrap": { "cloudInit": { "sshKeys": ["k", "k"] } } }),
         ))

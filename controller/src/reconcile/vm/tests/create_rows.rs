@@ -330,3 +330,32 @@ async fn a_secret_that_is_missing_is_looked_at_again_by_time() {
         "True/Resolved"
     );
 }
+
+#[tokio::test]
+async fn inline_data_that_the_node_would_refuse_stop_the_machine_here() {
+    for (data, message) in [
+        (
+            json!({ "inlineUserData": "#cloud-config\nchpasswd: [hush" }),
+            "inlineUserData: line 2, column",
+        ),
+        (
+            json!({ "inlineNetworkData": "- hush" }),
+            "inlineNetworkData: a YAML map is needed",
+        ),
+        (
+            json!({ "inlineUserData": "#!", "userData": { "name": "hush" } }),
+            "userData and its inline form are both set",
+        ),
+    ] {
+        let mut bench = Bench::new();
+        bench.machine(json!({ "spec": { "bootstrap": { "cloudInit": data } } }));
+        bench.settle().await.ok();
+        let kind = "VirtualMachineBootstrapReady";
+        assert_eq!(bench.condition_text(kind), "False/Invalid");
+        let conditions = serde_json::to_value(&bench.vm().status.unwrap().conditions).unwrap();
+        let all = conditions.as_array().unwrap().iter();
+        let found: Vec<_> = all.filter(|c| c["type"] == kind).collect();
+        let text = found[0]["message"].as_str().unwrap();
+        assert!(text.contains(message) && !text.contains("hush"), "{text}");
+    }
+}

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{Plan, container};
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites;
-use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, thousandths};
+use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, NETWORK_KEY, thousandths};
 
 /// Routes the pod and its image to our runtime.
 const TARGET_RUNTIME: &str = "kubernetes.io/target-runtime";
@@ -110,6 +110,7 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let Some(cloud_init) = cloud_init.and_then(|b| b.cloud_init.as_ref()) else {
         return all;
     };
+    all.extend(prerequisites::inline(cloud_init));
     let mut set = |key: &str, value: String| all.insert(format!("{}{key}", names::PREFIX), value);
     let id = cloud_init.instance_id.as_deref().unwrap_or(plan.bios_uuid);
     set("cloud-init-instance-id", id.to_owned());
@@ -120,6 +121,11 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
         );
         let key = source.key.as_deref().unwrap_or(DEFAULT_KEY);
         set("cloud-init-user-data-source-key", key.to_owned());
+    }
+    if let Some(source) = &cloud_init.network_data {
+        let key = source.key.as_deref().unwrap_or(NETWORK_KEY);
+        let source = format!("secret/{}/{key}", source.name);
+        set("cloud-init-network-config-source", source);
     }
     if !cloud_init.ssh_keys.is_empty() {
         set("ssh-keys", cloud_init.ssh_keys.join("\n"));

@@ -39,7 +39,7 @@ pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
         volume_mounts: some(
             mounts
                 .map(mount)
-                .chain(guest_data::mount(plan).filter(|_| is_instance))
+                .chain(guest_data::mounts(plan).into_iter().filter(|_| is_instance))
                 .collect(),
         ),
         readiness_probe: plan_probe(plan).filter(|_| is_instance),
@@ -58,7 +58,9 @@ pub(super) fn volumes(plan: &Plan<'_>, is_instance: bool) -> Option<Vec<Volume>>
         ..Volume::default()
     };
     let claims = disks(plan).into_iter();
-    let guest_data = guest_data::volume(plan).filter(|_| is_instance);
+    let guest_data = guest_data::volumes(plan)
+        .into_iter()
+        .filter(|_| is_instance);
     some(claims.map(|disk| volume(&disk)).chain(guest_data).collect())
 }
 

@@ -1,7 +1,8 @@
-//! The volume by which a node gets the guest data of a machine.
+//! The volumes by which a node gets the guest data of a machine.
 //!
-//! Invariant: kubelet, which may read what pods of its node mount, brings a Secret to the node:
-//! no program of ours there reads Secrets by itself. Only the key that is used is in the volume.
+//! Invariant: kubelet, which may read what pods of its node mount, brings Secrets to the node:
+//! no program of ours there reads Secrets by itself. Only the keys that are used are in the volumes,
+//! and each Secret has one volume.
 //! Failure: a Secret or key that was removed since it was checked keeps the pod from starting;
 //! kubelet reports it in the pod's events and tries again.
 
@@ -9,52 +10,85 @@ use k8s_openapi::api::core::v1::{KeyToPath, SecretVolumeSource, Volume, VolumeMo
 use podspec::{Source, SourceKind};
 
 use super::Plan;
-use crate::reconcile::vm::prerequisites::DEFAULT_KEY;
+use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, NETWORK_KEY};
 
-/// Name of the volume, unless a disk of the machine has it.
-const NAME: &str = "vmlet-user-data";
-/// Nothing but the daemon reads it, as root.
+/// Names of the volumes, unless a disk of the machine has one of them.
+const USER_DATA: &str = "vmlet-user-data";
+const NETWORK_DATA: &str = "vmlet-network-data";
+/// Nothing but the daemon reads them, as root.
 const MODE: i32 = 0o400;
 
-/// The Secret with the user data, as a volume; none for a guest that continues from saved memory,
-/// since that has its data already.
-pub(super) fn volume(plan: &Plan<'_>) -> Option<Volume> {
-    let bootstrap = plan.vm.spec.bootstrap.as_ref().filter(|_| !plan.restore)?;
-    let source = bootstrap.cloud_init.as_ref()?.user_data.as_ref()?;
-    let key = source.key.as_deref().unwrap_or(DEFAULT_KEY);
-    Some(Volume {
-        name: name(plan),
+/// A Secret, and the keys of it that are used.
+struct Wanted {
+    volume: String,
+    secret: String,
+    keys: Vec<String>,
+}
+
+/// The Secrets with guest data, as volumes; none for a guest that continues from saved memory, since
+/// that has its data already.
+pub(super) fn volumes(plan: &Plan<'_>) -> Vec<Volume> {
+    let item = |key: &String| KeyToPath {
+        key: key.clone(),
+        path: key.clone(),
+        ..KeyToPath::default()
+    };
+    let volume = |wanted: Wanted| Volume {
+        name: wanted.volume,
         secret: Some(SecretVolumeSource {
-            secret_name: Some(source.name.clone()),
+            secret_name: Some(wanted.secret),
             default_mode: Some(MODE),
-            items: Some(vec![KeyToPath {
-                key: key.to_owned(),
-                path: key.to_owned(),
-                ..KeyToPath::default()
-            }]),
+            items: Some(wanted.keys.iter().map(item).collect()),
             optional: Some(false),
             ..SecretVolumeSource::default()
         }),
         ..Volume::default()
-    })
+    };
+    wanted(plan).into_iter().map(volume).collect()
 }
 
-/// Where the daemon expects that volume.
-pub(super) fn mount(plan: &Plan<'_>) -> Option<VolumeMount> {
-    let volume = volume(plan)?;
-    let secret = volume.secret?.secret_name?;
-    let source = Source::new(SourceKind::Secret, &secret).ok()?;
-    Some(VolumeMount {
-        name: volume.name,
-        mount_path: source.mount_path(),
-        read_only: Some(true),
-        ..VolumeMount::default()
-    })
+/// Where the daemon expects those volumes.
+pub(super) fn mounts(plan: &Plan<'_>) -> Vec<VolumeMount> {
+    let mount = |wanted: Wanted| {
+        let source = Source::new(SourceKind::Secret, &wanted.secret).ok()?;
+        Some(VolumeMount {
+            name: wanted.volume,
+            mount_path: source.mount_path(),
+            read_only: Some(true),
+            ..VolumeMount::default()
+        })
+    };
+    wanted(plan).into_iter().filter_map(mount).collect()
+}
+
+fn wanted(plan: &Plan<'_>) -> Vec<Wanted> {
+    let bootstrap = plan.vm.spec.bootstrap.as_ref().filter(|_| !plan.restore);
+    let Some(cloud_init) = bootstrap.and_then(|b| b.cloud_init.as_ref()) else {
+        return Vec::new();
+    };
+    let mut all: Vec<Wanted> = Vec::new();
+    for (source, volume, default) in [
+        (&cloud_init.user_data, USER_DATA, DEFAULT_KEY),
+        (&cloud_init.network_data, NETWORK_DATA, NETWORK_KEY),
+    ] {
+        let Some(source) = source else { continue };
+        let key = source.key.clone().unwrap_or_else(|| default.to_owned());
+        match all.iter_mut().find(|wanted| wanted.secret == source.name) {
+            Some(same) if same.keys.contains(&key) => {}
+            Some(same) => same.keys.push(key),
+            None => all.push(Wanted {
+                volume: name(plan, volume),
+                secret: source.name.clone(),
+                keys: vec![key],
+            }),
+        }
+    }
+    all
 }
 
 /// A name that no disk has: names of volumes are unique in a pod.
-fn name(plan: &Plan<'_>) -> String {
-    let mut name = NAME.to_owned();
+fn name(plan: &Plan<'_>, base: &str) -> String {
+    let mut name = base.to_owned();
     while plan.prerequisites.disks.iter().any(|d| d.name == name) {
         name.push('0');
     }

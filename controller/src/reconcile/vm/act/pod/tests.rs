@@ -220,6 +220,72 @@ fn the_secret_with_user_data_is_a_volume_of_the_instance_alone() {
     assert_eq!(volumes(instance(&plan)), 1);
 }
 
+#[test]
+fn network_data_come_from_a_secret_of_their_own_or_the_same() {
+    let pod = |network: Value| {
+        let vm = machine(json!({
+            "runStrategy": "Always",
+            "bootstrap": { "cloudInit": { "userData": { "name": "seed" }, "networkData": network } },
+        }));
+        serde_json::to_value(instance(&plan(&vm, &prerequisites()))).unwrap()
+    };
+    let source = "/metadata/annotations/vmlet.dev~1cloud-init-network-config-source";
+    let items = |keys: &[&str]| {
+        json!(
+            keys.iter()
+                .map(|k| json!({ "key": k, "path": k }))
+                .collect::<Vec<_>>()
+        )
+    };
+    let own = pod(json!({ "name": "net" }));
+    assert_eq!(
+        own.pointer(source),
+        Some(&json!("secret/net/network-config"))
+    );
+    let volumes = &own["spec"]["volumes"];
+    assert_eq!(volumes[1]["name"], "vmlet-network-data");
+    assert_eq!(volumes[1]["secret"]["secretName"], "net");
+    assert_eq!(volumes[1]["secret"]["items"], items(&["network-config"]));
+    let mounts = &own["spec"]["containers"][0]["volumeMounts"];
+    assert_eq!(mounts[1]["mountPath"], "/run/vmlet/sources/secret/net");
+
+    let same = pod(json!({ "name": "seed", "key": "net" }));
+    assert_eq!(same.pointer(source), Some(&json!("secret/seed/net")));
+    let volumes = same["spec"]["volumes"].as_array().unwrap();
+    assert_eq!(volumes.len(), 1);
+    assert_eq!(volumes[0]["secret"]["items"], items(&["user-data", "net"]));
+}
+
+#[test]
+fn inline_data_are_annotations_that_the_node_reads() {
+    let user_data = "#cloud-config\nhostname: a\n";
+    let vm = machine(json!({
+        "runStrategy": "Always",
+        "bootstrap": { "cloudInit": {
+            "inlineUserData": user_data, "inlineNetworkData": "version: 2",
+        } },
+    }));
+    let pod = instance(&plan(&vm, &prerequisites()));
+    assert_eq!(pod.spec.unwrap().volumes, None);
+    let annotations = pod.metadata.annotations.unwrap();
+    assert_eq!(
+        annotations["vmlet.dev/cloud-init-user-data-script"],
+        user_data
+    );
+    assert_eq!(
+        annotations["vmlet.dev/cloud-init-network-config"],
+        "version: 2"
+    );
+    let data = podspec::GuestData::from_pod(&annotations).unwrap().unwrap();
+    assert!(data.sources().is_empty() && !data.has_addresses());
+    let guest = podspec::GuestName {
+        instance_id: "a",
+        host_name: "a",
+    };
+    let made = data.assemble(&guest, &[].into()).unwrap();
+    assert_eq!(made.user_data, user_data.as_bytes());
+}
+
 /// Otherwise a user who may create a machine could give its pod another user's disk, or an
 /// administrator's rights.
 #[test]

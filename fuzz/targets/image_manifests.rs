@@ -1,0 +1,7 @@
+//! `fuzzchecks::image_manifests` on inputs of the fuzzer.
+//!
+//! Invariant: none beyond those of the check.
+//! Failure: the fuzzer keeps the input in `artifacts`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzchecks::image_manifests(input));
