@@ -21,6 +21,7 @@ use super::rows;
 use super::share::{Arrived, Leadership, Turn};
 use super::translate::{Place, Source};
 use super::unpack::Shape;
+use crate::clock;
 
 mod commit;
 mod from_registry;
@@ -188,8 +189,12 @@ impl Inner {
             if !inner.is_sound(digest).await? {
                 return Ok(None);
             }
-            rows::named(&inner.db, digest, names.clone()).await?;
-            inner.catalog.change(|rows| rows.name(digest, &names));
+            let now = clock::now();
+            rows::named(&inner.db, digest, names.clone(), now).await?;
+            inner.catalog.change(|rows| {
+                rows.name(digest, &names);
+                rows.used(digest, now);
+            });
             Ok(inner.catalog.image(digest))
         })
         .await
