@@ -298,6 +298,11 @@ impl Images {
         inner.downloads.progress(&key)
     }
 
+    /// The names of the images that are being pulled, and how far each is.
+    pub fn pulls(&self) -> Vec<(String, Progress)> {
+        self.inner.downloads.all()
+    }
+
     /// What the store's own files take, downloads in progress included.
     pub async fn usage(&self) -> Result<Usage> {
         let store = self.inner.store.clone();

@@ -73,7 +73,8 @@ impl Inner {
 
     async fn pull_file(self: &Arc<Self>, desired: DesiredImage) -> Result<Image> {
         loop {
-            let followed = match self.downloads.turn(desired.source.key()).await {
+            let (key, name) = (desired.source.key(), desired.name.to_string());
+            let followed = match self.downloads.turn(key, &name).await {
                 Turn::Lead(leadership) => return self.download(desired, leadership).await,
                 Turn::Follow(outcome) => outcome,
             };

@@ -111,7 +111,7 @@ async fn images_with_users_are_never_collected() {
         let of_it = sources.find(|(_, (arrived, _))| arrived.digest == pulling.digest);
         of_it.unwrap().0.clone()
     });
-    let turn = env.images.inner.downloads.turn(source).await;
+    let turn = env.images.inner.downloads.turn(source, "").await;
     assert!(matches!(turn, Turn::Lead(_)));
     let kept = HashSet::from([pinned.digest, referred.digest, pulling.digest, recent]);
     env.images.inner.collect(NOW).await.unwrap();
