@@ -131,7 +131,7 @@ pub fn unfinished(seed: &Path) -> PathBuf {
 }
 
 /// The name under which a disk pins its image.
-fn owner(vm: VmUid) -> String {
+pub(crate) fn owner(vm: VmUid) -> String {
     format!("{OWNER}{vm}")
 }
 

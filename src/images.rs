@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use service::locks::Locks;
 use tokio_util::task::TaskTracker;
@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 mod addresses;
 mod catalog;
 mod client;
+mod collect;
 mod digest;
 mod download;
 mod error;
@@ -40,7 +41,8 @@ mod transport;
 mod unpack;
 
 pub use addresses::Private;
-pub use catalog::{Image, Pinned};
+pub use catalog::{Image, ImageUse, Pinned};
+pub use collect::{Collection, Marks, Users};
 pub use digest::{Digest, ParseDigest};
 pub use error::{Error, Result};
 pub use format::{Error as FormatError, Format, head_of};
@@ -55,6 +57,7 @@ pub use registry::Credentials;
 pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
 pub use store::Usage;
 
+use crate::clock;
 use crate::metadata::Db;
 use crate::metrics::Metrics;
 use addresses::Guard;
@@ -104,6 +107,13 @@ struct Inner {
     tasks: TaskTracker,
     /// Ends what takes long when the daemon stops.
     stopping: Arc<AtomicBool>,
+    collection: Collection,
+    /// Known once the containers are.
+    users: OnceLock<Arc<dyn Users>>,
+    /// Held by a round of the collection.
+    collecting: tokio::sync::Mutex<()>,
+    /// Whether the last round left the file system above its mark.
+    short: AtomicBool,
     metrics: Arc<Metrics>,
 }
 
@@ -116,6 +126,7 @@ impl Images {
         let max_virtual_bytes = settings.max_virtual_bytes;
         let boot_id_file = settings.boot_id_file.clone();
         let metrics = Arc::clone(&settings.metrics);
+        let collection = settings.collection;
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let guard = Guard::new(&settings.allowed_addresses, settings.private_addresses);
@@ -167,6 +178,10 @@ impl Images {
                 boot_id_file,
                 tasks: TaskTracker::new(),
                 stopping: Arc::default(),
+                collection,
+                users: OnceLock::new(),
+                collecting: tokio::sync::Mutex::default(),
+                short: AtomicBool::default(),
                 metrics,
             }),
         })
@@ -186,7 +201,13 @@ impl Images {
         image: impl Into<Locator<'_>>,
         credentials: Option<&Credentials>,
     ) -> Result<Image> {
-        let pulled = self.inner.pull(image.into(), credentials).await;
+        let image = image.into();
+        let mut pulled = self.inner.pull(image, credentials).await;
+        if let Err(Error::NoSpace { required, .. }) = pulled
+            && self.inner.make_room(required, clock::now()).await?
+        {
+            pulled = self.inner.pull(image, credentials).await;
+        }
         self.inner.metrics.pulled(pulled.is_ok());
         pulled
     }
@@ -277,6 +298,11 @@ impl Images {
         inner.downloads.progress(&key)
     }
 
+    /// The names of the images that are being pulled, and how far each is.
+    pub fn pulls(&self) -> Vec<(String, Progress)> {
+        self.inner.downloads.all()
+    }
+
     /// What the store's own files take, downloads in progress included.
     pub async fn usage(&self) -> Result<Usage> {
         let store = self.inner.store.clone();
@@ -295,6 +321,21 @@ impl Images {
             tracing::info!(removed, "partial downloads removed");
         }
         Ok(())
+    }
+
+    /// Collects images that nothing uses, as the settings request it. For a round of the daemon.
+    pub async fn collect(&self) -> Result<()> {
+        self.inner.collect(clock::now()).await
+    }
+
+    /// Gives the collection the containers, before which it must not begin.
+    pub fn set_users(&self, users: Arc<dyn Users>) {
+        let _only_the_first = self.inner.users.set(users);
+    }
+
+    /// When an image was pulled and used, and the owners of its pins.
+    pub fn use_of(&self, digest: Digest) -> Option<ImageUse> {
+        self.inner.catalog.use_of(digest)
     }
 
     /// Waits until changes whose callers disconnected are complete. For the end of the daemon.

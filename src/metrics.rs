@@ -52,6 +52,11 @@ struct Outcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct State {
     state: &'static str,
 }
@@ -109,6 +114,8 @@ pub struct Metrics {
     boot_seconds: Histogram,
     pulls: Family<Outcome, Counter>,
     pull_bytes: Counter,
+    collected: Family<Reason, Counter>,
+    collected_bytes: Counter,
     translation_files: Family<State, Gauge>,
     connected: Gauge,
     calls: Family<CallOutcome, Counter>,
@@ -134,6 +141,8 @@ impl Default for Metrics {
             boot_seconds: histogram(),
             pulls: Family::default(),
             pull_bytes: Counter::default(),
+            collected: Family::default(),
+            collected_bytes: Counter::default(),
             translation_files: Family::default(),
             connected: Gauge::default(),
             calls: Family::default(),
@@ -166,6 +175,10 @@ impl Metrics {
         registry.register("pulls", help, self.pulls.clone());
         let help = "Bytes of images that were pulled";
         registry.register("pull_bytes", help, self.pull_bytes.clone());
+        let help = "Images that the collection removed, by reason";
+        registry.register("images_collected", help, self.collected.clone());
+        let help = "Bytes of images that the collection removed";
+        registry.register("image_collected_bytes", help, self.collected_bytes.clone());
         let help = "Files of image translations, by whether they are in use";
         let files = self.translation_files.clone();
         registry.register("image_translation_files", help, files);
@@ -208,6 +221,12 @@ impl Metrics {
     /// An image came into the store.
     pub(crate) fn received(&self, bytes: u64) {
         self.pull_bytes.inc_by(bytes);
+    }
+
+    /// The collection removed an image: `unused` or `space`.
+    pub(crate) fn collected(&self, reason: &'static str, bytes: u64) {
+        self.collected.get_or_create(&Reason { reason }).inc();
+        self.collected_bytes.inc_by(bytes);
     }
 
     /// The files of image translations were read.

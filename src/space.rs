@@ -69,6 +69,21 @@ pub(crate) enum Full {
     Measure(#[from] io::Error),
 }
 
+impl Full {
+    /// Bytes that must be free for the claim; 0: unknown.
+    pub(crate) const fn required(&self) -> u64 {
+        match self {
+            Self::NoSpace {
+                needed,
+                reserve,
+                claimed,
+                ..
+            } => needed.saturating_add(*reserve).saturating_add(*claimed),
+            Self::Measure(_) => 0,
+        }
+    }
+}
+
 /// A file system at one moment.
 struct Measured {
     free: u64,

@@ -9,8 +9,8 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    completion, console, create, delete, doctor, events, image, list, logs, machine_logs, power,
-    ps, rm, run, ssh, status, stop,
+    completion, console, create, delete, doctor, events, image, list, logs, machine_logs,
+    node_images, node_pull, power, ps, rm, run, ssh, status, stop,
 };
 use crate::context::Endpoint;
 
@@ -49,7 +49,9 @@ pub(crate) struct NodeArgs {
 }
 
 /// Verbs of this node, which are not named twice for `node`.
-pub(crate) const OF_THE_NODE: [&str; 6] = ["node", "run", "ps", "console", "rm", "doctor"];
+pub(crate) const OF_THE_NODE: [&str; 8] = [
+    "node", "run", "ps", "console", "rm", "images", "pull", "doctor",
+];
 
 /// The command line's description.
 pub(crate) fn command() -> clap::Command {
@@ -153,6 +155,10 @@ pub(crate) enum Command {
     Console(console::ConsoleArgs),
     /// Remove a stopped pod of this node; short for `node rm`.
     Rm(rm::RmArgs),
+    /// List the images in the store of this node; short for `node images`.
+    Images(node_images::NodeImagesArgs),
+    /// Pull an image into the store of this node; short for `node pull`.
+    Pull(node_pull::NodePullArgs),
     /// Check this node and show how to correct problems; short for `node doctor`.
     Doctor(doctor::DoctorArgs),
 }
@@ -172,6 +178,13 @@ pub(crate) enum NodeCommand {
     Stop(stop::StopArgs),
     /// Remove a stopped pod and its disk and log.
     Rm(rm::RmArgs),
+    /// List the images in the store, their users, and pulls in progress.
+    Images(node_images::NodeImagesArgs),
+    /// Pull an image into the store, and show the progress until it is there.
+    ///
+    /// An interrupt ends the pull; the next one continues it. Registries that need credentials
+    /// refuse it: pods get them from their image pull secrets.
+    Pull(node_pull::NodePullArgs),
     /// Check this node and show how to correct problems.
     Doctor(doctor::DoctorArgs),
 }

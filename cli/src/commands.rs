@@ -14,7 +14,10 @@ pub(crate) mod image;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod machine_logs;
+pub(crate) mod node_images;
+pub(crate) mod node_pull;
 pub(crate) mod power;
+mod progress;
 pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
@@ -57,6 +60,8 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,
         Command::Ps(args) => node(endpoint, NodeCommand::Ps(args)).await,
         Command::Console(args) => node(endpoint, NodeCommand::Console(args)).await,
+        Command::Images(args) => node(endpoint, NodeCommand::Images(args)).await,
+        Command::Pull(args) => node(endpoint, NodeCommand::Pull(args)).await,
         Command::Rm(args) => node(endpoint, NodeCommand::Rm(args)).await,
         Command::Doctor(args) => node(endpoint, NodeCommand::Doctor(args)).await,
     }
@@ -70,6 +75,8 @@ async fn node(endpoint: &Endpoint, command: NodeCommand) -> anyhow::Result<ExitC
         NodeCommand::Console(args) => console::run(endpoint, &args).await,
         NodeCommand::Stop(args) => stop::run(endpoint, &args).await,
         NodeCommand::Rm(args) => rm::run(endpoint, &args).await,
+        NodeCommand::Images(args) => node_images::run(endpoint, &args).await,
+        NodeCommand::Pull(args) => node_pull::run(endpoint, &args).await,
         NodeCommand::Doctor(args) => doctor::run(endpoint, &args).await,
     }
 }

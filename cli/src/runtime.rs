@@ -12,12 +12,12 @@ use cri_proto::v1::image_service_client::ImageServiceClient;
 use cri_proto::v1::runtime_service_client::RuntimeServiceClient;
 use cri_proto::v1::{
     Container, ContainerFilter, ContainerStatusRequest, ContainerStatusResponse,
-    CreateContainerRequest, FilesystemUsage, ImageFsInfoRequest, ImageSpec, ImageStatusRequest,
-    ImageStatusResponse, ListContainersRequest, ListPodSandboxRequest, PodSandbox,
-    PodSandboxConfig, PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest,
-    PullImageRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
-    StatusRequest, StatusResponse, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
-    VersionResponse,
+    CreateContainerRequest, FilesystemUsage, Image, ImageFsInfoRequest, ImageSpec,
+    ImageStatusRequest, ImageStatusResponse, ListContainersRequest, ListImagesRequest,
+    ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatus,
+    PodSandboxStatusRequest, PullImageRequest, RemovePodSandboxRequest, RunPodSandboxRequest,
+    StartContainerRequest, StatusRequest, StatusResponse, StopContainerRequest,
+    StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -261,6 +261,18 @@ impl Runtime {
             Box::pin(self.runtime.clone().container_status(request)),
         )
         .await
+    }
+
+    /// The images of the store.
+    pub(crate) async fn images(&self) -> Result<Vec<Image>> {
+        let request = ListImagesRequest::default();
+        let answer = within(
+            "ListImages",
+            QUERY,
+            Box::pin(self.images.clone().list_images(request)),
+        )
+        .await?;
+        Ok(answer.images)
     }
 
     /// Without an image in the answer, the image is absent.

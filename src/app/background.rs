@@ -40,7 +40,12 @@ impl App {
                 let error = crate::one_line(e);
                 tracing::warn!(error, "partial downloads not removed");
             }
-            aged.is_ok()
+            let collected = images.collect().await;
+            if let Err(e) = &collected {
+                let error = crate::one_line(e);
+                tracing::warn!(error, "unused images not collected");
+            }
+            aged.is_ok() && collected.is_ok()
         };
         tokio::spawn(repeat(connected.subscribe(), round));
         let containers = Arc::clone(&self.containers);

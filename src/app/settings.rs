@@ -39,6 +39,7 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
         space,
         min_rate: given.min_rate.bytes(),
         stall_timeout: given.stall_timeout.get(),
+        collection: collection(given),
         allowed_addresses: given
             .allowed_addresses
             .iter()
@@ -52,6 +53,15 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
         readers: Some(readers),
         boot_id_file: config.boot_id_file.to_path_buf(),
         ..images::Settings::new(config.state_dir.join("images"))
+    }
+}
+
+fn collection(given: &config::Images) -> images::Collection {
+    let (high, low) = (given.high_water_percent, given.low_water_percent);
+    let age = given.max_unused_age;
+    images::Collection {
+        marks: (high > 0).then_some(images::Marks { high, low }),
+        max_unused: (!age.is_zero()).then_some(age.get()),
     }
 }
 

@@ -19,8 +19,12 @@ const END_OF_UIDS: u32 = 0x7fff_ffff;
 const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
     Timespan::from_secs(1)..=Timespan::from_secs(86_400);
 
+/// Between a pull and the creation of a container an image has no user.
+const SHORTEST_AGE: Timespan = Timespan::from_secs(300);
+
 pub(super) fn check(config: &Config) -> Result<(), String> {
     timeouts(config)?;
+    collection(config)?;
     uids(config)?;
     shares(config)?;
     streaming(config)?;
@@ -64,6 +68,29 @@ fn timeouts(config: &Config) -> Result<(), String> {
             TIMEOUTS.end()
         )),
     }
+}
+
+fn collection(config: &Config) -> Result<(), String> {
+    let images = &config.images;
+    let (high, low) = (images.high_water_percent, images.low_water_percent);
+    if high > 100 {
+        return Err(format!(
+            "images.high_water_percent is {high}, must be from 0 to 100"
+        ));
+    }
+    if high > 0 && low >= high {
+        return Err(format!(
+            "images.low_water_percent is {low}, must be below images.high_water_percent, which is \
+             {high}"
+        ));
+    }
+    let age = images.max_unused_age;
+    if !age.is_zero() && age < SHORTEST_AGE {
+        return Err(format!(
+            "images.max_unused_age is {age}, must be 0s or at least {SHORTEST_AGE}"
+        ));
+    }
+    Ok(())
 }
 
 fn shares(config: &Config) -> Result<(), String> {

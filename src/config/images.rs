@@ -39,6 +39,15 @@ pub struct Images {
     /// Bytes of the file systems of images and disks that all downloads and copies in progress
     /// together leave free.
     pub reserve: Size,
+    /// Percentage of the file system of the images that is in use from which on the daemon removes
+    /// images without users, the least recently used first; 0 turns it off. From 1 to 100. A pull
+    /// that does not fit removes images, too, unless this is 0.
+    pub high_water_percent: u8,
+    /// Percentage of the file system of the images at which that removal stops. Below
+    /// `high_water_percent`, if that is not 0.
+    pub low_water_percent: u8,
+    /// Time after which an image without users is removed, at least 5m; 0s turns it off.
+    pub max_unused_age: Timespan,
     /// Minimum number of bytes per second from a server, on average over `stall_timeout`; a slower
     /// download fails.
     pub min_rate: Size,
@@ -87,6 +96,9 @@ impl Default for Images {
             max_virtual_size: Size::usual(2 << 40),
             max_partial: Size::usual(128 << 30),
             reserve: Size::usual(1 << 30),
+            high_water_percent: 90,
+            low_water_percent: 85,
+            max_unused_age: Timespan::from_secs(0),
             min_rate: Size::usual(16 << 10),
             stall_timeout: Timespan::from_secs(60),
             ca_file: OptionalPath::none(),

@@ -227,6 +227,20 @@ fn variables_of_other_programs_are_ignored_and_unknown_variables_are_refused() {
 }
 
 #[rstest]
+#[case("high_water_percent = 101", "images.high_water_percent is 101")]
+#[case("low_water_percent = 90", "images.low_water_percent is 90")]
+#[case("high_water_percent = 85", "images.low_water_percent is 85")]
+#[case("max_unused_age = \"299s\"", "images.max_unused_age is 4m59s")]
+fn the_collection_of_images_has_marks_in_order(#[case] line: &str, #[case] words: &str) {
+    let error = load_layers(&format!("[images]\n{line}\n"), &[], &[]).unwrap_err();
+    let text = telemetry::one_line(&error);
+    assert!(text.contains(words), "{text}");
+    for line in ["high_water_percent = 0", "max_unused_age = \"5m\""] {
+        load_layers(&format!("[images]\n{line}\n"), &[], &[]).unwrap();
+    }
+}
+
+#[rstest]
 #[case("uid = 0", "shares.uid is 0")]
 #[case("gid = 0", "shares.gid is 0")]
 #[case("uid = 4294967295", "shares.uid is 4294967295")]

@@ -3,6 +3,8 @@
 //! Invariant: one short method per RPC: decode, call, encode.
 //! Failure: statuses from [`super::status`]; an image that is not here is an empty answer.
 
+use std::collections::{BTreeSet, HashSet};
+
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageService;
 use tonic::codegen::BoxStream;
@@ -11,8 +13,8 @@ use tracing::Span;
 
 use super::{convert, info, status, streams};
 use crate::app::App;
-use crate::clock;
-use crate::images::{self, Locator, Reference};
+use crate::images::{self, Image, ImageUse, Locator, Reference};
+use crate::{clock, disk};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -25,6 +27,28 @@ pub(super) struct Images {
 impl Images {
     pub(super) const fn new(app: App) -> Self {
         Self { app }
+    }
+
+    /// The pods with a container of the image, or a root disk based on it, and the disks that
+    /// need it.
+    fn users(&self, image: &Image, used: Option<&ImageUse>) -> Vec<String> {
+        let owners = used.map_or(&[][..], |used| &used.owners);
+        let digest = image.digest.to_string();
+        let containers = self.app.containers.list();
+        let of_image = containers.iter().filter(|c| c.spec.image_digest == digest);
+        let containing: HashSet<_> = of_image.map(|c| c.sandbox.to_string()).collect();
+        let mut pods = self.app.sandboxes.list();
+        pods.retain(|pod| {
+            let id = pod.id.to_string();
+            containing.contains(&id) || owners.contains(&id)
+        });
+        let mut disks = self.app.disks.all();
+        disks.retain(|disk| owners.contains(&disk::owner(disk.vm)));
+        let pods = pods.iter().map(|pod| &pod.config.metadata);
+        users(
+            pods.map(|pod| (pod.namespace.as_str(), pod.name.as_str())),
+            disks.iter().map(|disk| disk.name.as_str()),
+        )
     }
 
     /// Refuses an image for another container of a pod whose machine runs, such as `kubectl debug`
@@ -46,6 +70,18 @@ impl Images {
             running.id
         )))
     }
+}
+
+/// What has an image, in words and sorted: `pod NAMESPACE/NAME`, `disk NAMESPACE/NAME`.
+fn users<'a>(
+    pods: impl Iterator<Item = (&'a str, &'a str)>,
+    disks: impl Iterator<Item = &'a str>,
+) -> Vec<String> {
+    let pods = pods.map(|(namespace, name)| format!("pod {namespace}/{name}"));
+    let users: BTreeSet<_> = pods
+        .chain(disks.map(|name| format!("disk {name}")))
+        .collect();
+    users.into_iter().collect()
 }
 
 /// The text that names the image of a request.
@@ -87,7 +123,10 @@ impl ImageService for Images {
         };
         let info = match &image {
             _ if !request.verbose => info::Info::new(),
-            Some(image) => info::image(image),
+            Some(image) => {
+                let used = self.app.images.use_of(image.digest);
+                info::image(image, used.as_ref(), &self.users(image, used.as_ref()))
+            }
             None => self
                 .app
                 .images
@@ -158,5 +197,17 @@ impl ImageService for Images {
         let images = list.await?.into_inner().images;
         let message = |images| v1::StreamImagesResponse { images };
         Ok(Response::new(streams::batches(images, message)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_user_of_an_image_is_named_once() {
+        let pods = [("b", "web"), ("a", "db"), ("b", "web")];
+        let named = users(pods.into_iter(), ["a/db"].into_iter());
+        assert_eq!(named, ["disk a/db", "pod a/db", "pod b/web"]);
     }
 }

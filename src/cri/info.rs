@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::guest;
 use crate::health::Report;
-use crate::images::{Image, Progress};
+use crate::images::{Image, ImageUse, Progress};
 use crate::sandbox::Sandbox;
 use crate::vm::{Container, Facts};
 
@@ -36,7 +36,14 @@ pub(super) fn paths(config: &Config) -> Value {
 }
 
 /// Of the runtime's status.
-pub(super) fn runtime(report: &Report, config: &Value) -> Info {
+pub(super) fn runtime(report: &Report, config: &Value, pulls: &[(String, Progress)]) -> Info {
+    let pulls: Vec<_> = pulls
+        .iter()
+        .map(|(name, pull)| {
+            let (received, total) = (pull.received, pull.total);
+            json!({ "image": name, "receivedBytes": received, "totalBytes": total })
+        })
+        .collect();
     let accelerator = report.accelerator.as_ref();
     let (libvirt, qemu) = match &report.hypervisor {
         Ok(versions) => (json!({ "version": versions.libvirt }), json!(versions.qemu)),
@@ -56,6 +63,7 @@ pub(super) fn runtime(report: &Report, config: &Value) -> Info {
         "network": network,
         "tapmanager": tapmanager,
         "config": config,
+        "pulls": pulls,
     });
     entry("info", &value)
 }
@@ -149,12 +157,15 @@ fn agent(report: &guest::Report) -> Value {
 }
 
 /// Of the status of an image that is here.
-pub(super) fn image(image: &Image) -> Info {
+pub(super) fn image(image: &Image, used: Option<&ImageUse>, users: &[String]) -> Info {
     let value = json!({
         "digest": image.digest.to_string(),
         "format": image.format.as_str(),
         "virtualSize": image.virtual_size,
         "path": image.path,
+        "pulledAt": used.map_or(0, |used| used.pulled_at),
+        "usedAt": used.map_or(0, |used| used.used_at),
+        "users": users,
     });
     entry("info", &value)
 }

@@ -47,6 +47,17 @@ pub struct Pinned {
     pub path: PathBuf,
 }
 
+/// When an image was used, and what needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageUse {
+    /// When its file came, in nanoseconds since the epoch.
+    pub pulled_at: i64,
+    /// When it was last pulled, or a disk based on it came or went.
+    pub used_at: i64,
+    /// The owners of its pins, sorted.
+    pub owners: Vec<String>,
+}
+
 /// What is known of an image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Facts {
@@ -63,6 +74,10 @@ pub(super) struct Entry {
     pub(super) names: BTreeSet<String>,
     /// The user in the image's configuration.
     pub(super) user: String,
+    /// When its file came, in nanoseconds since the epoch.
+    pub(super) pulled_at: i64,
+    /// When it was last pulled, or a pin began or ended.
+    pub(super) used_at: i64,
 }
 
 impl Entry {
@@ -73,6 +88,8 @@ impl Entry {
             removed: false,
             names: BTreeSet::new(),
             user: String::new(),
+            pulled_at: 0,
+            used_at: 0,
         }
     }
 }
@@ -107,6 +124,13 @@ impl Rows {
         }
     }
 
+    /// Records a use of an image.
+    pub(super) fn used(&mut self, digest: Digest, now: i64) {
+        if let Some(entry) = self.entries.get_mut(&digest) {
+            entry.used_at = now;
+        }
+    }
+
     /// Removes a pin; returns whether nothing needs the image any more, which is removed then.
     pub(super) fn unpin(&mut self, owner: &str, digest: Digest) -> bool {
         self.pins.remove(owner);
@@ -133,6 +157,8 @@ impl Rows {
     pub(super) fn remove(&mut self, digest: Digest) {
         let kept = self.entries.get(&digest).map(|entry| Entry {
             removed: true,
+            pulled_at: entry.pulled_at,
+            used_at: entry.used_at,
             ..Entry::new(entry.facts)
         });
         self.forget(digest);
@@ -221,6 +247,20 @@ impl Catalog {
                 virtual_size: facts.virtual_size,
                 format: facts.format,
                 path: self.path(digest),
+            })
+        })
+    }
+
+    pub(super) fn use_of(&self, digest: Digest) -> Option<ImageUse> {
+        self.read(|rows| {
+            let entry = rows.entries.get(&digest)?;
+            let pins = rows.pins.iter().filter(|(_, pinned)| **pinned == digest);
+            let mut owners: Vec<_> = pins.map(|(owner, _)| owner.clone()).collect();
+            owners.sort_unstable();
+            Some(ImageUse {
+                pulled_at: entry.pulled_at,
+                used_at: entry.used_at,
+                owners,
             })
         })
     }

@@ -216,6 +216,8 @@ pub enum Error {
     NoSpace {
         /// The store's directory.
         dir: PathBuf,
+        /// Bytes that must be free for the file; 0: unknown.
+        required: u64,
     },
     /// The file system failed.
     #[error("{action} {}", path.display())]

@@ -11,6 +11,7 @@ use super::catalog::Image;
 use super::digest::Digest;
 use super::error::{Error, Result};
 use super::rows;
+use crate::clock;
 
 impl Inner {
     pub(super) async fn remove(self: &Arc<Self>, reference: &str) -> Result<()> {
@@ -22,24 +23,35 @@ impl Inner {
             if self.catalog.resolve(reference) != Some(digest) {
                 continue;
             }
-            let inner = Arc::clone(self);
-            let removal = async move {
-                rows::removed(&inner.db, digest).await?;
-                faultpoint::point("images.remove.unrecorded");
-                let pinned = inner.catalog.change(|rows| {
-                    rows.remove(digest);
-                    rows.is_pinned(digest)
-                });
-                if !pinned {
-                    inner.unlink(digest).await?;
-                    faultpoint::point("images.remove.unlinked");
-                }
-                drop(held);
-                tracing::info!(%digest, pinned, "image removed");
-                Ok(())
-            };
-            return self.detached(removal).await;
+            let pinned = self.take_out(digest, held).await?;
+            tracing::info!(%digest, pinned, "image removed");
+            return Ok(());
         }
+    }
+
+    /// Takes an image from the lists, and its file from the disk unless it is pinned; returns
+    /// whether it is. `held` is the digest's lock.
+    pub(super) async fn take_out(
+        self: &Arc<Self>,
+        digest: Digest,
+        held: impl Send + 'static,
+    ) -> Result<bool> {
+        let inner = Arc::clone(self);
+        let removal = async move {
+            rows::removed(&inner.db, digest).await?;
+            faultpoint::point("images.remove.unrecorded");
+            let pinned = inner.catalog.change(|rows| {
+                rows.remove(digest);
+                rows.is_pinned(digest)
+            });
+            if !pinned {
+                inner.unlink(digest).await?;
+                faultpoint::point("images.remove.unlinked");
+            }
+            drop(held);
+            Ok(pinned)
+        };
+        self.detached(removal).await
     }
 
     pub(super) async fn pin(self: &Arc<Self>, owner: &str, reference: &str) -> Result<Image> {
@@ -62,9 +74,13 @@ impl Inner {
             let (inner, owner) = (Arc::clone(self), owner.to_owned());
             let pinning = async move {
                 if inner.is_sound(digest).await? {
-                    let digest = rows::pinned(&inner.db, owner.clone(), digest).await?;
+                    let now = clock::now();
+                    let pinned = rows::pinned(&inner.db, owner.clone(), digest, now).await?;
                     faultpoint::point("images.pin.recorded");
-                    inner.catalog.change(|rows| rows.pins.insert(owner, digest));
+                    inner.catalog.change(|rows| {
+                        rows.used(digest, now);
+                        rows.pins.insert(owner, pinned)
+                    });
                 }
                 drop(held);
                 Ok(())
@@ -81,9 +97,14 @@ impl Inner {
         let (inner, owner) = (Arc::clone(self), owner.to_owned());
         let unpinning = async move {
             if inner.pin_of(&owner) == Some(digest) {
-                rows::unpinned(&inner.db, owner.clone(), digest).await?;
+                let now = clock::now();
+                rows::unpinned(&inner.db, owner.clone(), digest, now).await?;
                 faultpoint::point("images.unpin.unrecorded");
-                if inner.catalog.change(|rows| rows.unpin(&owner, digest)) {
+                let unneeded = inner.catalog.change(|rows| {
+                    rows.used(digest, now);
+                    rows.unpin(&owner, digest)
+                });
+                if unneeded {
                     inner.unlink(digest).await?;
                     faultpoint::point("images.unpin.unlinked");
                 }

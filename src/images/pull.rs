@@ -21,6 +21,7 @@ use super::rows;
 use super::share::{Arrived, Leadership, Turn};
 use super::translate::{Place, Source};
 use super::unpack::Shape;
+use crate::clock;
 
 mod commit;
 mod from_registry;
@@ -72,7 +73,8 @@ impl Inner {
 
     async fn pull_file(self: &Arc<Self>, desired: DesiredImage) -> Result<Image> {
         loop {
-            let followed = match self.downloads.turn(desired.source.key()).await {
+            let (key, name) = (desired.source.key(), desired.name.to_string());
+            let followed = match self.downloads.turn(key, &name).await {
                 Turn::Lead(leadership) => return self.download(desired, leadership).await,
                 Turn::Follow(outcome) => outcome,
             };
@@ -188,8 +190,12 @@ impl Inner {
             if !inner.is_sound(digest).await? {
                 return Ok(None);
             }
-            rows::named(&inner.db, digest, names.clone()).await?;
-            inner.catalog.change(|rows| rows.name(digest, &names));
+            let now = clock::now();
+            rows::named(&inner.db, digest, names.clone(), now).await?;
+            inner.catalog.change(|rows| {
+                rows.name(digest, &names);
+                rows.used(digest, now);
+            });
             Ok(inner.catalog.image(digest))
         })
         .await

@@ -3,8 +3,6 @@
 //! Invariant: each function is one transaction, repeatable safely.
 //! Failure: the database's error; nothing changed.
 
-use std::time::SystemTime;
-
 use rusqlite::{Row, Transaction, params};
 
 use super::catalog::{Entry, Facts, Rows};
@@ -30,7 +28,7 @@ pub(super) async fn load(db: &Db) -> Result<Rows> {
 
 fn images(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
     let mut select =
-        t.prepare("SELECT digest, size, virtual_size, format, removed, config_user FROM images")?;
+        t.prepare("SELECT digest, size, virtual_size, format, removed, config_user, pulled_at, used_at FROM images")?;
     let mut found = select.query([])?;
     while let Some(row) = found.next()? {
         let facts = facts(row.get(1)?, row.get(2)?, &row.get::<_, String>(3)?);
@@ -39,6 +37,8 @@ fn images(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
             let entry = Entry {
                 removed,
                 user: row.get(5)?,
+                pulled_at: row.get(6)?,
+                used_at: row.get(7)?,
                 ..Entry::new(facts)
             };
             rows.entries.insert(digest, entry);
@@ -114,6 +114,8 @@ pub(super) struct Arrival {
     pub(super) validators: Validators,
     pub(super) user: String,
     pub(super) names: Vec<String>,
+    /// Nanoseconds since the epoch.
+    pub(super) at: i64,
 }
 
 /// Records an image that came from a source, or that a removed one is back.
@@ -123,20 +125,20 @@ pub(super) async fn arrived(db: &Db, arrival: Arrival) -> Result<()> {
     let facts = arrival.facts;
     let size = i64::try_from(facts.size).unwrap_or(i64::MAX);
     let virtual_size = i64::try_from(facts.virtual_size).unwrap_or(i64::MAX);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
     let written = db.write(move |t| {
         let Arrived { digest, content } = arrival.arrived;
         t.execute(
-            "INSERT INTO images (digest, size, virtual_size, format, pulled_at, config_user) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-             ON CONFLICT (digest) DO UPDATE SET removed = 0, config_user = excluded.config_user",
+            "INSERT INTO images \
+             (digest, size, virtual_size, format, pulled_at, used_at, config_user) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6) \
+             ON CONFLICT (digest) DO UPDATE SET removed = 0, pulled_at = excluded.pulled_at, \
+             used_at = excluded.used_at, config_user = excluded.config_user",
             params![
                 digest.to_string(),
                 size,
                 virtual_size,
                 facts.format.as_str(),
-                now,
+                arrival.at,
                 arrival.user
             ],
         )?;
@@ -157,11 +159,11 @@ pub(super) async fn arrived(db: &Db, arrival: Arrival) -> Result<()> {
 }
 
 /// Adds names to a recorded image, listing it again if it was removed.
-pub(super) async fn named(db: &Db, digest: Digest, names: Vec<String>) -> Result<()> {
+pub(super) async fn named(db: &Db, digest: Digest, names: Vec<String>, now: i64) -> Result<()> {
     let written = db.write(move |t| {
         t.execute(
-            "UPDATE images SET removed = 0 WHERE digest = ?1",
-            [digest.to_string()],
+            "UPDATE images SET removed = 0, used_at = ?2 WHERE digest = ?1",
+            params![digest.to_string(), now],
         )?;
         add_names(t, digest, &names)
     });
@@ -209,8 +211,9 @@ pub(super) async fn lost(db: &Db, digests: Vec<Digest>) -> Result<()> {
 }
 
 /// Pins an image unless `owner` has a pin already; returns what is pinned.
-pub(super) async fn pinned(db: &Db, owner: String, digest: Digest) -> Result<Digest> {
+pub(super) async fn pinned(db: &Db, owner: String, digest: Digest, now: i64) -> Result<Digest> {
     let written = db.write(move |t| {
+        used(t, digest, now)?;
         t.execute(
             "INSERT INTO image_pins (owner, digest) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             [owner.as_str(), &digest.to_string()],
@@ -223,12 +226,19 @@ pub(super) async fn pinned(db: &Db, owner: String, digest: Digest) -> Result<Dig
 }
 
 /// Removes a pin, and the row of a removed image without any other pin.
-pub(super) async fn unpinned(db: &Db, owner: String, digest: Digest) -> Result<()> {
+pub(super) async fn unpinned(db: &Db, owner: String, digest: Digest, now: i64) -> Result<()> {
     let written = db.write(move |t| {
+        used(t, digest, now)?;
         t.execute("DELETE FROM image_pins WHERE owner = ?1", [owner])?;
         drop_unneeded(t, &[digest.to_string()])
     });
     Ok(written.await?)
+}
+
+fn used(t: &Transaction<'_>, digest: Digest, now: i64) -> rusqlite::Result<()> {
+    let update = "UPDATE images SET used_at = ?2 WHERE digest = ?1";
+    t.execute(update, params![digest.to_string(), now])
+        .map(drop)
 }
 
 fn drop_unneeded(t: &Transaction<'_>, digest: &[String; 1]) -> rusqlite::Result<()> {

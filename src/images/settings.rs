@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use service::boot_id;
 
 use super::addresses::Private;
+use super::collect::Collection;
 use super::reference::presentable;
 use crate::metrics::Metrics;
 use crate::space::Space;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub allowed_addresses: Vec<IpNet>,
     /// Whether images are fetched from private addresses.
     pub private_addresses: Private,
+    /// When images that nothing uses are collected.
+    pub collection: Collection,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -92,6 +95,7 @@ impl Settings {
             proxy: Proxy::Environment,
             allowed_addresses: Vec::new(),
             private_addresses: Private::Allow,
+            collection: Collection::default(),
             metrics: Arc::default(),
         }
     }

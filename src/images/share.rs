@@ -27,6 +27,8 @@ pub(super) type Outcome = Result<Arrived, Error>;
 
 #[derive(Debug, Default)]
 struct Flight {
+    /// The image's name as the first of them has it; empty for a part of another download.
+    name: String,
     meter: Meter,
     outcome: Arc<tokio::sync::Mutex<Option<Outcome>>>,
 }
@@ -65,8 +67,8 @@ pub(super) enum Turn {
 
 impl Downloads {
     /// Waits for the outcome of a download in progress, or for the right to download.
-    pub(super) async fn turn(&self, key: String) -> Turn {
-        let membership = self.join(key);
+    pub(super) async fn turn(&self, key: String, name: &str) -> Turn {
+        let membership = self.join(key, name);
         let outcome = Arc::clone(&membership.flight.outcome).lock_owned().await;
         match &*outcome {
             Some(outcome) => Turn::Follow(outcome.clone()),
@@ -85,9 +87,26 @@ impl Downloads {
         found.next().map(|(_, flight)| flight.meter.read())
     }
 
-    fn join(&self, key: String) -> Membership {
+    /// The names and the progress of all downloads, by name.
+    pub(super) fn all(&self) -> Vec<(String, Progress)> {
+        let flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = flights.values().filter(|flight| !flight.name.is_empty());
+        let mut all: Vec<_> = named
+            .map(|flight| (flight.name.clone(), flight.meter.read()))
+            .collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    fn join(&self, key: String, name: &str) -> Membership {
         let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        let flight = Arc::clone(flights.entry(key.clone()).or_default());
+        let flight = flights.entry(key.clone()).or_insert_with(|| {
+            Arc::new(Flight {
+                name: name.to_owned(),
+                ..Flight::default()
+            })
+        });
+        let flight = Arc::clone(flight);
         Membership {
             flights: Arc::clone(&self.flights),
             key,

@@ -88,6 +88,12 @@ impl Store {
         remove_if_there(&path).map_err(Error::io("remove image", path))
     }
 
+    /// Bytes on disk of the file of an image; 0 when it is not there. Blocks.
+    pub(super) fn allocated(&self, digest: Digest) -> u64 {
+        let found = std::fs::symlink_metadata(self.path(digest));
+        found.map_or(0, |file| file.blocks().saturating_mul(BLOCK))
+    }
+
     /// Removes image files that are not `wanted`, and partial downloads that will not be continued;
     /// returns how many files went. For the start, before anything is pulled. Blocks.
     pub(super) fn collect(&self, wanted: &HashSet<Digest>) -> Result<usize> {

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod addresses;
+mod collect;
 mod crash;
 mod inspect;
 mod keep;

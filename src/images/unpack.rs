@@ -168,16 +168,20 @@ impl Limits {
         self.room.at_least(bytes).map_err(crowded)?;
         match self.space.at_least(bytes) {
             Ok(()) => Ok(()),
-            Err(Full::NoSpace { .. }) => Err(Error::NoSpace { dir: disk.dir() }),
+            Err(full @ Full::NoSpace { .. }) => Err(Error::NoSpace {
+                dir: disk.dir(),
+                required: full.required(),
+            }),
             Err(Full::Measure(error)) => Err(self.unwritten(error, disk)),
         }
     }
 
     fn unwritten(&self, error: io::Error, disk: &Partial) -> Error {
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::NoSpace { dir: disk.dir() }
-            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
+                dir: disk.dir(),
+                required: 0,
+            },
             _ => Error::io("write the disk in", disk.dir())(error),
         }
     }

@@ -22,6 +22,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0005_wanted_resources.sql")),
     M::up(include_str!("migrations/0006_root_disk_sizes.sql")),
     M::up(include_str!("migrations/0007_registries.sql")),
+    M::up(include_str!("migrations/0008_image_use.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

@@ -17,6 +17,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
     metrics.booted(Instant::now(), false);
     metrics.pulled(false);
     metrics.received(7);
+    metrics.collected("unused", 512);
     metrics.translation_files(TranslationFiles {
         current: 2,
         outdated: 1,
@@ -39,6 +40,8 @@ fn the_page_has_the_metrics_of_the_documentation() {
         r#"vmlet_boots_total{outcome="failed"} 1"#,
         "vmlet_boot_seconds_count 1",
         "vmlet_pull_bytes_total 7",
+        r#"vmlet_images_collected_total{reason="unused"} 1"#,
+        "vmlet_image_collected_bytes_total 512",
         r#"vmlet_image_translation_files{state="outdated"} 1"#,
         r#"vmlet_libvirt_calls_total{call="define",outcome="ok"} 1"#,
         r#"vmlet_node_tasks{kind="Save",state="Queued"} 1"#,

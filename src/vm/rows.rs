@@ -4,12 +4,24 @@
 //! Failure: a row that cannot be decoded stops the start of the daemon: guessing could lose a
 //! machine.
 
+use std::collections::HashSet;
+
 use podspec::ContainerId;
 use rusqlite::{Transaction, params};
 
 use super::model::Container;
 use super::state::Phase;
-use crate::metadata::{Row, decode, encode};
+use crate::images::{Digest, Users};
+use crate::metadata::{Row, Table, decode, encode};
+
+/// kubelet, too, keeps the image of a container until the container is removed.
+impl Users for Table<Container> {
+    fn images(&self) -> HashSet<Digest> {
+        let all = self.all();
+        let digests = all.iter().map(|row| row.spec.image_digest.parse());
+        digests.filter_map(Result::ok).collect()
+    }
+}
 
 impl Row for Container {
     type Kind = podspec::kind::Container;

@@ -8,7 +8,6 @@
 
 mod launch;
 mod log_directory;
-mod progress;
 mod teardown;
 
 use std::path::PathBuf;

@@ -128,6 +128,14 @@ impl Fake {
         drop(super::soon(seen).await.unwrap());
     }
 
+    /// Waits until so many requests have come that begin so.
+    pub(crate) async fn called_times(&self, call: &str, times: usize) {
+        let mut calls = self.calls.subscribe();
+        let count = |calls: &Vec<String>| calls.iter().filter(|c| c.starts_with(call)).count();
+        let seen = calls.wait_for(|calls| count(calls) >= times);
+        drop(super::soon(seen).await.unwrap());
+    }
+
     pub(crate) fn sandbox_configs(&self) -> Vec<PodSandboxConfig> {
         self.lock().sandboxes.values().cloned().collect()
     }

@@ -10,6 +10,7 @@
 
 mod complete;
 mod fake;
+mod images;
 mod inspect;
 mod run;
 

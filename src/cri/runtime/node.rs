@@ -85,7 +85,7 @@ impl Runtime {
     ) -> Result<v1::StatusResponse, Status> {
         let report = self.app.health.check().await;
         let info = match request.verbose {
-            true => info::runtime(&report, &self.paths),
+            true => info::runtime(&report, &self.paths, &self.app.images.pulls()),
             false => info::Info::new(),
         };
         Ok(v1::StatusResponse {
@@ -122,6 +122,7 @@ mod tests {
     use tapmanager::wire;
 
     use super::*;
+    use crate::images;
 
     fn report(hypervisor: Result<(), &str>, network: Result<(bool, &str), &str>) -> Report {
         let versions = |()| libvirt::Versions {
@@ -201,10 +202,20 @@ mod tests {
 
     #[test]
     fn verbose_info_is_one_json_object() {
-        let info = info::runtime(&report(Err("x"), Ok((true, ""))), &serde_json::json!({}));
+        let pull = images::Progress {
+            received: 5,
+            total: Some(10),
+        };
+        let pulls = [("vmlet.dev/a:1".to_owned(), pull)];
+        let report = report(Err("x"), Ok((true, "")));
+        let info = info::runtime(&report, &serde_json::json!({}), &pulls);
         let value: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
         assert_eq!(value["libvirt"]["error"], "x");
         assert_eq!(value["network"]["ready"], true);
         assert!(value["accelerator"].is_null());
+        let pull = serde_json::json!({
+            "image": "vmlet.dev/a:1", "receivedBytes": 5, "totalBytes": 10,
+        });
+        assert_eq!(value["pulls"], serde_json::json!([pull]));
     }
 }

@@ -91,6 +91,7 @@ impl Handle {
         match full {
             Full::NoSpace { .. } => Error::NoSpace {
                 dir: self.dir.to_path_buf(),
+                required: full.required(),
             },
             Full::Measure(error) => disk_error(error, &self.dir),
         }
@@ -101,6 +102,7 @@ fn disk_error(error: io::Error, dir: &Path) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
             dir: dir.to_path_buf(),
+            required: 0,
         },
         _ => Error::io("write the partial download in", dir)(error),
     }

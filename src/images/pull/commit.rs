@@ -18,6 +18,7 @@ use super::super::reference::Name;
 use super::super::rows::{self, Arrival};
 use super::super::share::Arrived;
 use super::super::unpack::{Limits, Shape, unpack};
+use crate::clock;
 
 /// A complete download, and what it is to become.
 #[derive(Debug, Clone)]
@@ -107,13 +108,16 @@ impl Inner {
             validators: download.validators.clone(),
             user: download.user.clone(),
             names: names.clone(),
+            at: clock::now(),
         };
+        let at = arrival.at;
         rows::arrived(&self.db, arrival).await?;
         faultpoint::point("images.pull.recorded");
         self.catalog.change(|rows| {
             let entry = rows.entries.entry(digest);
             let entry = entry.or_insert_with(|| Entry::new(facts));
             entry.user.clone_from(&download.user);
+            (entry.pulled_at, entry.used_at) = (at, at);
             rows.name(digest, &names);
             let sourced = (arrived, download.validators.clone());
             rows.sources.insert(download.key.clone(), sourced);

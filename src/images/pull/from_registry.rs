@@ -39,7 +39,7 @@ impl Inner {
             wanted: Wanted { place, credentials },
         };
         loop {
-            match self.downloads.turn(request.key()).await {
+            match self.downloads.turn(request.key(), &name.to_string()).await {
                 Turn::Lead(leadership) => {
                     let outcome = self.bring(&request, leadership.meter()).await;
                     let published = outcome.as_ref().map(|(_, arrived)| *arrived);
@@ -102,7 +102,7 @@ impl Inner {
             {
                 return Ok(image);
             }
-            match self.downloads.turn(key.clone()).await {
+            match self.downloads.turn(key.clone(), "").await {
                 Turn::Lead(leadership) => {
                     let fetched = self.fetch_blob(request, resolved, blob, meter).await;
                     return self.lead(leadership, fetched).await;

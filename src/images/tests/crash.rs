@@ -23,14 +23,22 @@ async fn open(dir: &Path) -> Images {
 /// A file, a compressed one, and a container disk in a registry.
 const KINDS: usize = 3;
 
+/// In the place of the number of a kind: the collection removes the first image once.
+const COLLECTED: usize = KINDS;
+
 /// Passes every point of [`FAULT_POINTS`], whichever image is the first.
 async fn live(images: &Images, server: &str, first: usize) {
     let mut names = ["a.img", "b.img.gz", "c:1"].map(|path| format!("{server}/{path}"));
     let url = format!("oci://{}", names[2]);
-    names.rotate_left(first);
+    names.rotate_left(first % KINDS);
     for name in &names {
         let url = url.ends_with(name).then_some(url.as_str());
         images.pull(Locator::new(name, url)).await.unwrap();
+    }
+    if first == COLLECTED {
+        // At a time at which the oldest, and no more than that, makes room.
+        images.inner.free(1, i64::MAX).await.unwrap();
+        images.pull(&names[0]).await.unwrap();
     }
     let pinned = images.pin("pod", &names[0]).await.unwrap();
     for name in &names {
@@ -48,7 +56,9 @@ async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
         return live(&open(Path::new(&dir)).await, &server, first).await;
     }
     let lives = (0..KINDS).flat_map(|first| FAULT_POINTS.iter().map(move |point| (first, point)));
-    for (first, point) in lives {
+    let removals = ["images.remove.unrecorded", "images.remove.unlinked"];
+    let collections = removals.iter().map(|point| (COLLECTED, point));
+    for (first, point) in lives.chain(collections) {
         let scratch = tempfile::tempdir().unwrap();
         let server = Server::start().await;
         server.offer("a.img", &disk(400, 1), "1");

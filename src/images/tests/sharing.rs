@@ -29,11 +29,14 @@ async fn concurrent_pulls_make_one_request() {
         .map(|tag| pulling(&env, format!("{name}:{tag}")))
         .into();
     tokio::task::yield_now().await;
+    let progress = env.images.progress(&name).unwrap();
+    assert_eq!(env.images.pulls(), [(format!("{name}:latest"), progress)]);
     env.server.go_on();
     assert_eq!(first.await.unwrap().unwrap().digest, digest_of(&bytes));
     for other in others {
         assert_eq!(other.await.unwrap().unwrap().digest, digest_of(&bytes));
     }
+    assert!(env.images.pulls().is_empty());
     assert_eq!(env.server.seen().len(), 1);
     assert_eq!(env.images.list()[0].tags.len(), 3);
 }

@@ -59,6 +59,54 @@ async fn a_full_disk_is_reported_and_leaves_no_files() {
 
 #[tokio::test]
 #[ignore = "needs root"]
+async fn images_without_users_make_room_for_a_pull_and_below_the_high_mark() {
+    let scratch = tempfile::tempdir().unwrap();
+    let small = Small::mount(scratch.path().join("small"));
+    let settings = Settings {
+        dir: small.0.clone(),
+        collection: Collection {
+            marks: Some(Marks { high: 90, low: 50 }),
+            max_unused: None,
+        },
+        ..settings(scratch.path())
+    };
+    let db = Db::in_memory().unwrap();
+    let open = async || {
+        let long_ago = db.write(|t| t.execute("UPDATE images SET used_at = 1", ()));
+        long_ago.await.unwrap();
+        Images::open(db.clone(), settings.clone()).await.unwrap()
+    };
+    let images = open().await;
+    let server = Server::start().await;
+    for (path, seed) in [("a.img", 1), ("b.img", 2)] {
+        server.offer(path, &disk(1200, seed), "1");
+    }
+    let [a, b] = ["a.img", "b.img"].map(|path| server.name(path));
+    let old = images.pull(&a).await.unwrap();
+    let refused = images.pull(&b).await;
+    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    images.pin("pod", &a).await.unwrap();
+
+    let images = open().await;
+    let refused = images.pull(&b).await;
+    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    assert!(old.path.exists(), "it has a user");
+    images.unpin("pod").await.unwrap();
+
+    let images = open().await;
+    let new = images.pull(&b).await.unwrap();
+    assert!(!old.path.exists() && images.find(&a).is_none());
+
+    let images = open().await;
+    images.collect().await.unwrap();
+    assert!(new.path.exists(), "below the mark");
+    std::fs::write(small.0.join("other"), disk(700, 1)).unwrap();
+    images.collect().await.unwrap();
+    assert!(!new.path.exists() && images.list().is_empty());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
 async fn downloads_leave_the_space_of_copies_alone() {
     let scratch = tempfile::tempdir().unwrap();
     let small = Small::mount(scratch.path().join("small"));

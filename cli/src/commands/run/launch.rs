@@ -11,7 +11,8 @@ use std::time::Instant;
 use anyhow::Context;
 use cri_proto::v1::{CreateContainerRequest, PodSandboxConfig};
 
-use super::{Run, RunError, progress};
+use super::{Run, RunError};
+use crate::commands::progress;
 use crate::manifest::PullPolicy;
 use crate::request;
 

@@ -1,10 +1,13 @@
-//! The fake's images: none is there, each can be pulled.
+//! The fake's images: one is listed, none has a status under its name, each can be pulled.
 //!
 //! Invariant: a pull that its caller abandons is recorded.
 //! Failure: none of its own.
 
 use cri_proto::v1::image_service_server::ImageService;
-use cri_proto::v1::{ImageStatusRequest, ImageStatusResponse, PullImageRequest, PullImageResponse};
+use cri_proto::v1::{
+    Image, ImageStatusRequest, ImageStatusResponse, ListImagesRequest, ListImagesResponse,
+    PullImageRequest, PullImageResponse,
+};
 use tonic::{Request, Response};
 
 use super::{Fake, Reply};
@@ -18,8 +21,27 @@ impl Drop for Abandoned<'_> {
     }
 }
 
+/// The image in the list.
+const ID: &str = "sha256:feedfeedfeedfeedfeedfeedfeedfeedfeedfeedfeedfeedfeedfeedfeedfeed";
+
+fn listed() -> Image {
+    Image {
+        id: ID.to_owned(),
+        repo_tags: vec!["vmlet.dev/hello:latest".to_owned()],
+        size: 1 << 20,
+        ..Image::default()
+    }
+}
+
 #[tonic::async_trait]
 impl ImageService for Fake {
+    async fn list_images(&self, _: Request<ListImagesRequest>) -> Reply<ListImagesResponse> {
+        self.record("ListImages");
+        Ok(Response::new(ListImagesResponse {
+            images: vec![listed()],
+        }))
+    }
+
     async fn image_status(
         &self,
         request: Request<ImageStatusRequest>,
@@ -30,7 +52,14 @@ impl ImageService for Fake {
             ""
         };
         self.record(format!("ImageStatus{kind}"));
-        let progress = r#"{"receivedBytes": 5, "totalBytes": null}"#;
+        let name = request.into_inner().image.unwrap_or_default().image;
+        if name == ID {
+            let details = r#"{"format": "raw", "virtualSize": 2097152, "users": ["pod a/b"]}"#;
+            let info = [("info".to_owned(), details.to_owned())].into();
+            let image = Some(listed());
+            return Ok(Response::new(ImageStatusResponse { image, info }));
+        }
+        let progress = r#"{"receivedBytes": 5, "totalBytes": 10}"#;
         let info = [("pull".to_owned(), progress.to_owned())].into();
         Ok(Response::new(ImageStatusResponse { image: None, info }))
     }

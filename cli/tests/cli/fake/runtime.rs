@@ -40,7 +40,8 @@ impl RuntimeService for Fake {
             ..Default::default()
         };
         let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
-        let info = r#"{"accelerator":{"choice":"tcg","reason":"a probe failed"},"qemu":"7.2"}"#;
+        let info = r#"{"accelerator":{"choice":"tcg","reason":"a probe failed"},"qemu":"7.2",
+            "pulls":[{"image":"vmlet.dev/big:1","receivedBytes":9,"totalBytes":20}]}"#;
         Ok(Response::new(StatusResponse {
             status: Some(RuntimeStatus { conditions }),
             info: [("info".to_owned(), info.to_owned())].into(),

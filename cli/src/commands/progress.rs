@@ -10,18 +10,28 @@ use std::time::Duration;
 
 use cri_proto::v1::ImageSpec;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::runtime::Runtime;
 
 const TICK: Duration = Duration::from_millis(200);
 
-#[derive(Debug, PartialEq, Deserialize)]
+/// How far a pull is.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Progress {
-    received_bytes: u64,
-    total_bytes: Option<u64>,
+pub(super) struct Progress {
+    pub(super) received_bytes: u64,
+    pub(super) total_bytes: Option<u64>,
+}
+
+impl Progress {
+    /// Rounded down; `None` without a known size.
+    pub(super) fn percent(&self) -> Option<u8> {
+        let total = self.total_bytes.filter(|total| *total > 0)?;
+        let done = u128::from(self.received_bytes.min(total)) * 100;
+        u8::try_from(done / u128::from(total)).ok()
+    }
 }
 
 /// Removes the bar from the terminal when the pull ends, however it ends.
@@ -33,8 +43,9 @@ impl Drop for Bar {
     }
 }
 
-/// Draws until dropped. On anything but a terminal, nothing is drawn.
+/// Draws until dropped. On anything but a terminal, a line is printed for each tenth of a pull.
 pub(super) async fn show(runtime: &Runtime, image: ImageSpec) -> Infallible {
+    let mut tenths = 0;
     let bar = Bar(ProgressBar::no_length());
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -43,6 +54,11 @@ pub(super) async fn show(runtime: &Runtime, image: ImageSpec) -> Infallible {
         let status = runtime.image_status(image.clone(), true).await;
         if let Some(progress) = status.ok().and_then(|s| parse(s.info.get("pull")?)) {
             draw(&bar.0, &progress);
+            let percent = progress.percent().filter(|_| bar.0.is_hidden());
+            if let Some(percent) = percent.filter(|percent| percent / 10 > tenths) {
+                tenths = percent / 10;
+                eprintln!("pull     {percent}%");
+            }
         }
     }
 }
@@ -55,7 +71,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     let template = match progress.total_bytes {
         Some(total) => {
             bar.set_length(total);
-            "pull     {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}"
+            "pull     {bar:30} {percent}% {bytes}/{total_bytes} {bytes_per_sec} {eta}"
         }
         None => "pull     {spinner} {bytes} {bytes_per_sec}",
     };
@@ -86,6 +102,22 @@ mod tests {
         );
         assert_eq!(parse("{}"), None);
         assert_eq!(parse(r#"{"receivedBytes":-1}"#), None);
+    }
+
+    #[test]
+    fn percentages_are_whole_and_never_above_100() {
+        let percent = |received_bytes, total_bytes| {
+            let progress = Progress {
+                received_bytes,
+                total_bytes,
+            };
+            progress.percent()
+        };
+        assert_eq!(percent(0, Some(3)), Some(0));
+        assert_eq!(percent(2, Some(3)), Some(66));
+        assert_eq!(percent(4, Some(3)), Some(100));
+        assert_eq!(percent(u64::MAX, Some(u64::MAX)), Some(100));
+        assert_eq!((percent(1, Some(0)), percent(1, None)), (None, None));
     }
 
     #[test]
