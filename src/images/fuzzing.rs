@@ -107,7 +107,10 @@ pub(crate) fn disk_in(
         room: Room::new(u64::MAX)
             .claim(0)
             .map_err(|full| Error::Crowded { limit: full.limit })?,
-        space: space.map_err(|_| Error::NoSpace { dir: dir.into() })?,
+        space: space.map_err(|_| Error::NoSpace {
+            dir: dir.into(),
+            required: 0,
+        })?,
         stopping: Arc::default(),
     };
     let found = unpack(&file, shape(is_layer), &mut disk, limits);

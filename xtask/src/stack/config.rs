@@ -64,6 +64,8 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
          [shares]\nprogram = {virtiofsd}\n\n\
          [images]\nprotocol = \"http\"\n\
+         # Tests need their images, however full the disk of the machine is.\n\
+         high_water_percent = 0\n\
          allowed_addresses = [\"127.0.0.1/32\"]\nregistries_dir = {registries}\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n\n\
          [[images.translations]]\nname = {debian}\nurl = {debian_url}\n",
