@@ -106,7 +106,8 @@ macro_rules! stores {
                 (stores, feeds)
             }
 
-            /// Returns when every store has been filled once.
+            /// Returns when every store has been filled once. Only one task may wait at a time: a
+            /// store wakes the last one that began to wait.
             ///
             /// # Errors
             ///

@@ -10,6 +10,7 @@
 mod agents;
 mod late;
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use kube::runtime::watcher::{Config, Error, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use service::telemetry::one_line;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -35,6 +37,8 @@ use crate::stores::{Feed, Feeds, Stores};
 struct Shell {
     intake: Intake,
     metrics: Arc<Metrics>,
+    /// Kinds whose stores have been filled once.
+    filled: watch::Sender<BTreeSet<&'static str>>,
 }
 
 /// Starts all watches; they end with the returned set. `namespace`: the controller's own. `resync`:
@@ -51,6 +55,7 @@ pub fn start(
     let shell = Shell {
         intake: intake.clone(),
         metrics: Arc::clone(metrics),
+        filled: watch::Sender::default(),
     };
     let mut set = JoinSet::new();
     macro_rules! watch {
@@ -70,14 +75,17 @@ pub fn start(
         let known = &known;
         event.modify(move |node| keep_ours(node, &foreign(known)))
     });
-    let (of_nodes, images) = (shell.clone(), stores.clone());
+    let of_nodes = shell.clone();
     set.spawn(async move {
-        // Which names count depends on them. An error means that the watches end.
-        let local = images.images.wait_until_ready().await;
-        let all = images.cluster_images.wait_until_ready().await;
-        if local.is_ok() && all.is_ok() {
-            of_nodes.run("nodes", feeds.nodes, nodes, None).await;
-        }
+        // Which names of images count depends on the image objects. The stores cannot be awaited
+        // here: each wakes one waiter, and that is the runner.
+        let mut filled = of_nodes.filled.subscribe();
+        let both = ["images", "cluster_images"];
+        let is_known = |kinds: &BTreeSet<_>| both.iter().all(|kind| kinds.contains(kind));
+        // The sender is this task's own.
+        let _ = filled.wait_for(is_known).await;
+        drop(filled);
+        of_nodes.run("nodes", feeds.nodes, nodes, None).await;
     });
     let caches = Api::namespaced(client.clone(), namespace);
     let caches = watcher(caches, Config::default());
@@ -127,7 +135,13 @@ impl Shell {
             };
             tokio::select! {
                 event = events.try_next() => match event {
-                    Ok(Some(event)) => self.intake.take(&feed.apply(event)),
+                    Ok(Some(event)) => {
+                        let is_filled = matches!(event, Event::InitDone);
+                        self.intake.take(&feed.apply(event));
+                        if is_filled {
+                            self.filled.send_if_modified(|kinds| kinds.insert(kind));
+                        }
+                    }
                     Ok(None) => return,
                     Err(error) => {
                         self.metrics.watch_error(kind);

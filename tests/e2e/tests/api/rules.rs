@@ -47,6 +47,11 @@ fn claim(name: &str, root: bool) -> Value {
     json!({ "name": name, "persistentVolumeClaim": { "claimName": name, "root": root } })
 }
 
+fn mounted(path: &str, root: bool) -> Value {
+    let claim = json!({ "claimName": "a", "root": root, "mountPath": path });
+    json!({ "name": "a", "persistentVolumeClaim": claim })
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn every_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
@@ -196,6 +201,9 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         create(volumes(&[claim("a", true), claim("b", false)])),
         create(volumes(&[claim("a", false), claim("a", false)])).refused("Duplicate value"),
         create(volumes(&[json!({ "name": "a" })])).refused("a volume needs persistentVolumeClaim"),
+        create(volumes(&[mounted("/srv/a", false)])),
+        create(volumes(&[mounted("/srv/a", true)])).refused("a root disk has no mountPath"),
+        create(volumes(&[mounted("srv", false)])).refused("mountPath"),
         create(on(
             json!({ "dataVolumeTemplates": [{ "name": "d", "spec": {} }] }),
         ))

@@ -41,6 +41,7 @@ async fn a_guest_has_the_volumes_of_its_pod_and_sees_their_updates() -> Result<(
     ensure!(run(&format!("cat {TOKEN}/namespace"))?.trim() == "default");
     run("echo kept >/var/lib/demo/file")?;
     ensure!(run("cat /var/lib/demo/file")?.trim() == "kept");
+    ensure!(run("cat /sys/block/vdb/size")?.trim() == "32768");
     let refused = run("touch /etc/demo/x 2>&1 || true")?;
     ensure!(refused.contains("Read-only"), "{refused}");
 
