@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -50,28 +50,33 @@ impl Place {
     /// The file as the guest may use it, checked, and the size of its disk in bytes; `None` when
     /// there is none.
     pub(super) fn find(&self, write: bool) -> Result<Option<(File, u64)>> {
-        let access = if write {
-            OFlag::O_RDWR
-        } else {
-            OFlag::O_RDONLY
-        };
-        let file = match self.open_file(&self.disk.file, access) {
-            Ok(file) => file,
-            Err(Errno::ENOENT) => return Ok(None),
-            // A link, a directory, or a socket.
-            Err(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO) => {
-                return Err(Error::NotAFile(self.disk.shown()));
-            }
-            Err(errno) => return Err(io(&self.disk, "open")(errno.into())),
+        let Some(file) = self.open_plain(&self.disk.file, write)? else {
+            return Ok(None);
         };
         let size = self.check(&file)?;
         Ok(Some((file, size)))
     }
 
-    fn open_file(&self, name: &str, flags: OFlag) -> nix::Result<File> {
+    /// Opens a plain file; nothing else is opened in passing, as a device would be.
+    fn open_plain(&self, name: &str, write: bool) -> Result<Option<File>> {
+        let there = match self.open_at(name, OFlag::O_PATH) {
+            Ok(there) => there,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(Errno::ELOOP) => return Err(Error::NotAFile(self.disk.shown())),
+            Err(errno) => return Err(io(&self.disk, "open")(errno.into())),
+        };
+        let found = there.metadata().map_err(io(&self.disk, "measure"))?;
+        if !found.is_file() {
+            return Err(Error::NotAFile(self.disk.shown()));
+        }
+        let path = format!("/proc/self/fd/{}", there.as_raw_fd());
+        let opened = File::options().read(true).write(write).open(path);
+        Ok(Some(opened.map_err(io(&self.disk, "open"))?))
+    }
+
+    fn open_at(&self, name: &str, flags: OFlag) -> nix::Result<File> {
         let how = OpenHow::new()
-            // A pipe does not block, and is refused.
-            .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)
+            .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
             .mode(match flags.contains(OFlag::O_CREAT) {
                 true => Mode::S_IRUSR | Mode::S_IWUSR,
                 false => Mode::empty(),
@@ -85,11 +90,7 @@ impl Place {
     }
 
     fn check(&self, file: &File) -> Result<u64> {
-        let found = file.metadata().map_err(io(&self.disk, "measure"))?;
-        if !found.is_file() {
-            return Err(Error::NotAFile(self.disk.shown()));
-        }
-        let bytes = found.len();
+        let bytes = file.metadata().map_err(io(&self.disk, "measure"))?.len();
         match self.disk.format {
             Format::Raw if bytes == 0 || !bytes.is_multiple_of(SECTOR) => Err(Error::Sectors {
                 file: self.disk.shown(),
@@ -111,27 +112,18 @@ impl Place {
         }
     }
 
-    /// A new file without content, which has its name later.
+    /// A new file, which has its name later. What an earlier attempt began is removed.
     pub(super) fn begin(&self) -> Result<Flock<File>> {
         let name = self.unfinished();
-        loop {
-            let access = OFlag::O_RDWR | OFlag::O_CREAT;
-            let file = self
-                .open_file(&name, access)
-                .map_err(|errno| io(&self.disk, "make")(errno.into()))?;
-            let file = lock(file).map_err(|errno| self.locked(errno))?;
-            // Another attempt may have named or removed it before it was locked.
-            match self.open_file(&name, OFlag::O_RDONLY) {
-                Ok(there) if is_same(&there, &file).map_err(io(&self.disk, "measure"))? => {
-                    if !file.metadata().is_ok_and(|found| found.is_file()) {
-                        return Err(Error::NotAFile(self.disk.shown()));
-                    }
-                    file.set_len(0).map_err(io(&self.disk, "empty"))?;
-                    return Ok(file);
-                }
-                Ok(_) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(io(&self.disk, "make")(errno.into())),
-            }
+        self.remove_unfinished()?;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+        let made = self.open_at(&name, flags);
+        let made = made.map_err(|errno| self.not_made(errno))?;
+        // Another attempt may have found the file before it was locked, and removed it.
+        let file = lock(made).map_err(|errno| self.not_made(errno))?;
+        match self.open_plain(&name, false)? {
+            Some(there) if is_same(&there, &file).map_err(io(&self.disk, "measure"))? => Ok(file),
+            _ => Err(Error::InUse(self.disk.shown())),
         }
     }
 
@@ -154,16 +146,20 @@ impl Place {
 
     /// Removes what an attempt has begun, unless another works on it.
     pub(super) fn undo(&self) -> Result<()> {
+        match self.remove_unfinished() {
+            // What is not a file is not ours.
+            Err(Error::InUse(_) | Error::NotAFile(_)) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn remove_unfinished(&self) -> Result<()> {
         let name = self.unfinished();
         // NFS locks a file only for a program that may write.
-        let file = match self.open_file(&name, OFlag::O_RDWR) {
-            Ok(file) => file,
-            Err(Errno::ENOENT) => return Ok(()),
-            Err(errno) => return Err(io(&self.disk, "remove the unfinished")(errno.into())),
-        };
-        let Ok(_locked) = lock(file) else {
+        let Some(file) = self.open_plain(&name, true)? else {
             return Ok(());
         };
+        let _locked = lock(file).map_err(|errno| self.not_made(errno))?;
         match unlinkat(&self.directory, name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(io(&self.disk, "remove the unfinished")(errno.into())),
@@ -174,10 +170,10 @@ impl Place {
         format!(".{}.vmlet-new", self.disk.file)
     }
 
-    fn locked(&self, errno: Errno) -> Error {
+    fn not_made(&self, errno: Errno) -> Error {
         match errno {
-            Errno::EWOULDBLOCK => Error::InUse(self.disk.shown()),
-            errno => io(&self.disk, "lock")(errno.into()),
+            Errno::EWOULDBLOCK | Errno::EEXIST => Error::InUse(self.disk.shown()),
+            errno => io(&self.disk, "make")(errno.into()),
         }
     }
 }

@@ -146,14 +146,17 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Removes what a container that never came to be has begun.
-    pub(in crate::vm) async fn undo_file_disks(&self, row: &Container) -> Outcome<()> {
+    pub(in crate::vm) async fn undo_file_disks(&self, row: &Container) {
         for disk in row.spec.file_disks.iter().filter(|disk| !disk.read_only) {
-            // Without its volume nothing is left of it here.
-            if let Ok(place) = self.place(disk).await {
-                blocking(&Arc::new(place), Place::undo).await?;
+            let undone = async {
+                let place = Arc::new(self.place(disk).await?);
+                blocking(&place, Place::undo).await
+            };
+            // The volume may be gone, and is not ours: it keeps no container.
+            if let Err(error) = undone.await {
+                tracing::warn!(container = %row.id, disk = disk.shown(), error = crate::one_line(&error), "unfinished disk not removed from its volume");
             }
         }
-        Ok(())
     }
 
     pub(super) async fn place(&self, disk: &FileDisk) -> Result<Place> {

@@ -258,7 +258,8 @@ async fn a_planted_name_of_the_unfinished_file_is_not_followed() {
     fs::write(outside.path(), "kept").unwrap();
     symlink(outside.path(), volume.path(".disk.img.vmlet-new")).unwrap();
     let refused = volume.refused(&node, DATA).await;
-    assert!(refused.contains("make /claims/a/disk.img"), "{refused}");
+    assert!(refused.contains("are not followed"), "{refused}");
+    assert!(node.rows.all().is_empty(), "the container stays");
     assert_eq!(fs::read(outside.path()).unwrap(), b"kept");
 }
 

@@ -199,7 +199,7 @@ impl<P: Platform> Containers<P> {
 
     /// Removes a container that never came to be, with what it has taken.
     pub(in crate::vm) async fn drop_creating(&self, row: &Container) -> Result<()> {
-        self.undo_file_disks(row).await?;
+        self.undo_file_disks(row).await;
         self.give_disk_back(row).await?;
         Ok(self.parts.table.remove(&row.id).await?)
     }
