@@ -26,27 +26,36 @@ const LAYERS: &[&str] = &[
 ];
 const DOCKER_LAYERS: &str = "application/vnd.docker.image.rootfs.diff.tar";
 
+/// How the plain reading refuses a number that no float holds.
+const LARGE_NUMBER: &str = "number out of range";
+
 /// A reply of a registry.
 ///
 /// # Panics
 ///
 /// When it leads to something that is not in it, or a refusal is no bounded line.
-#[allow(clippy::expect_used, reason = "the panic is the finding")]
 pub fn image_manifests(input: &[u8]) {
     // Texts that are not used may have any bytes.
     let readable = String::from_utf8_lossy(input);
-    let value = || -> Value { serde_json::from_str(&readable).expect("JSON") };
+    let value = || -> Option<Value> {
+        let read = serde_json::from_str(&readable);
+        // The plain reading has no place for such a number, which is in a field that is not used.
+        let is_other = |error: &serde_json::Error| !error.to_string().starts_with(LARGE_NUMBER);
+        assert!(!read.as_ref().is_err_and(is_other), "{read:?}");
+        read.ok()
+    };
     match user(input) {
         Ok(user) => {
             assert!(user.len() <= LONGEST_USER && !user.contains(char::is_control));
-            let config = value();
-            assert_eq!(config["config"]["User"].as_str().unwrap_or_default(), user);
+            if let Some(config) = value() {
+                assert_eq!(config["config"]["User"].as_str().unwrap_or_default(), user);
+            }
         }
         Err(reason) => refusal(&reason),
     }
     match manifest(input) {
         Ok(found) => {
-            let text = value();
+            let Some(text) = value() else { return };
             assert_eq!(text["schemaVersion"], 2);
             match found {
                 Manifest::Index(digest) => {
