@@ -64,6 +64,16 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
         std::fs::create_dir_all(&data)?;
         pod.writable = vec![(data, "/data".to_owned())];
     }
+    // Only machines whose root disk is made in a file of a volume pass these points.
+    let volume = stack.dir().join("volumes").join(point);
+    let is_in_file = point.starts_with("vm.file.");
+    if is_in_file {
+        std::fs::create_dir_all(&volume)?;
+        let disks = "[{mountPath: /claims/root, devicePath: /}]";
+        let disks = ("vmlet.dev/file-disks".to_owned(), disks.to_owned());
+        pod.annotations.extend([disks]);
+        pod.writable = vec![(volume.clone(), "/claims/root".to_owned())];
+    }
     // Only machines on a device pass these points.
     let device = point.starts_with("vm.block.").then(|| LoopDevice::new(96));
     let device = device.transpose()?;
@@ -119,6 +129,13 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
     let sandboxes = step(stack, "ListPodSandbox", async |cri| cri.sandboxes().await).await?;
     let images = step(stack, "ListImages", async |cri| cri.image_ids().await).await?;
     ensure!(containers.is_empty() && sandboxes.is_empty() && images.is_empty());
+    if is_in_file {
+        let left: Vec<_> = std::fs::read_dir(&volume)?.collect::<Result<_, _>>()?;
+        ensure!(
+            left.len() == 1 && volume.join("disk.img").exists(),
+            "{left:?}"
+        );
+    }
     Ok(())
 }
 
