@@ -12,10 +12,11 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{
-    AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2,
+    AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2,
+    renameat2,
 };
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::FileDisk;
 use super::error::{Error, Result};
@@ -135,6 +136,13 @@ impl Place {
         match renameat2(at, from.as_str(), at, to, flags) {
             Ok(()) => {}
             Err(Errno::EEXIST) => return Ok(false),
+            // NFS cannot rename without replacing; a link never replaces.
+            Err(Errno::EINVAL) => match linkat(at, from.as_str(), at, to, AtFlags::empty()) {
+                Ok(()) => unlinkat(at, from.as_str(), UnlinkatFlags::NoRemoveDir)
+                    .map_err(|errno| io(&self.disk, "name")(errno.into()))?,
+                Err(Errno::EEXIST) => return Ok(false),
+                Err(errno) => return Err(io(&self.disk, "name")(errno.into())),
+            },
             Err(errno) => return Err(io(&self.disk, "name")(errno.into())),
         }
         let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the first content is written to an unfinished file, synced, then named. A file that
 //! has its name only grows.
-//! Failure: [`Error`]; the unfinished file is removed then, or with the container.
+//! Failure: [`Error`]; the unfinished file is removed with the container.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -49,20 +49,12 @@ impl<P: Platform> Containers<P> {
             None if disk.read_only => Err(Error::Missing(disk.shown())),
             None => {
                 let size = first_size(disk, image)?;
-                let made = async {
-                    let made = self.make_file(row, &place, disk, (image, size));
-                    let cancel = self.parts.blocks.cancellable(&row.id);
-                    tokio::select! {
-                        made = made => made,
-                        () = cancel.cancelled() => Err(Error::Cancelled(disk.shown())),
-                    }
-                };
-                let made = made.await;
-                if made.is_err() {
-                    // The error of the making is what counts.
-                    let _ = blocking(&place, Place::undo).await;
+                let made = self.make_file(row, &place, disk, (image, size));
+                let cancel = self.parts.blocks.cancellable(&row.id);
+                tokio::select! {
+                    made = made => made,
+                    () = cancel.cancelled() => Err(Error::Cancelled(disk.shown())),
                 }
-                made
             }
         }
     }
@@ -168,8 +160,7 @@ impl<P: Platform> Containers<P> {
 /// The size in bytes of a disk that is not there yet.
 fn first_size(disk: &FileDisk, image: Option<&Image>) -> Result<u64> {
     match (disk.size, image) {
-        (None, None) if disk.is_root() => Err(Error::NothingToBoot(disk.shown())),
-        (Some(_), None) if disk.is_root() => Err(Error::NothingToBoot(disk.shown())),
+        (_, None) if disk.is_root() => Err(Error::NothingToBoot(disk.shown())),
         (None, None) => Err(Error::NoSize(disk.shown())),
         (size, image) => {
             let least = image.map_or(0, |image| image.virtual_size);
