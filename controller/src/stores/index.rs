@@ -62,6 +62,7 @@ impl Relation {
         for claim in spec.volumes.iter().flat_map(|v| &v.persistent_volume_claim) {
             all.insert(Self::Claim(here(&claim.claim_name)));
         }
+        all.extend(own_root_claim(vm).map(|name| Self::Claim(here(&name))));
         for template in &spec.data_volume_templates {
             all.insert(Self::DataVolume(here(&template.name)));
         }
@@ -77,6 +78,20 @@ impl Relation {
         all.extend(node.cloned().map(Self::Node));
         all
     }
+}
+
+/// Name of the claim that is made for a root disk in a storage class; none where a volume is the root
+/// disk, or the node has it.
+#[must_use]
+pub fn own_root_claim(vm: &VirtualMachine) -> Option<String> {
+    let class = vm.spec.storage_class.as_deref().unwrap_or_default();
+    let mut claims = vm
+        .spec
+        .volumes
+        .iter()
+        .flat_map(|v| &v.persistent_volume_claim);
+    let has_root = claims.any(|claim| claim.root);
+    (!class.is_empty() && !has_root).then(|| format!("{}-root", vm.name_any()))
 }
 
 /// The network that a machine of that namespace means: `namespace/name`, or the name alone.

@@ -64,6 +64,8 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     NotReady(String),
+    #[error("claim {name}: {message}")]
+    RootClaim { name: String, message: String },
     #[error("data volume {name}: {message}")]
     DataVolume { name: String, message: String },
     #[error("volumes are not attached: {volumes}")]
@@ -99,6 +101,7 @@ impl Error {
             | Self::ForeignPod { .. }
             | Self::NotReady(_)
             | Self::DataVolume { .. }
+            | Self::RootClaim { .. }
             | Self::Unattached { .. } => "FailedCreate",
             Self::Several { reason, .. } => reason,
             Self::DeletePod { .. } | Self::StillCreating => "FailedDelete",

@@ -20,6 +20,7 @@ use lifecycle::{Instance, Meta, StartPreconditions};
 use crate::context::{Context, Key};
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::shared::prober::Answer;
+use crate::stores::own_root_claim;
 
 /// How long a change of progress may wait for the next step, so that both are one write.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -198,10 +199,16 @@ impl<'a> Pass<'a> {
     }
 
     /// Name of the claim that is the root disk, if one is.
-    pub(crate) fn root_claim(&self) -> Option<&str> {
+    pub(crate) fn root_claim(&self) -> Option<String> {
         let claims = self.vm.spec.volumes.iter();
         let mut claims = claims.filter_map(|v| v.persistent_volume_claim.as_ref());
-        claims.find(|c| c.root).map(|c| c.claim_name.as_str())
+        let named = claims.find(|c| c.root).map(|c| c.claim_name.clone());
+        named.or_else(|| self.own_root_claim())
+    }
+
+    /// Name of the claim that is made for the root disk, if one is.
+    pub(crate) fn own_root_claim(&self) -> Option<String> {
+        own_root_claim(&self.vm)
     }
 
     pub(crate) fn owner(&self) -> OwnerReference {

@@ -10,6 +10,7 @@ mod class;
 mod data_volumes;
 mod image;
 mod network;
+mod root_claim;
 mod storage;
 pub(super) mod unsupported;
 mod volumes;
@@ -141,11 +142,16 @@ pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
         })
 }
 
-/// The state of the disks; makes data volumes that are missing.
+/// The state of the disks; makes the claim of the root disk and data volumes that are missing.
 pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
+    let root = root_claim::make(pass).await?;
     let made = data_volumes::check(pass).await?;
     let found = volumes::check(pass);
-    Ok(if made == Volumes::Ready { found } else { made })
+    let all = [made, root, found].into_iter();
+    Ok(all.fold(Volumes::Ready, |worst, one| match worst {
+        Volumes::Ready => one,
+        worst => worst,
+    }))
 }
 
 fn report<T>(pass: &mut Pass<'_>, kind: &str, found: Result<T, Missing>) -> anyhow::Result<T> {

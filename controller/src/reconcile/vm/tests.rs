@@ -26,6 +26,7 @@ mod normal_rows;
 mod power_rows;
 mod probe_rows;
 mod reconcile_rows;
+mod root_claim_rows;
 mod root_disk_rows;
 mod scenarios;
 mod starts;

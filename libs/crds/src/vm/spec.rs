@@ -99,7 +99,8 @@ pub struct VirtualMachineSpec {
     /// Size of the machine, instead of a class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<InlineHardware>,
-    /// StorageClass of the root disk. Defaults to a disk local to the node. Immutable.
+    /// StorageClass of the root disk. The controller creates the claim NAME-root of it, owned by the
+    /// machine, unless a volume has `root: true`. Defaults to a disk local to the node. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub storage_class: Option<String>,

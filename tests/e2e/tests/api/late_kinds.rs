@@ -60,8 +60,8 @@ async fn story(control: &Control, controller: &Controller) -> Result<()> {
         "metadata": { "name": "fast" }, "provisioner": "kubernetes.io/no-provisioner",
     }))?;
     await_wake(controller, CLASS).await?;
-    // It is there; what the machine lacks now is a root volume.
-    says(STORAGE_READY, "needs a volume with root: true").await?;
+    // It is there; what the machine lacks now is the size of its root disk.
+    says(STORAGE_READY, "set bootDiskCapacity").await?;
 
     cluster.apply(&definition(
         "k8s.cni.cncf.io",

@@ -79,7 +79,20 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
         volume_and_claim("data", "Filesystem", &data, node),
         volume_and_claim("files", "Filesystem", &files, node),
     ];
-    let items = claims.concat();
+    let mut items = claims.concat();
+    // The class of the volumes makes none: this one waits for the claim of a machine.
+    let root = directory(&cluster, "root")?;
+    let [mut volume, _] = volume_and_claim("classed-root", "Filesystem", &root, node);
+    volume["spec"]["storageClassName"] = json!("classed");
+    items.extend([
+        volume,
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": { "name": "classed" },
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }),
+    ]);
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
     let volumes = json!([
         { "name": "root", "persistentVolumeClaim": { "claimName": "disk", "root": true } },
@@ -89,6 +102,8 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
             "persistentVolumeClaim": { "claimName": "files", "mountPath": "/srv/files" },
         },
     ]);
+    let classed = json!({ "powerState": "PoweredOn", "storageClass": "classed" });
+    cluster.apply(&machine("classed", &classed))?;
     let spec = json!({ "powerState": "PoweredOn", "volumes": volumes });
     let name = "claimed";
     cluster.apply(&machine(name, &spec))?;
@@ -130,6 +145,16 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
         let phase = &cluster.get_json(&["pvc", claim])?["status"]["phase"];
         ensure!(phase == "Bound", "{claim} went with the machine: {phase}");
     }
+    // The claim of a root disk in a class goes with its machine; its volume is retained.
+    cluster.await_word("classed", "Running", UP).await?;
+    let claim = cluster.get_json(&["pvc", "classed-root"])?;
+    ensure!(claim["status"]["phase"] == "Bound", "{claim}");
+    cluster.run_inside("classed", &["sync"], UP).await?;
+    cluster.delete("vm/classed", DOWN)?;
+    cluster.await_gone("pvc/classed-root", DOWN)?;
+    let disk = fs::metadata(root.join("disk.img"))?;
+    ensure!(disk.len() >= 64 << 20, "{disk:?}");
+    cluster.delete("pv/classed-root", DOWN)?;
     let head = device.head().context("the device")?;
     ensure!(head.starts_with("vmlet-root 1 whole sha256:"), "{head}");
     for name in ["disk", "data", "files"] {

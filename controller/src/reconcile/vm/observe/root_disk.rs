@@ -45,6 +45,11 @@ pub(crate) fn request(pass: &Pass<'_>) -> Option<Quantity> {
     Some(quantity(size.checked_mul(percent)?.div_euclid(100)))
 }
 
+/// Size of a disk that is made now, in bytes; `None` while that is not known.
+pub(crate) fn size(pass: &Pass<'_>) -> Option<i128> {
+    of_image(pass).max(capacity(pass))
+}
+
 fn recorded(pass: &Pass<'_>) -> Option<i128> {
     let storage: &StorageStatus = pass.seen()?.storage.as_ref()?;
     storage.requested.as_ref().and_then(bytes)

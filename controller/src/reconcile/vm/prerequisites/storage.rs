@@ -1,8 +1,8 @@
 //! The storage class of the root disk.
 //!
 //! Invariant: an empty class means a disk local to the node, which needs nothing.
-//! Failure: a class that does not exist, one without the claim that it would serve, or a block device
-//! that is to be mounted.
+//! Failure: a class that does not exist, a claim that cannot be made in it, or a block device that is to
+//! be mounted.
 
 use super::{Missing, Pass};
 
@@ -17,12 +17,7 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<(), Missing> {
             let message = format!("storage class {class} does not exist");
             Err(Missing::new("NotFound", message))
         }
-        Some(_) if pass.root_claim().is_none() => Err(Missing::new(
-            "Invalid",
-            "a root disk in a storage class needs a volume with root: true; name its claim or a \
-             dataVolumeTemplate",
-        )),
-        Some(_) => Ok(()),
+        Some(class) => super::root_claim::check(pass, &class),
     }
 }
 

@@ -19,6 +19,7 @@ struct Facts {
     cpu_model: Option<String>,
     image: Option<Image>,
     has_root_claim: bool,
+    makes_root_claim: bool,
 }
 
 /// Sets or drops the condition.
@@ -28,6 +29,7 @@ pub(crate) fn run(pass: &mut Pass<'_>) {
         cpu_model: class.and_then(|class| class.spec.cpu_model.clone()),
         image: prerequisites::image(pass),
         has_root_claim: pass.root_claim().is_some(),
+        makes_root_claim: pass.own_root_claim().is_some(),
     };
     let found = list(&pass.vm.spec, &facts);
     if found.is_empty() {
@@ -122,7 +124,7 @@ fn partly(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<(&'static str, bool)>
         ),
         (
             "bootDiskCapacity",
-            facts.has_root_claim && spec.boot_disk_capacity.is_some(),
+            facts.has_root_claim && !facts.makes_root_claim && spec.boot_disk_capacity.is_some(),
         ),
     ]
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crds::vm::VolumeStatus;
+use crds::vm::{VolumeClaim, VolumeStatus};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::Volumes;
@@ -33,20 +33,34 @@ pub(crate) struct Disk {
 
 /// Part of a file system, in thousandths, that its own tables take; what KubeVirt and CDI assume.
 const OVERHEAD: i128 = 55;
+/// Name of the volume of a root disk in a storage class.
+pub(super) const ROOT: &str = "vmlet-root";
 /// Sizes of disks in file systems are multiples of this.
 const MIB: i128 = 1 << 20;
 
 /// The largest disk that a file system of this claim holds, in bytes.
 fn file_bytes(claim: &PersistentVolumeClaim) -> Option<i128> {
     let capacity = claim.status.as_ref().and_then(|s| s.capacity.as_ref());
-    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref());
-    let requests = requests.and_then(|r| r.requests.as_ref());
-    let storage = |list: &BTreeMap<String, Quantity>| list.get("storage").and_then(bytes);
-    let all = capacity
-        .and_then(storage)
-        .or_else(|| requests.and_then(storage))?;
+    let all = capacity.and_then(storage).or_else(|| request(claim))?;
     let usable = all / 1000 * (1000 - OVERHEAD) / MIB * MIB;
     (usable > 0).then_some(usable)
+}
+
+/// The smallest claim, in whole MiB, whose file system holds such a disk, in bytes.
+pub(super) fn claim_for_file(disk: i128) -> Option<i128> {
+    let whole = disk.checked_add(MIB)?;
+    let all = whole.checked_mul(1000)? / (1000 - OVERHEAD);
+    Some((all / MIB + 1) * MIB)
+}
+
+/// What the claim requests, in bytes.
+pub(super) fn request(claim: &PersistentVolumeClaim) -> Option<i128> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    resources.requests.as_ref().and_then(storage)
+}
+
+fn storage(list: &BTreeMap<String, Quantity>) -> Option<i128> {
+    list.get("storage").and_then(bytes)
 }
 
 pub(super) fn claim(pass: &Pass<'_>, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
@@ -54,38 +68,48 @@ pub(super) fn claim(pass: &Pass<'_>, name: &str) -> Option<Arc<PersistentVolumeC
     pass.ctx.stores.claims.get(&key.reference())
 }
 
+/// The volumes of the specification, and that of a root disk in a storage class before them.
+fn all(pass: &Pass<'_>) -> Vec<(String, VolumeClaim)> {
+    let own = pass.own_root_claim().map(|claim_name| {
+        let claim = VolumeClaim {
+            claim_name,
+            root: true,
+            ..VolumeClaim::default()
+        };
+        (ROOT.to_owned(), claim)
+    });
+    let named = pass.vm.spec.volumes.iter();
+    let named = named.filter_map(|v| Some((v.name.clone(), v.persistent_volume_claim.clone()?)));
+    own.into_iter().chain(named).collect()
+}
+
 /// The disks, in the order of the specification.
 pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
-    let named = pass.vm.spec.volumes.iter();
-    let named = named.filter_map(|v| Some((v, v.persistent_volume_claim.as_ref()?)));
-    let disk = |(volume, source): (&crds::vm::Volume, &crds::vm::VolumeClaim)| {
+    let disk = |(name, source): (String, VolumeClaim)| {
         let found = claim(pass, &source.claim_name);
         let mode = found
             .as_ref()
             .and_then(|c| c.spec.as_ref()?.volume_mode.clone());
         let mode = mode.as_deref();
         Disk {
-            name: volume.name.clone(),
-            claim: source.claim_name.clone(),
+            name,
             is_read_only: source.read_only,
             is_root: source.root,
             is_block: mode == Some("Block"),
             is_filesystem: mode.is_some_and(|m| m != "Block"),
-            mount_path: source.mount_path.clone(),
+            mount_path: source.mount_path,
             file_bytes: found.as_deref().and_then(file_bytes),
+            claim: source.claim_name,
         }
     };
-    named.map(disk).collect()
+    all(pass).into_iter().map(disk).collect()
 }
 
 /// The state of the claims; written to the status, too.
 pub(super) fn check(pass: &mut Pass<'_>) -> Volumes {
     let mut worst = Volumes::Ready;
-    let mut all = Vec::new();
-    for volume in pass.vm.spec.volumes.clone() {
-        let Some(source) = &volume.persistent_volume_claim else {
-            continue;
-        };
+    let mut statuses = Vec::new();
+    for (name, source) in all(pass) {
         let found = claim(pass, &source.claim_name);
         let status = found.as_ref().and_then(|c| c.status.clone());
         let status = status.unwrap_or_default();
@@ -103,15 +127,15 @@ pub(super) fn check(pass: &mut Pass<'_>) -> Volumes {
             }
             Some(_) => None,
         };
-        all.push(VolumeStatus {
-            name: volume.name.clone(),
+        statuses.push(VolumeStatus {
+            name,
             attached: is_bound,
             error,
             capacity: status.capacity.and_then(|c| c.get("storage").cloned()),
         });
     }
-    if pass.seen().is_some() || !all.is_empty() {
-        pass.status().volumes = all;
+    if pass.seen().is_some() || !statuses.is_empty() {
+        pass.status().volumes = statuses;
     }
     worst
 }

@@ -1,0 +1,102 @@
+//! The claim of a root disk in a storage class.
+//!
+//! Invariant: the claim is made by a pass, and never by one for a claim of another owner.
+//! Failure: none of its own.
+
+use serde_json::{Value, json};
+
+use super::bench::*;
+
+const MIB: u64 = 1 << 20;
+
+fn storage_class(bench: &mut Bench, changes: &Value) {
+    let mut class = json!({ "metadata": { "name": "sc" }, "provisioner": "p" });
+    json_patch::merge(&mut class, changes);
+    bench.put(STORAGE_CLASSES, class);
+}
+
+fn in_class(capacity: &str) -> Value {
+    json!({ "spec": {
+        "runStrategy": "Always", "storageClass": "sc", "bootDiskCapacity": capacity,
+    }})
+}
+
+fn requested(claim: &Value) -> &str {
+    let request = &claim["spec"]["resources"]["requests"]["storage"];
+    request.as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_root_disk_in_a_class_gets_a_claim_of_its_machine() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    let uid = bench.machine(in_class("945Mi"));
+    bench.settle().await.ok();
+    let claim = bench.get(CLAIMS, "vm-root");
+    assert_eq!(claim["spec"]["volumeMode"], "Filesystem");
+    assert_eq!(claim["spec"]["storageClassName"], "sc");
+    assert_eq!(claim["spec"]["accessModes"], json!(["ReadWriteOnce"]));
+    assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], uid);
+    // With what the tables of the file system take.
+    assert_eq!(requested(&claim), "1002Mi");
+    assert!(!bench.has_pod());
+
+    bench.edit(CLAIMS, "vm-root", json!({ "status": { "phase": "Bound" } }));
+    bench.settle().await.ok();
+    let pod = bench.pod();
+    let disks = pod["metadata"]["annotations"]["vmlet.dev/file-disks"].as_str();
+    let disks: Value = serde_json::from_str(disks.unwrap()).unwrap();
+    assert_eq!(disks[0]["devicePath"], "/");
+    let size: u64 = disks[0]["size"].as_str().unwrap().parse().unwrap();
+    assert!(size >= 945 * MIB, "{size}");
+    assert_eq!(bench.condition_text("Unsupported"), "-");
+}
+
+#[tokio::test]
+async fn a_class_may_want_block_devices_and_let_claims_grow() {
+    let mut bench = Bench::new();
+    let block = json!({
+        "metadata": { "annotations": { "vmlet.dev/volume-mode": "Block" } },
+        "allowVolumeExpansion": true,
+    });
+    storage_class(&mut bench, &block);
+    bench.machine(in_class("1Gi"));
+    bench.settle().await.ok();
+    let claim = bench.get(CLAIMS, "vm-root");
+    assert_eq!(claim["spec"]["volumeMode"], "Block");
+    assert_eq!(requested(&claim), "1025Mi");
+    bench.edit(CLAIMS, "vm-root", json!({ "status": { "phase": "Bound" } }));
+    bench.settle().await.ok();
+    let container = &bench.pod()["spec"]["containers"][0];
+    assert_eq!(container["volumeDevices"][0]["devicePath"], "/");
+
+    bench.edit(VMS, "vm", json!({ "spec": { "bootDiskCapacity": "2Gi" } }));
+    bench.settle().await.ok();
+    assert_eq!(requested(&bench.get(CLAIMS, "vm-root")), "2049Mi");
+    bench.edit(VMS, "vm", json!({ "spec": { "bootDiskCapacity": "1Gi" } }));
+    bench.settle().await.ok();
+    assert_eq!(requested(&bench.get(CLAIMS, "vm-root")), "2049Mi");
+}
+
+#[tokio::test]
+async fn a_claim_of_another_owner_is_not_used() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    bench.claim("vm-root", "Bound");
+    bench.machine(in_class("1Gi"));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineStorageReady");
+    assert_eq!(found, "False/NotOwned");
+    assert!(!bench.has_pod());
+}
+
+#[tokio::test]
+async fn a_size_that_is_not_known_is_waited_for() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    bench.machine(json!({ "spec": { "runStrategy": "Always", "storageClass": "sc" } }));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineStorageReady");
+    assert_eq!(found, "False/NotReady");
+    assert!(bench.try_get(CLAIMS, "vm-root").is_none());
+}
