@@ -98,7 +98,7 @@ pub(crate) fn start(start: &Start, places: &Places) -> Result<Running, Refusal> 
         cgroups::check_name(name)?;
     }
     set_parameters(&start.sysctls)?;
-    let view = View::new(start, &places.files(name))?;
+    let view = View::new(start, places, name)?;
     let group = group(start, places)?;
     let running = run(start, view, group.as_ref());
     match running {
@@ -169,12 +169,16 @@ fn run(start: &Start, view: Option<View>, group: Option<&Group>) -> Result<Runni
             command.env(name, value);
         }
     }
+    let is_late = view.as_ref().is_some_and(View::has_directory);
     let directory = match start.directory.as_str() {
         "" => home(&account),
+        given if is_late => given,
         given if Path::new(given).is_dir() => given,
         missing => return Err(Refusal::NoDirectory(missing.to_owned())),
     };
-    command.current_dir(directory);
+    if !is_late {
+        command.current_dir(directory);
+    }
     let limits = start.confinement.as_ref().map(Limits::new).transpose()?;
     let members = group.map(Group::members).transpose();
     let members = members.map_err(|error| Refusal::Start(program.clone(), error))?;

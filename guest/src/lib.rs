@@ -46,6 +46,7 @@ mod tail;
 mod usage;
 mod users;
 mod view;
+mod volumes;
 
 pub use agent::serve;
 pub use places::Places;

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cgroups::Cgroups;
 
@@ -15,6 +16,7 @@ use crate::cgroups::Cgroups;
 pub struct Places {
     pub(crate) cgroups: Cgroups,
     files: PathBuf,
+    share: Mutex<PathBuf>,
 }
 
 impl Places {
@@ -23,10 +25,11 @@ impl Places {
         Self {
             cgroups: Cgroups::of_guest(),
             files: PathBuf::from("/run/vmlet-guest/sessions"),
+            share: PathBuf::from("/run/vmlet-guest/share").into(),
         }
     }
 
-    /// Files below a folder, and cgroups below one that is made in a mounted hierarchy of cgroup
+    /// Files below a folder, the share beside it, and cgroups below one that is made in a mounted hierarchy of cgroup
     /// v2, if given.
     ///
     /// # Errors
@@ -36,12 +39,18 @@ impl Places {
         Ok(Self {
             cgroups: cgroup.map(Cgroups::below).transpose()?.unwrap_or_default(),
             files: files.to_owned(),
+            share: files.with_file_name("share").into(),
         })
     }
 
     /// The folder of the files of a session.
     pub(crate) fn files(&self, name: &str) -> PathBuf {
         self.files.join(name)
+    }
+
+    /// Where the volumes of the pod are mounted, for one session at a time.
+    pub(crate) fn share(&self) -> MutexGuard<'_, PathBuf> {
+        self.share.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the files of a session.

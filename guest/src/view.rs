@@ -1,4 +1,4 @@
-//! What a command sees of the guest's file system: masked and read-only paths, a resolver
+//! What a command sees of the guest's file system: volumes, masked and read-only paths, a resolver
 //! configuration of its own, a read-only root.
 //!
 //! Invariant: the mounts are in a mount namespace of the command, and no other process of the guest
@@ -17,7 +17,9 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
+use crate::places::Places;
 use crate::step::Step;
+use crate::volumes::{self, Volumes};
 
 const NONE: Option<&CStr> = None;
 const RESOLVER: &str = "/etc/resolv.conf";
@@ -25,6 +27,7 @@ const RESOLVER: &str = "/etc/resolv.conf";
 /// The mounts of one command.
 #[derive(Debug, Default)]
 pub(crate) struct View {
+    volumes: Option<Volumes>,
     /// The file that becomes `/etc/resolv.conf`, and the real place of that.
     resolver: Option<(CString, CString)>,
     masked: Vec<(CString, Kind)>,
@@ -43,6 +46,8 @@ enum Kind {
 /// A view that cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Invalid {
+    #[error(transparent)]
+    Volumes(#[from] volumes::Invalid),
     #[error("{0} paths are more than {SETTINGS}")]
     TooMany(usize),
     #[error("the path {0:?} is not absolute, or has a NUL")]
@@ -56,21 +61,27 @@ pub(crate) enum Invalid {
 }
 
 impl View {
-    /// Prepares the mounts; `None` when the command sees what the guest sees. `folder` holds the
-    /// files of its session.
-    pub(crate) fn new(start: &Start, folder: &Path) -> Result<Option<Self>, Invalid> {
+    /// Prepares the mounts of the session of this name; `None` when the command sees what the guest
+    /// sees.
+    pub(crate) fn new(start: &Start, places: &Places, name: &str) -> Result<Option<Self>, Invalid> {
         let confinement = start.confinement.as_ref();
         let mut view = Self::default();
         if confinement.is_some_and(|confinement| confinement.read_only_root) {
             view.root = Some(flags(Path::new("/"))?);
         }
         if let Some(wanted) = &start.view {
-            let count = wanted.masked.len().max(wanted.read_only.len());
+            let counts = [&wanted.masked, &wanted.read_only].map(Vec::len);
+            let count = counts.into_iter().fold(wanted.volumes.len(), usize::max);
             if count > SETTINGS {
                 return Err(Invalid::TooMany(count));
             }
+            if !wanted.volumes.is_empty() {
+                let share = places.share();
+                let volumes = Volumes::new(&wanted.volumes, &share, &start.directory)?;
+                view.volumes = Some(volumes);
+            }
             if !wanted.resolver.is_empty() {
-                view.resolver = Some(resolver(&wanted.resolver, folder)?);
+                view.resolver = Some(resolver(&wanted.resolver, &places.files(name))?);
             }
             for path in &wanted.masked {
                 let (text, path) = (c_path(path)?, Path::new(path));
@@ -96,12 +107,23 @@ impl View {
 
     fn is_empty(&self) -> bool {
         let Self {
+            volumes,
             resolver,
             masked,
             read_only,
             root,
         } = self;
-        resolver.is_none() && masked.is_empty() && read_only.is_empty() && root.is_none()
+        volumes.is_none()
+            && resolver.is_none()
+            && masked.is_empty()
+            && read_only.is_empty()
+            && root.is_none()
+    }
+
+    /// Whether the working directory may be in a volume, and is entered after all mounts.
+    pub(crate) fn has_directory(&self) -> bool {
+        let mut volumes = self.volumes.iter();
+        volumes.any(Volumes::have_directory)
     }
 
     /// Makes the mounts, which needs all capabilities.
@@ -109,6 +131,9 @@ impl View {
         unshare(CloneFlags::CLONE_NEWNS).map_err(Step::Namespace.failed())?;
         let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(NONE, c"/", NONE, private, NONE).map_err(Step::Private.failed())?;
+        if let Some(volumes) = &self.volumes {
+            volumes.enter()?;
+        }
         if let Some((file, place)) = &self.resolver {
             bind(file, place).map_err(Step::Resolver.failed())?;
         }
@@ -127,8 +152,11 @@ impl View {
             let made = bind(path, path).and_then(|()| make_read_only(path, *flags));
             if_there(made).map_err(Step::ReadOnly.failed())?;
         }
-        match self.root {
-            Some(flags) => make_read_only(c"/", flags).map_err(Step::Root.failed()),
+        if let Some(flags) = self.root {
+            make_read_only(c"/", flags).map_err(Step::Root.failed())?;
+        }
+        match &self.volumes {
+            Some(volumes) => volumes.enter_directory(),
             None => Ok(()),
         }
     }

@@ -126,6 +126,8 @@ fn container_code(error: &vm::Error) -> Code {
         | E::NoGuestAgent(..)
         | E::NoGuestPort(_)
         | E::Shares { .. }
+        | E::TooManyVolumes { .. }
+        | E::Volumes { .. }
         | E::SharesNotSaved(_)
         | E::VmOfProcesses(_) => Code::FailedPrecondition,
         E::NameTaken { .. } => Code::AlreadyExists,

@@ -24,6 +24,8 @@ use super::{Agent, Error};
 const KEEPING: u32 = 2;
 /// The first one with all that a process needs.
 const PROCESSES: u32 = 3;
+/// The first one with volumes of processes.
+const VOLUMES: u32 = 4;
 /// Time for the agent to start a command.
 const START: Duration = Duration::from_secs(30);
 /// Time for the agent to report that a command was killed.
@@ -137,7 +139,13 @@ impl Agent {
     pub async fn run(&self, start: Start) -> Result<Command, Error> {
         let program = start.command.first().cloned().unwrap_or_default();
         let is_kept = !start.keep.is_empty();
-        if (is_kept || start != of_a_machine(&start)) && self.protocol < PROCESSES {
+        let has_volumes = start.view.iter().any(|view| !view.volumes.is_empty());
+        let needed = match is_kept || start != of_a_machine(&start) {
+            true if has_volumes => VOLUMES,
+            true => PROCESSES,
+            false => 0,
+        };
+        if self.protocol < needed {
             return Err(Error::TooOld(self.version.clone()));
         }
         let with_session = move |session| Start { session, ..start }.into();

@@ -127,6 +127,21 @@ pub enum Error {
         /// How many are possible.
         most: usize,
     },
+    /// Each volume is a mount in the guest.
+    #[error("the container mounts {found} volumes, and a process has at most {most} of them")]
+    TooManyVolumes {
+        /// How many there are.
+        found: usize,
+        /// How many are possible.
+        most: usize,
+    },
+    /// The volumes of a process are not mounted.
+    #[error("mount the volumes of the container")]
+    Volumes {
+        /// What the program or the kernel reported.
+        #[source]
+        source: std::io::Error,
+    },
     /// A directory cannot be shared with the guest.
     #[error("share {path} with the guest")]
     Share {

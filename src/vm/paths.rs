@@ -101,6 +101,16 @@ impl Paths {
         self.processes().join(format!("{}.position", cut(id)))
     }
 
+    /// The directory of a pod machine's share, below which the volumes of processes are mounted.
+    pub fn volumes(&self, id: &ContainerId) -> PathBuf {
+        self.processes().join(format!("{}.volumes", cut(id)))
+    }
+
+    /// Process ID and start of the server of that share.
+    pub fn share_server(&self, id: &ContainerId) -> PathBuf {
+        self.processes().join(format!("{}.server", cut(id)))
+    }
+
     /// Directory of all seed images that no disk of a virtual machine is there for.
     pub fn seeds(&self) -> PathBuf {
         self.state.join("seeds")
@@ -136,6 +146,8 @@ mod tests {
             paths.default_log(&id),
             paths.process(&id),
             paths.process_position(&id),
+            paths.volumes(&id),
+            paths.share_server(&id),
         ] {
             let name = path.file_name().unwrap().to_str().unwrap();
             assert!(id.as_str().starts_with(Paths::owner(name).unwrap()));

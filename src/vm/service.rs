@@ -24,7 +24,7 @@ use super::process::{Process, Processes};
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
-use super::shares::Supplies;
+use super::shares::{Supplies, volumes};
 use super::state::Event;
 use super::unsupported::Given;
 use super::users::{Owner, Users};
@@ -239,7 +239,8 @@ impl<P: Platform> Containers<P> {
         config.environment = Environment::default();
         let ready = self.ready_sandbox(sandbox)?;
         Self::refuse_file_disks(&ready, &config)?;
-        self.refuse_loss(&ready, &config, &Given::default())?;
+        volumes::check(&config)?;
+        self.refuse_loss(&ready, &config, &Given::of_process(&ready, &config)?)?;
         if instance(&ready, &config)?.vm.is_some() {
             return Err(Error::VmOfProcesses(sandbox.clone()));
         }

@@ -7,8 +7,10 @@
 
 mod plan;
 mod process;
+mod record;
 #[cfg(test)]
 mod tests;
+pub(in crate::vm) mod volumes;
 
 use podspec::CloudData;
 use serde::{Deserialize, Serialize};

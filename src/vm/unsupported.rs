@@ -100,8 +100,9 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
-    ) -> Vec<String> {
-        let mut found = of_request(&sandbox.config, config, &Given::default());
+    ) -> Result<Vec<String>> {
+        let given = Given::of_process(sandbox, config)?;
+        let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_devices(config, &[]));
         if !config.resources.cpuset_cpus.is_empty() {
             found.push(Finding::new(format!(
@@ -115,7 +116,7 @@ impl<P: Platform> Containers<P> {
         {
             found.push(of_pull_secrets());
         }
-        found.into_iter().map(|finding| finding.text).collect()
+        Ok(found.into_iter().map(|finding| finding.text).collect())
     }
 
     fn pods_with_unused_secrets(&self) -> MutexGuard<'_, VecDeque<String>> {

@@ -15,7 +15,7 @@ use virtiofsd::passthrough::{CachePolicy, Config};
 use virtiofsd::sandbox::{Sandbox, SandboxMode};
 use virtiofsd::soft_idmap::cmdline::IdMap;
 
-use crate::args::Args;
+use crate::args::Serve;
 
 /// Descriptors that are not for files of the guest.
 const OWN_DESCRIPTORS: u64 = 64;
@@ -25,7 +25,7 @@ const FRESH: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Enters the namespaces, becomes the user, and describes the share. Returns in a child of this
 /// process: the parent waits for its end.
-pub(crate) fn enter(args: &Args, listener: UnixListener) -> Result<(Listener, Config)> {
+pub(crate) fn enter(args: &Serve, listener: UnixListener) -> Result<(Listener, Config)> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raise the limit of open files")?;
     let directory = args.directory.clone();
@@ -44,25 +44,25 @@ pub(crate) fn enter(args: &Args, listener: UnixListener) -> Result<(Listener, Co
         readdirplus: true,
         clean_noatime: true,
         guest_fd_limit: most.saturating_sub(OWN_DESCRIPTORS),
-        uid_map: Some(as_root(args.uid)),
-        gid_map: Some(as_root(args.gid)),
+        uid_map: Some(as_one(args.user.uid, args.guest_uid)),
+        gid_map: Some(as_one(args.user.gid, args.guest_gid)),
         ..Config::default()
     };
     Ok((listener, config))
 }
 
-fn become_user(args: &Args) -> Result<()> {
+fn become_user(args: &Serve) -> Result<()> {
     let groups: Vec<_> = args.groups.iter().copied().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(args.uid), Gid::from_raw(args.gid));
+    let (uid, gid) = (Uid::from_raw(args.user.uid), Gid::from_raw(args.user.gid));
     setgroups(&groups).context("give up groups")?;
     setresgid(gid, gid, gid).context("change the group")?;
     setresuid(uid, uid, uid).context("change the user")?;
     set_no_new_privs().context("give up new privileges")
 }
 
-/// Every user of the guest acts as this one, whose files belong to the guest's root. This process
+/// Every user of the guest acts as this one, which the guest knows by another number. This process
 /// cannot act for another user.
-fn as_root(id: u32) -> Vec<IdMap> {
+fn as_one(id: u32, in_guest: u32) -> Vec<IdMap> {
     vec![
         IdMap::SquashGuest {
             from_guest: 0,
@@ -71,7 +71,7 @@ fn as_root(id: u32) -> Vec<IdMap> {
         },
         IdMap::Host {
             from_host: id,
-            to_guest: 0,
+            to_guest: in_guest,
             count: 1,
         },
     ]

@@ -1,22 +1,27 @@
-//! Serves one directory of the node to one machine: the device side of virtiofs, of the library
-//! `virtiofsd`.
+//! Serves a directory of the node to one machine: the device side of virtiofs, of the library
+//! `virtiofsd`. Mounts volumes below the directory of a server that runs.
 //!
-//! Invariant: before the first byte of the guest is read, the directory is the root of this
-//! process's file system, the process has no network, no view of other processes, no capability,
-//! and the user and groups that it was started for. It serves one connection, and ends with it.
+//! Invariant: before the first byte of the guest is read, the directory is the root of the server's
+//! file system, the server has no network, no view of other processes, no capability, and the user
+//! and groups that it was started for. It serves one connection, and ends with it.
 //! Failure: one line on standard error, and exit code 1; a machine that does not connect within
 //! [`CONNECTS_WITHIN`] counts as one.
 
 mod args;
+mod attach;
 mod confine;
+mod ids;
+mod mounts;
+mod running;
 mod serve;
+mod tree;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 
-use args::Args;
+use args::{Args, Command, Serve};
 
 /// libvirt starts the emulator within its own, shorter time-out.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(300);
@@ -26,7 +31,13 @@ fn main() -> ExitCode {
     env_logger::Builder::new()
         .filter_level(log::LevelFilter::Warn)
         .init();
-    match run(&args) {
+    let done = match &args.command {
+        Command::Serve(args) => serve(args),
+        Command::Attach(args) => attach::attach(args),
+        Command::Detach(args) => attach::detach(args),
+        Command::Ids => ids::hold(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vmlet-virtiofsd: {error:#}");
@@ -35,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> anyhow::Result<()> {
+fn serve(args: &Serve) -> anyhow::Result<()> {
     let listener = args::listener()?;
     args::wait_for_start()?;
     let (listener, share) = confine::enter(args, listener)?;

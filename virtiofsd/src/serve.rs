@@ -19,11 +19,11 @@ use virtiofsd::passthrough::{Config, PassthroughFs};
 use virtiofsd::vhost_user::VhostUserFsBackendBuilder;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
-use crate::args::Args;
+use crate::args::Serve;
 
 /// Serves until the emulator disconnects.
 pub(crate) fn serve(
-    args: &Args,
+    args: &Serve,
     share: Config,
     listener: Listener,
     within: Duration,
@@ -45,7 +45,7 @@ pub(crate) fn serve(
     }
 }
 
-fn run<F>(args: &Args, share: F, mut listener: Listener, within: Duration) -> Result<()>
+fn run<F>(args: &Serve, share: F, mut listener: Listener, within: Duration) -> Result<()>
 where
     F: FileSystem + SerializableFileSystem + Send + Sync + 'static,
 {

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 fn run(arguments: &[&str], socket: Stdio) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_vmlet-virtiofsd"));
-    let program = program.args(["--tag=vmlet-0", "--directory=/nonexistent"]);
+    let program = program.args(["serve", "--tag=vmlet-0", "--directory=/nonexistent"]);
     let program = program.args(arguments).stdin(Stdio::null()).stdout(socket);
     program.stderr(Stdio::piped()).output().unwrap()
 }

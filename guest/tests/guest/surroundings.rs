@@ -11,7 +11,9 @@ use std::process::Command;
 use guest::Places;
 use guestapi::from_guest::Kind;
 use guestapi::request::Action;
-use guestapi::{Close, Reason, Request, SetLimits, Setting, Start, View};
+use guestapi::{Close, Reason, Request, SetLimits, Setting, Start, View, Volume};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
 use crate::host::{Host, command, kept, shell};
@@ -49,6 +51,7 @@ fn a_view_is_seen_by_its_command_alone() {
         masked: vec![path("masked"), path("secret"), path("missing")],
         read_only: vec![path("read-only"), path("missing")],
         resolver: "nameserver 192.0.2.1\n".to_owned(),
+        volumes: Vec::new(),
     });
     if !geteuid().is_root() {
         let (reason, message) = refusal(&mut host, start);
@@ -69,6 +72,112 @@ fn a_view_is_seen_by_its_command_alone() {
     let (reason, message) = refusal(&mut host, start);
     assert_eq!(reason, Reason::NoConfinement);
     assert!(message.contains("\"secret\" is not absolute"), "{message}");
+    host.disconnect();
+}
+
+fn volume(name: &str, path: &Path, is_directory: bool, read_only: bool) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        path: path.to_str().unwrap().to_owned(),
+        is_directory,
+        read_only,
+    }
+}
+
+/// A namespace of this thread, and of the agent that it starts, with a share that is mounted.
+fn mount_share(share: &Path) {
+    const NONE: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(NONE, "/", NONE, private, NONE).unwrap();
+    fs::create_dir(share).unwrap();
+    mount(Some("share"), share, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
+    for name in ["a-0", "a-1"] {
+        fs::create_dir(share.join(name)).unwrap();
+        fs::write(share.join(name).join("file"), name).unwrap();
+    }
+    fs::write(share.join("a-2"), "a file").unwrap();
+}
+
+#[test]
+fn a_command_finds_the_volumes_of_its_pod() {
+    let place = tempfile::tempdir().unwrap();
+    let (share, root) = (place.path().join("share"), place.path().join("root"));
+    if geteuid().is_root() {
+        mount_share(&share);
+    }
+    let sessions = place.path().join("sessions");
+    let mut host = Host::connect_to(Places::below(&sessions, None).unwrap());
+    let (data, file) = (root.join("deep/data"), root.join("etc/file"));
+    let script = "pwd; cat file conf/file ../../etc/file; echo; echo new >made; \
+                  touch conf/made || echo refused";
+    let mut start = kept(shell(1, script), "volumes");
+    start.directory = data.to_str().unwrap().to_owned();
+    start.view = Some(View {
+        volumes: vec![
+            volume("a-0", &data, true, false),
+            volume("a-2", &file, false, false),
+            // Its place is in the volume before it.
+            volume("a-1", &data.join("conf"), true, true),
+        ],
+        ..View::default()
+    });
+    if !geteuid().is_root() {
+        let (reason, message) = refusal(&mut host, start);
+        assert_eq!(reason, Reason::NoConfinement, "{message}");
+        return host.disconnect();
+    }
+    let ended = host.run(start.clone());
+    let output = String::from_utf8(ended.stdout).unwrap();
+    let expected = format!("{}\na-0a-1a file\nrefused\n", data.display());
+    assert_eq!(output, expected);
+    assert_eq!(fs::read_to_string(share.join("a-0/made")).unwrap(), "new\n");
+    // Only the places are left where other commands look.
+    assert!(data.read_dir().unwrap().next().is_none());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "");
+    host.send(Close { session: 1 });
+
+    let mut refused = |session, name: &str, path: &str| {
+        start.session = session;
+        let volumes = vec![volume(name, Path::new(path), true, false)];
+        let view = View {
+            volumes,
+            ..View::default()
+        };
+        start.view = Some(view);
+        refusal(&mut host, start.clone())
+    };
+    for (session, name, path, word) in [
+        (2, "..", "/data", "no name of a volume"),
+        (3, "a-0/file", "/data", "no name of a volume"),
+        (4, "a-0", "data", "not absolute"),
+        (5, "a-0", "/", "not absolute"),
+        (6, "a-0", "/a/../b", "not absolute"),
+        (7, "missing", "/proc", "mount a volume of the pod: ENOENT"),
+    ] {
+        let (reason, message) = refused(session, name, path);
+        assert_eq!(reason, Reason::NoConfinement, "{message}");
+        assert!(message.contains(word), "{message}");
+    }
+    host.disconnect();
+}
+
+#[test]
+fn a_guest_without_virtiofs_refuses_volumes() {
+    let place = tempfile::tempdir().unwrap();
+    let sessions = place.path().join("sessions");
+    let mut host = Host::connect_to(Places::below(&sessions, None).unwrap());
+    let mut start = kept(shell(1, "true"), "volumes");
+    start.view = Some(View {
+        volumes: vec![volume("a-0", Path::new("/data"), true, false)],
+        ..View::default()
+    });
+    let (reason, message) = refusal(&mut host, start);
+    assert_eq!(reason, Reason::NoConfinement);
+    assert!(
+        message.contains("mount the volumes of the pod"),
+        "{message}"
+    );
     host.disconnect();
 }
 

@@ -31,15 +31,18 @@ pub use message::{
     Adopt, Answer, Close, Confinement, Credit, Data, Exited, Facts, FileSystem, Freeze, FromGuest,
     GuestHello, HostHello, Interface, Reason, Refused, ReportFacts, ReportUsage, Request, Resize,
     SetLimits, SetTime, Setting, Signal, Start, Started, Stream, Terminal, Thaw, ToGuest, Usage,
-    User, View, from_guest, request, to_guest,
+    User, View, Volume, from_guest, request, to_guest,
 };
 
 /// Name of the virtio-serial port.
 pub const PORT: &str = "dev.vmlet.guest.0";
 
+/// Tag of the virtiofs device with the volumes of a pod.
+pub const POD_SHARE: &str = "vmlet-pod";
+
 /// The newest version. Version 2 has kept sessions, confinement and [`Usage`]; version 3 has
-/// limits by cgroups, [`View`] and kernel parameters.
-pub const VERSION: u32 = 3;
+/// limits by cgroups, [`View`] and kernel parameters; version 4 has [`Volume`].
+pub const VERSION: u32 = 4;
 
 /// The oldest version that the host serves.
 pub const OLDEST: u32 = 1;

@@ -14,7 +14,7 @@ pub use requests::{
 };
 pub use session::{
     Adopt, Close, Confinement, Credit, Data, Exited, Reason, Refused, Resize, Setting, Signal,
-    Start, Started, Stream, Terminal, User, View,
+    Start, Started, Stream, Terminal, User, View, Volume,
 };
 
 /// The beginning of a connection. A guest that gets it ends all sessions that it has, except those

@@ -171,7 +171,7 @@ fn view(security: &v1::LinuxContainerSecurityContext) -> Result<Option<View>> {
     let view = View {
         masked: paths("masked_paths", &security.masked_paths)?,
         read_only: paths("readonly_paths", &security.readonly_paths)?,
-        resolver: String::new(),
+        ..View::default()
     };
     // A privileged container has none.
     Ok((!security.privileged && view != View::default()).then_some(view))

@@ -61,7 +61,10 @@ fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
 fn handlers() -> Vec<v1::RuntimeHandler> {
     let handler = |name: &str| v1::RuntimeHandler {
         name: name.to_owned(),
-        features: Some(v1::RuntimeHandlerFeatures::default()),
+        features: Some(v1::RuntimeHandlerFeatures {
+            recursive_read_only_mounts: true,
+            ..v1::RuntimeHandlerFeatures::default()
+        }),
     };
     vec![handler(""), handler(HANDLER), handler(PROCESS_HANDLER)]
 }

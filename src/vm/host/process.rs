@@ -174,6 +174,12 @@ impl Processes {
         std::str::from_utf8(arguments.next()?).ok()?.parse().ok()
     }
 
+    /// When a process of this node started, in clock ticks from the node's boot. Blocks for a small
+    /// read.
+    pub(in crate::vm) fn started_at(pid: u32) -> Option<u64> {
+        Self::default().started(i32::try_from(pid).ok()?)
+    }
+
     fn started(&self, pid: i32) -> Option<u64> {
         self.stat(pid, 22)
     }

@@ -162,6 +162,10 @@ impl<P: Platform> Containers<P> {
             if !self.is_followed(&row.id) {
                 self.forget_session(row).await;
             }
+            if let Err(e) = self.detach_volumes(row).await {
+                // They stay until the pod machine ends.
+                tracing::warn!(container = %row.id, error = crate::one_line(&e), "volumes of a process stay mounted");
+            }
             return self.remove_process_files(&row.id).await;
         }
         self.clean_up(row).await?;
@@ -189,6 +193,7 @@ impl<P: Platform> Containers<P> {
     /// Removes console file and sockets; may be repeated.
     pub(in crate::vm) async fn remove_console(&self, row: &Container) -> Result<()> {
         self.end_shares(row);
+        self.remove_share_files(row).await?;
         crate::vm::console::remove(&self.console(row)).await?;
         let sockets = self.paths.sockets(&row.id);
         match tokio::fs::remove_dir_all(&sockets).await {

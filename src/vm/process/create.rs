@@ -24,7 +24,7 @@ use crate::vm::lifecycle::log_path;
 use crate::vm::lifecycle::request::machine;
 use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Part, Spec, Unused};
 use crate::vm::service::Containers;
-use crate::vm::shares::Supplies;
+use crate::vm::shares::{Share, Supplies, volumes};
 use crate::vm::state::{Event, Phase};
 
 /// The name of the pod machine where it is shown.
@@ -122,7 +122,7 @@ impl<P: Platform> Containers<P> {
             },
             log_path: log_path(&sandbox.config.log_directory, &config.log_path)
                 .unwrap_or_else(|| self.paths.default_log(&id)),
-            unsupported: self.unsupported_by_process(&sandbox, &config),
+            unsupported: self.unsupported_by_process(&sandbox, &config)?,
             config,
             blocks: Vec::new(),
             file_disks: Vec::new(),
@@ -199,20 +199,28 @@ impl<P: Platform> Containers<P> {
             }
             return Ok(machine);
         }
-        let port = machine(sandbox, config, self.defaults())?.guest_agent;
-        if port == GuestAgent::Off {
-            return Err(Error::NoGuestPort(sandbox.id.clone()));
-        }
         let config = ContainerConfig {
             metadata: ContainerMetadata {
                 name: POD_MACHINE.to_owned(),
                 attempt: 0,
             },
             image: config.image.clone(),
+            // Processes have one server of volumes.
+            share_user: config.share_user.clone(),
             ..ContainerConfig::default()
+        };
+        // Limits of a process are not those of the machine.
+        let port = machine(sandbox, &config, self.defaults())?.guest_agent;
+        if port == GuestAgent::Off {
+            return Err(Error::NoGuestPort(sandbox.id.clone()));
+        }
+        let shares = match volumes::are_shared(sandbox, &config)? {
+            true => vec![Share::of_pod()],
+            false => Vec::new(),
         };
         let supplies = Supplies {
             data: files,
+            shares,
             ..Supplies::default()
         };
         self.create_machine(sandbox, config, Part::PodMachine, supplies)

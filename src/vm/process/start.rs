@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::live::Live;
 use super::log::Log;
 use crate::clock;
-use crate::guest::{self, Agent, Command};
+use crate::guest::{self, Agent, Command, Start};
 use crate::platform::Platform;
 use crate::vm::disks::seed::Surroundings;
 use crate::vm::error::{Error, Result};
@@ -118,6 +118,7 @@ impl<P: Platform> Containers<P> {
         let spec = &old.spec;
         let supplies = Supplies {
             data: files,
+            shares: spec.shares.clone(),
             ..Supplies::default()
         };
         self.create_machine(&sandbox, spec.config.clone(), spec.part, supplies)
@@ -132,8 +133,8 @@ impl<P: Platform> Containers<P> {
         let opened = tokio::task::spawn_blocking(move || Log::open(&log, &saved)).await;
         let opened = opened.map_err(crate::tasks::Aborted::from)?;
         *live.log.lock().await = Some(opened?);
-        let start = self.read_start(&row.id).await?;
         let agent = self.await_agent(row).await?;
+        let start = self.start_with_volumes(row).await?;
         let command = match agent.run(start.clone()).await {
             // An earlier daemon started it, and did not record that.
             Err(guest::Error::NoSession(_)) => {
@@ -143,6 +144,17 @@ impl<P: Platform> Containers<P> {
             other => other,
         };
         Ok((agent, command.map_err(crate::vm::exec::Error::from)?))
+    }
+
+    /// Mounts the volumes of a process; what it is started with, for commands in it, too.
+    async fn start_with_volumes(&self, row: &Container) -> Result<Start> {
+        let mut start = self.read_start(&row.id).await?;
+        let volumes = self.attach_volumes(row).await?;
+        if !volumes.is_empty() {
+            start.view.get_or_insert_default().volumes = volumes;
+            self.write_start(&row.id, &start).await?;
+        }
+        Ok(start)
     }
 
     /// Waits for `vmlet-guest` of the pod machine.

@@ -63,7 +63,7 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-fn is_for_guest(mount: &Mount) -> bool {
+pub(super) fn is_for_guest(mount: &Mount) -> bool {
     let path = &mount.container_path;
     GuestFile::is_path(path) && !Source::is_mount_path(path)
 }

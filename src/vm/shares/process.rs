@@ -77,9 +77,13 @@ impl<P: Platform> Containers<P> {
             uid: id(user.uid, own.uid),
             gid: id(user.gid, own.gid),
         };
-        let directory = plan::below(&self.settings.shares.root, &share.host_path);
+        let directory = match share.is_of_pod() {
+            true => self.paths.volumes(&row.id),
+            false => plan::below(&self.settings.shares.root, &share.host_path),
+        };
         let mut command = Service::new(&self.settings.shares.program).command();
         command
+            .arg("serve")
             .arg(format!("--tag={}", share.tag))
             .arg("--directory")
             .arg(directory)
@@ -90,6 +94,12 @@ impl<P: Platform> Containers<P> {
         }
         if share.read_only {
             command.arg("--read-only");
+        }
+        if share.is_of_pod() {
+            // Each process of the pod finds its own files under its own number.
+            let (uid, gid) = row.spec.config.share_user.requested();
+            command.arg(format!("--guest-uid={}", uid.unwrap_or(0)));
+            command.arg(format!("--guest-gid={}", gid.unwrap_or(0)));
         }
         command.stdin(Stdio::piped()).stderr(log);
         command.stdout(OwnedFd::from(listener));
@@ -104,6 +114,9 @@ impl<P: Platform> Containers<P> {
             };
             let placed = tokio::task::spawn_blocking(place).await;
             placed.map_err(io::Error::other)??;
+        }
+        if share.is_of_pod() {
+            self.record_server(row, &child).await?;
         }
         // Its end is the permission to begin.
         drop(child.stdin.take());

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use podspec::VmUid;
 
+use super::volumes;
 use crate::testkit::Node;
 use crate::vm::state::Phase;
 use crate::vm::{ContainerConfig, Error, Mount, Share};
@@ -158,4 +159,33 @@ async fn the_memory_of_a_machine_with_shares_is_not_saved() {
     let refused = node.containers.save(vm).await.unwrap_err().to_string();
     assert!(refused.contains("vmlet.dev/shares: off"), "{refused}");
     assert_eq!(node.phase(&id), Phase::Running);
+}
+
+#[test]
+fn volumes_of_a_process_are_mounted_from_the_outside_in() {
+    let config = ContainerConfig {
+        mounts: vec![
+            mount("/n/inner".into(), "/data/inner", false),
+            mount("/n/keys".into(), "/run/vmlet/sources/secret/keys", true),
+            mount("/n/data".into(), "/data", false),
+            mount("/n/up".into(), "/data/../etc", false),
+        ],
+        ..ContainerConfig::default()
+    };
+    let paths: Vec<_> = volumes::wanted(&config)
+        .into_iter()
+        .map(|mount| mount.container_path.as_str())
+        .collect();
+    assert_eq!(paths, ["/data", "/data/inner"]);
+    volumes::check(&config).unwrap();
+    let many = (0..65).map(|n| mount("/n".into(), &format!("/v/{n}"), true));
+    let config = ContainerConfig {
+        mounts: many.collect(),
+        ..ContainerConfig::default()
+    };
+    let refused = volumes::check(&config).unwrap_err().to_string();
+    assert!(
+        refused.contains("65 volumes") && refused.contains("64"),
+        "{refused}"
+    );
 }

@@ -7,12 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podspec::{GuestData, Source};
 
-use crate::sandbox::SandboxConfig;
+use guestapi::POD_SHARE;
+
+use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::sources::has_files;
+use crate::vm::error::Result;
 use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
 use crate::vm::model::{ContainerConfig, Mount};
-use crate::vm::shares::Share;
+use crate::vm::shares::{Share, volumes};
 
 /// What the disk has.
 #[derive(Debug, Default)]
@@ -36,18 +39,32 @@ impl Given {
         shares: &[Share],
         disks: &[FileDisk],
     ) -> Self {
+        let shares = || shares.iter().filter(|share| !share.is_of_pod());
         let is_disk = |mount: &&Mount| disks.iter().any(|disk| disk.is_in(mount));
         let of_disks = config.mounts.iter().filter(is_disk);
         let of_disks = of_disks.map(|mount| &mount.container_path);
-        let of_shares = shares.iter().map(|share| &share.path);
+        let of_shares = shares().map(|share| &share.path);
         Self {
             mounts: of_shares.chain(of_disks).cloned().collect(),
-            shares: shares
-                .iter()
+            shares: shares()
                 .map(|share| (share.path.clone(), share.tag.clone()))
                 .collect(),
             ..Self::default()
         }
+    }
+
+    /// For a container that is a process: its volumes, if its pod has them.
+    pub(in crate::vm) fn of_process(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Self> {
+        if !volumes::are_shared(sandbox, config)? {
+            return Ok(Self::default());
+        }
+        let paths = volumes::wanted(config).into_iter();
+        let paths = paths.map(|mount| mount.container_path.clone());
+        Ok(Self {
+            mounts: paths.clone().collect(),
+            shares: paths.map(|path| (path, POD_SHARE.to_owned())).collect(),
+            ..Self::default()
+        })
     }
 
     /// For a container that is a machine.

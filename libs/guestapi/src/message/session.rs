@@ -75,6 +75,28 @@ pub struct View {
     /// Content of its `/etc/resolv.conf`; empty for that of the guest.
     #[prost(string, tag = "3")]
     pub resolver: String,
+    /// Volumes of the pod that it finds, in the order in which they are mounted (since version 4).
+    #[prost(message, repeated, tag = "4")]
+    pub volumes: Vec<Volume>,
+}
+
+/// A file or directory of the share [`POD_SHARE`](crate::POD_SHARE) that a command finds at another
+/// path.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Volume {
+    /// Its name in the share.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Where the command finds it: an absolute path, which is made when it is not there.
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// It is a directory, not a file.
+    #[prost(bool, tag = "3")]
+    pub is_directory: bool,
+    /// The command may write neither here nor in file systems that are mounted below. The host
+    /// enforces every read-only volume by itself.
+    #[prost(bool, tag = "4")]
+    pub read_only: bool,
 }
 
 /// Limits of a command within the guest.

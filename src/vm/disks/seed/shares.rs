@@ -11,7 +11,7 @@ use crate::vm::shares::Share;
 /// A line for each share.
 pub(super) fn mounts(shares: &[Share]) -> String {
     let mut text = String::new();
-    for share in shares {
+    for share in shares.iter().filter(|share| !share.is_of_pod()) {
         let options = if share.read_only { "ro" } else { "rw" };
         let _ = writeln!(
             text,
@@ -36,6 +36,7 @@ mod tests {
             read_only,
         };
         let shares = [
+            Share::of_pod(),
             share("vmlet-0", "/srv/it's", false),
             share("vmlet-1", "/conf", true),
         ];

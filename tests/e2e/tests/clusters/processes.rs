@@ -18,6 +18,7 @@ const SOON: Duration = Duration::from_secs(60);
 #[ignore = "needs root"]
 async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
     let cluster = Cluster::up()?;
+    cluster.apply(&config_map("first"))?;
     cluster.apply(&pod())?;
     cluster.await_ready("pod/parts", READY)?;
     let logs = cluster.kubectl(&["logs", "parts", "-c", "web"])?;
@@ -49,6 +50,12 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
     let previous = cluster.kubectl(&["logs", "parts", "-c", "worker", "--previous"])?;
     ensure!(previous.contains("failed"), "{previous:?}");
 
+    let message = "jsonpath={.status.containerStatuses[?(@.name==\"worker\")]\
+                   .lastState.terminated.message}";
+    let message = cluster.kubectl(&["get", "pod", "parts", "-o", message])?;
+    ensure!(message == "no work", "{message:?}");
+    volumes_are_those_of_kubelet(&cluster).await?;
+
     // A restart of the node's programs ends nothing.
     let before = container_ids(&cluster)?;
     let stack = cluster.stack();
@@ -69,6 +76,39 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
     cluster.down()
 }
 
+/// The token, the names of the node, a volume of both containers, a ConfigMap with its update.
+async fn volumes_are_those_of_kubelet(cluster: &Cluster) -> Result<()> {
+    let shell = |container: &str, script: &str| {
+        cluster.kubectl(&["exec", "parts", "-c", container, "--", "sh", "-c", script])
+    };
+    let token = "cut -c1-2 /var/run/secrets/kubernetes.io/serviceaccount/token";
+    ensure!(shell("web", token)? == "ey", "the token");
+    ensure!(
+        shell("web", "grep -c parts /etc/hosts")? == "1",
+        "names of the node"
+    );
+    shell("web", "echo of web >/work/shared")?;
+    let seen = shell("worker", "cat /work/shared; stat -c %u /work/shared")?;
+    ensure!(seen == "of web\n1000", "{seen}");
+    ensure!(shell("web", "cat /conf/greeting")? == "first");
+    ensure!(shell("web", "echo x >/conf/new || echo refused")? == "refused");
+    cluster.apply(&config_map("second"))?;
+    eventually(READY, "the update of the ConfigMap", || async {
+        let seen = shell("web", "cat /conf/greeting")?;
+        ensure!(seen == "second", "{seen}");
+        Ok(())
+    })
+    .await
+}
+
+fn config_map(greeting: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "conf" },
+        "data": { "greeting": greeting },
+    })
+}
+
 /// The ids of the containers `web` and `worker`.
 fn container_ids(cluster: &Cluster) -> Result<Vec<String>> {
     let path = "jsonpath={.status.containerStatuses[*].containerID}";
@@ -85,6 +125,10 @@ fn pod() -> Value {
             "command": ["sh", "-c", script],
             "env": [{ "name": "PART", "value": name }],
             "securityContext": { "runAsUser": user },
+            "volumeMounts": [
+                { "name": "work", "mountPath": "/work" },
+                { "name": "conf", "mountPath": "/conf" },
+            ],
             "resources": { "limits": { "memory": "96Mi" } },
         })
     };
@@ -95,10 +139,14 @@ fn pod() -> Value {
         "spec": {
             "runtimeClassName": "vmlet-process",
             "terminationGracePeriodSeconds": 5,
+            "volumes": [
+                { "name": "work", "emptyDir": {} },
+                { "name": "conf", "configMap": { "name": "conf" } },
+            ],
             "containers": [
                 container("web", 1000, "echo web of $(hostname); exec sleep 100000"),
                 container("worker", 0, "[ -e /tmp/second ] && exec sleep 100000; touch /tmp/second; \
-                                     echo failed; exit 5"),
+                                     echo failed; printf 'no work' >/dev/termination-log; exit 5"),
             ],
         },
     })

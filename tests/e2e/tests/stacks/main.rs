@@ -25,6 +25,7 @@ mod own_kvm;
 mod planted_leaks;
 mod process_refusals;
 mod process_surroundings;
+mod process_volumes;
 mod processes;
 mod reboot;
 mod refusals;

@@ -146,7 +146,7 @@ async fn await_output(cri: &Cri, container: &str, command: &str, wanted: &str) -
     .await
 }
 
-async fn await_no_process(stack: &Stack) -> Result<()> {
+pub(crate) async fn await_no_process(stack: &Stack) -> Result<()> {
     eventually(SOON, "the end of all processes of shares", || async {
         let left = processes(stack)?;
         ensure!(left.is_empty(), "{left:?}");
@@ -156,7 +156,7 @@ async fn await_no_process(stack: &Stack) -> Result<()> {
 }
 
 /// The processes of shares of this stack.
-fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
+pub(crate) fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
     let program = stack.dir().join("bin").join(PROGRAM);
     let program = program.to_str().context("a path")?.to_owned() + "\0";
     let mut found = Vec::new();
@@ -171,7 +171,7 @@ fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
 }
 
 /// Whether a process has nothing but its directory.
-fn is_confined(process: &Path) -> bool {
+pub(crate) fn is_confined(process: &Path) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
     let has = |line: &str| status.lines().any(|found| found == line);
     let root = fs::metadata(process.join("root/etc/passwd"));

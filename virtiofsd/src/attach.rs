@@ -1,0 +1,144 @@
+//! Mounts volumes below the directory of a server that runs, in its mount namespace alone.
+//!
+//! Invariant: what is mounted ends with the server: the node sees none of it. A name that is mounted
+//! already is mounted anew. All of a request is mounted, or nothing.
+//! Failure: a path that is not there or is neither a file nor a directory; a server that has ended.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, move_mount};
+
+use crate::args::{Attach, Detach};
+use crate::mounts::{Name, Wanted};
+use crate::{ids, running, tree};
+
+/// A copy of a mount, ready for its place.
+struct Ready {
+    name: Name,
+    tree: OwnedFd,
+    is_directory: bool,
+    /// Why it shows owners as they are.
+    note: Option<&'static str>,
+}
+
+impl fmt::Display for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_directory {
+            "directory"
+        } else {
+            "file"
+        };
+        write!(f, "{} {kind} {}", self.name, self.note.unwrap_or_default())
+    }
+}
+
+/// Mounts all that is wanted.
+pub(crate) fn attach(args: &Attach) -> Result<()> {
+    let Some(namespace) = running::namespace(&args.server)? else {
+        bail!("the server {} has ended", args.server.pid);
+    };
+    let owners = match (args.root_uid, args.root_gid) {
+        (None, None) => None,
+        (uid, gid) => Some(ids::namespace(uid, gid)?),
+    };
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let root = open(&args.root, flags, Mode::empty());
+    let root = root.with_context(|| args.root.display().to_string())?;
+    let mut all = Vec::new();
+    for wanted in &args.mounts {
+        let prepared = prepare(&root, wanted, owners.as_ref());
+        all.push(prepared.with_context(|| wanted.path.display().to_string())?);
+    }
+    running::enter(&namespace)?;
+    for (done, ready) in all.iter().enumerate() {
+        if let Err(error) = place(ready) {
+            for made in &all[..=done] {
+                remove(&made.name).ok();
+            }
+            return Err(error.context(format!("mount {}", ready.name)));
+        }
+    }
+    let mut output = io::stdout();
+    all.iter()
+        .try_for_each(|ready| writeln!(output, "{ready}"))?;
+    Ok(())
+}
+
+/// Unmounts all that is named; what is not mounted is no error.
+pub(crate) fn detach(args: &Detach) -> Result<()> {
+    let Some(namespace) = running::namespace(&args.server)? else {
+        return Ok(());
+    };
+    running::enter(&namespace)?;
+    for name in &args.names {
+        remove(name).with_context(|| format!("unmount {name}"))?;
+    }
+    Ok(())
+}
+
+fn prepare(root: &OwnedFd, wanted: &Wanted, owners: Option<&File>) -> Result<Ready> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let source = File::from(openat2(root, &wanted.path, how)?);
+    let kind = source.metadata()?.file_type();
+    if !kind.is_dir() && !kind.is_file() {
+        bail!("it is neither a file nor a directory, and a guest can use no other");
+    }
+    let tree = tree::copy(&source)?;
+    tree::set_propagation(&tree, wanted.follows)?;
+    tree::set_access(&tree, wanted.access)?;
+    let note = owners.and_then(|owners| tree::set_owners(&tree, owners).err());
+    Ok(Ready {
+        name: wanted.name.clone(),
+        tree,
+        is_directory: kind.is_dir(),
+        note: note.map(Errno::desc),
+    })
+}
+
+fn place(ready: &Ready) -> Result<()> {
+    remove(&ready.name)?;
+    let path = ready.name.path();
+    match ready.is_directory {
+        true => fs::create_dir(&path),
+        false => File::create_new(&path).map(drop),
+    }
+    .context("make its place")?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(move_mount(&ready.tree, "", CWD, &path, flags)?)
+}
+
+/// Unmounts, and removes the place; neither needs to be there.
+fn remove(name: &Name) -> Result<()> {
+    let path = name.path();
+    let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+    loop {
+        match umount2(&path, flags) {
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    match remove_place(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn remove_place(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata()?.is_dir() {
+        true => fs::remove_dir(path),
+        false => fs::remove_file(path),
+    }
+}

@@ -1,0 +1,80 @@
+//! Copies of mounts that are mounted nowhere yet.
+//!
+//! Invariant: a copy has its access, its propagation and its owners before anything reaches it.
+//! Failure: the kernel's error; a file system that cannot show other owners is none.
+#![allow(unsafe_code)] // mount_setattr has no safe form; a comment states why the call is sound.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+
+use anyhow::{Context, Result};
+use nix::libc;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::mounts::Access;
+
+/// A copy of what is mounted at an open file or directory, with all that is mounted below.
+pub(crate) fn copy(of: &impl AsFd) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    open_tree(of, "", flags).context("copy the mount")
+}
+
+/// Whether mounts of the node appear in the copy later.
+pub(crate) fn set_propagation(tree: &OwnedFd, follows: bool) -> Result<()> {
+    let mut change = unchanged();
+    change.propagation = match follows {
+        true => libc::MS_SLAVE,
+        false => libc::MS_PRIVATE,
+    };
+    set(tree, &change, true).context("set the propagation")
+}
+
+/// Takes the right to write away.
+pub(crate) fn set_access(tree: &OwnedFd, access: Access) -> Result<()> {
+    let mut change = unchanged();
+    change.attr_set = libc::MOUNT_ATTR_RDONLY;
+    match access {
+        Access::Write => Ok(()),
+        Access::ReadOnly => set(tree, &change, false),
+        Access::AllReadOnly => set(tree, &change, true),
+    }
+    .context("make the mount read-only")
+}
+
+/// Shows owners as they are in this user namespace.
+pub(crate) fn set_owners(tree: &OwnedFd, namespace: &File) -> nix::Result<()> {
+    let mut change = unchanged();
+    change.attr_set = libc::MOUNT_ATTR_IDMAP;
+    change.userns_fd = u64::from(namespace.as_raw_fd().unsigned_abs());
+    // A file system below may have no such owners.
+    set(tree, &change, true).or_else(|_| set(tree, &change, false))
+}
+
+const fn unchanged() -> libc::mount_attr {
+    libc::mount_attr {
+        attr_set: 0,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    }
+}
+
+fn set(tree: &OwnedFd, change: &libc::mount_attr, below: bool) -> nix::Result<()> {
+    let below = if below { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a string with an end, the structure is the kernel's and as long as stated,
+    // and both outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | below,
+            std::ptr::from_ref(change),
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    nix::errno::Errno::result(done).map(drop)
+}
