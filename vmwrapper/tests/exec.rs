@@ -320,3 +320,43 @@ fn an_unknown_value_for_landlock_is_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn disks_in_files_reach_qemu_as_descriptors_alone() {
+    let scratch = Scratch::new();
+    let socket = scratch.path("disks");
+    let (disk, stand_in) = (scratch.file("volume-disk"), scratch.path("disk-0"));
+    let listener = Listener::bind(&socket, 0o600).unwrap();
+    let message = json!({ "disks": [{ "path": stand_in, "read_only": true }] }).to_string();
+    let daemon = std::thread::spawn(move || {
+        let connection = listener.accept().unwrap();
+        connection
+            .send(message.as_bytes(), &[disk.as_fd()])
+            .unwrap();
+    });
+    let tapmanager = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let output = scratch
+        .start()
+        .env("VMLET_DISK_SOCKET", &socket)
+        .args(["-blockdev", &json!({ "filename": stand_in }).to_string()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    daemon.join().unwrap();
+    tapmanager.join().unwrap();
+    let [number] =
+        <[String; 1]>::try_from(descriptors(&output, &scratch.path("volume-disk"))).unwrap();
+    let arguments = lines(&output, "arg").join("\n");
+    assert!(!arguments.contains("disk-0"), "{arguments}");
+    assert!(arguments.contains(&format!("fd={number},")), "{arguments}");
+    let variables = lines(&output, "env");
+    assert!(
+        !variables.iter().any(|v| v.starts_with("VMLET_")),
+        "{variables:?}"
+    );
+    let sockets = lines(&output, "fd")
+        .iter()
+        .filter(|l| l.contains("socket:"))
+        .count();
+    assert_eq!(sockets, 0, "the connection is not passed on");
+}

@@ -37,7 +37,8 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: &ContainerConfig,
     ) -> Result<()> {
-        match requested(sandbox, config)?.is_empty() {
+        let annotations = request::annotations(sandbox, config);
+        match Annotations::new(&annotations).file_disks()?.is_empty() {
             true => Ok(()),
             false => Err(Error::Process.into()),
         }

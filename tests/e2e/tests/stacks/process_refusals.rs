@@ -17,6 +17,7 @@ use crate::streaming::Attached;
 const HANDLER: &str = "vmlet-process";
 const VM: &str = "2c7f0b1e-5a44-4c0f-9f0e-6d2f8a1b3c4d";
 const SOON: Duration = Duration::from_secs(120);
+const REFUSED: Code = Code::FailedPrecondition;
 
 /// A container that is a process.
 fn process(pod: &PodOptions, image: &str, name: &str, script: &str) -> v1::ContainerConfig {
@@ -32,11 +33,19 @@ fn process(pod: &PodOptions, image: &str, name: &str, script: &str) -> v1::Conta
 }
 
 fn is_refused(answer: Result<impl std::fmt::Debug, Status>, words: &str) -> Result<()> {
+    is_refused_by(answer, words, REFUSED)
+}
+
+fn is_refused_by(
+    answer: Result<impl std::fmt::Debug, Status>,
+    words: &str,
+    code: Code,
+) -> Result<()> {
     let error = answer
         .err()
         .with_context(|| format!("not refused: {words}"))?;
     ensure!(
-        error.code() == Code::FailedPrecondition && error.message().contains(words),
+        error.code() == code && error.message().contains(words),
         "{error:?}"
     );
     Ok(())
@@ -84,9 +93,16 @@ async fn processes_have_the_limits_of_their_machine_and_of_its_agent() -> Result
 
 /// Pods that have no place for processes.
 async fn pods_without_processes(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
-    for (name, value, words) in [
-        ("guest-agent", "off", "remove the annotation"),
-        ("vm-disk", VM, "use the handler vmlet"),
+    let disks = r#"[{"devicePath": "/", "mountPath": "/data"}]"#;
+    for (name, value, words, code) in [
+        ("guest-agent", "off", "remove the annotation", REFUSED),
+        ("vm-disk", VM, "use the handler vmlet", REFUSED),
+        (
+            "file-disks",
+            disks,
+            "whose container is a machine",
+            Code::InvalidArgument,
+        ),
     ] {
         let mut pod = PodOptions::named(name, stack);
         let key = format!("vmlet.dev/{name}");
@@ -94,7 +110,7 @@ async fn pods_without_processes(stack: &Stack, cri: &Cri, image: &str) -> Result
         let sandbox = cri.run_by(pod.sandbox(), HANDLER).await?;
         let config = process(&pod, image, "process", "true");
         let created = Box::pin(cri.create(&sandbox, config, pod.sandbox()));
-        is_refused(created.await, words).context(name)?;
+        is_refused_by(created.await, words, code).context(name)?;
         cri.remove_pod(&sandbox).await?;
     }
     stack.await_clean().await

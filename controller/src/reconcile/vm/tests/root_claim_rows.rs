@@ -1,4 +1,4 @@
-//! The claim of a root disk in a storage class.
+//! The claim of a root disk in a storage class, and claims that are mounted.
 //!
 //! Invariant: the claim is made by a pass, and never by one for a claim of another owner.
 //! Failure: none of its own.
@@ -99,4 +99,25 @@ async fn a_size_that_is_not_known_is_waited_for() {
     let found = bench.condition_text("VirtualMachineStorageReady");
     assert_eq!(found, "False/NotReady");
     assert!(bench.try_get(CLAIMS, "vm-root").is_none());
+}
+
+#[tokio::test]
+async fn a_block_device_is_not_mounted_at_a_path() {
+    let mut bench = Bench::new();
+    bench.claim("data", "Bound");
+    let of_data = json!({ "claimName": "data", "mountPath": "/srv/data" });
+    bench.machine(json!({ "spec": {
+        "runStrategy": "Always",
+        "volumes": [{ "name": "data", "persistentVolumeClaim": of_data }],
+    }}));
+    let as_mode = |mode: &str| json!({ "spec": { "volumeMode": mode } });
+    bench.edit(CLAIMS, "data", as_mode("Block"));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineStorageReady");
+    assert_eq!(found, "False/Invalid");
+    assert!(!bench.has_pod());
+    bench.edit(CLAIMS, "data", as_mode("Filesystem"));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineStorageReady");
+    assert!(found.starts_with("True"), "{found}");
 }
