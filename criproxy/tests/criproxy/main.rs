@@ -24,4 +24,5 @@ mod raw;
 mod restart;
 mod routing;
 mod service;
+mod traces;
 mod wire;
