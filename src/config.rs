@@ -8,6 +8,7 @@ mod addresses;
 mod check;
 mod images;
 mod shares;
+mod tracing;
 mod translation;
 mod value;
 
@@ -23,6 +24,7 @@ use service::telemetry::Log;
 pub use addresses::{AddressRange, PrivateAddresses};
 pub use images::Images;
 pub use shares::Shares;
+pub use tracing::{CollectorUrl, Tracing};
 pub use translation::{Pattern, Translation};
 pub use value::{
     AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Size,
@@ -44,6 +46,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Log output of the daemon on standard error.
     pub log: Log,
+    /// Export of traces by OpenTelemetry.
+    pub tracing: Tracing,
     /// The CRI server.
     pub cri: Cri,
     /// The server of `kubectl exec`, `attach` and `port-forward`.
@@ -200,6 +204,7 @@ impl Default for Config {
             boot_id_file: AbsolutePath::usual("/proc/sys/kernel/random/boot_id"),
             metrics: Metrics::default(),
             log: Log::default(),
+            tracing: Tracing::default(),
             cri: Cri::default(),
             streaming: Streaming::default(),
             libvirt: Libvirt::default(),
@@ -304,6 +309,7 @@ impl Settings for Config {
     fn owns(variable: &str) -> bool {
         let sections = [
             "LOG",
+            "TRACING",
             "METRICS",
             "CRI",
             "STREAMING",

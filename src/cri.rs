@@ -32,6 +32,8 @@ use crate::app::App;
 use crate::config::Config;
 use crate::streaming::Gate;
 use calls::Calls;
+pub use calls::TARGET;
+pub(crate) use calls::Traces;
 
 /// Requests of one connection that are worked on at the same time.
 const STREAMS_PER_CONNECTION: u32 = 256;
@@ -52,11 +54,12 @@ pub async fn serve(
     app: App,
     config: &Config,
     gate: Arc<Gate>,
+    traces: Traces,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let listener = Listener::bind(&config.listen).await?;
     tracing::info!(socket = %config.listen, "CRI server started");
-    let calls = Calls::new(Arc::clone(app.containers.metrics()));
+    let calls = Calls::new(Arc::clone(app.containers.metrics()), traces);
     let runtime = runtime::Runtime::new(app.clone(), config, gate);
     let events = Arc::clone(&app.events);
     let images = image::Images::new(app);

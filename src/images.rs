@@ -60,6 +60,7 @@ pub use store::Usage;
 use crate::clock;
 use crate::metadata::Db;
 use crate::metrics::Metrics;
+use crate::steps::{step, trace};
 use addresses::Guard;
 use catalog::{Catalog, Rows};
 use client::Clients;
@@ -201,7 +202,19 @@ impl Images {
         image: impl Into<Locator<'_>>,
         credentials: Option<&Credentials>,
     ) -> Result<Image> {
-        let image = image.into();
+        // The request has the name of the image.
+        trace(
+            step!("image.pull"),
+            self.pull_or_make_room(image.into(), credentials),
+        )
+        .await
+    }
+
+    async fn pull_or_make_room(
+        &self,
+        image: Locator<'_>,
+        credentials: Option<&Credentials>,
+    ) -> Result<Image> {
         let mut pulled = self.inner.pull(image, credentials).await;
         if let Err(Error::NoSpace { required, .. }) = pulled
             && self.inner.make_room(required, clock::now()).await?

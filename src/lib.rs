@@ -8,7 +8,7 @@
 //! ```no_run
 //! use daemon::config::Config;
 //!
-//! daemon::run(&Config::default())?;
+//! daemon::run(&Config::default(), None)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -36,8 +36,10 @@ mod run;
 pub mod sandbox;
 pub mod sources;
 pub mod space;
+mod steps;
 pub mod streaming;
 pub mod tasks;
+pub mod telemetry;
 #[cfg(test)]
 mod testkit;
 pub mod vm;

@@ -38,17 +38,22 @@ fn start() -> Result<ExitCode, ExitCode> {
 }
 
 fn run(config: &Config) -> ExitCode {
-    if let Err(e) = telemetry::init(&config.log) {
-        eprintln!("vmlet: start logging: {e}");
-        return ExitCode::FAILURE;
-    }
+    let telemetry = match daemon::telemetry::start(config) {
+        Ok(telemetry) => telemetry,
+        Err(e) => {
+            eprintln!("vmlet: {}", one_line(&e));
+            return ExitCode::FAILURE;
+        }
+    };
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match daemon::run(config) {
+    let ended = daemon::run(config, telemetry.requests());
+    if let Err(e) = &ended {
+        tracing::error!(error = one_line(e), "daemon failed");
+    }
+    telemetry.stop();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            tracing::error!(error = one_line(&e), "daemon failed");
-            ExitCode::FAILURE
-        }
+        Err(_) => ExitCode::FAILURE,
     }
 }

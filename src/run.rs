@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use service::open_files;
 use service::signals::Ending;
+use service::telemetry::RequestTraces;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{self, App};
@@ -59,14 +60,15 @@ fn tls_files(settings: &config::Streaming) -> Option<streaming::tls::Files> {
         .map(|(certificate, key)| streaming::tls::Files { certificate, key })
 }
 
-/// Runs the daemon until a shutdown is requested.
-pub fn run(config: &Config) -> Result<(), Error> {
+/// Runs the daemon until a shutdown is requested. With `traces`, requests of the CRI are parts of the
+/// traces of their clients.
+pub fn run(config: &Config, traces: Option<Arc<dyn RequestTraces>>) -> Result<(), Error> {
     allow_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(Error::Runtime)?;
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, traces));
     runtime.shutdown_timeout(STRAGGLERS);
     ended
 }
@@ -86,7 +88,7 @@ fn allow_open_files() {
     }
 }
 
-async fn serve(config: &Config) -> Result<(), Error> {
+async fn serve(config: &Config, traces: cri::Traces) -> Result<(), Error> {
     let ending = Ending::watch().map_err(Error::Runtime)?;
     let app = App::start(config).await?;
     let grace = config.shutdown.timeout.get();
@@ -96,7 +98,7 @@ async fn serve(config: &Config) -> Result<(), Error> {
         tracing::info!("shutdown requested");
         deadline = Some(Instant::now() + grace);
     };
-    let served = Box::pin(serve_both(&app, config, shutdown)).await;
+    let served = Box::pin(serve_both(&app, config, traces, shutdown)).await;
     // The requests in progress and what they left running share one deadline.
     let left = deadline.map_or(grace, |deadline| {
         deadline.saturating_duration_since(Instant::now())
@@ -110,6 +112,7 @@ async fn serve(config: &Config) -> Result<(), Error> {
 async fn serve_both(
     app: &App,
     config: &Config,
+    traces: cri::Traces,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let stop = CancellationToken::new();
@@ -121,7 +124,8 @@ async fn serve_both(
     let tls = tls_files(&config.streaming);
     let streaming = Streaming::bind(config.streaming.listen, tls.as_ref()).await?;
     let gate = streaming.gate();
-    let cri = cri::serve(app.clone(), config, gate, stop.clone().cancelled_owned());
+    let cri = stop.clone().cancelled_owned();
+    let cri = cri::serve(app.clone(), config, gate, traces, cri);
     let node = node::serve(app.node_services(), config, stop.clone().cancelled_owned());
     let both = async {
         tokio::try_join!(async { cri.await.map_err(Error::from) }, async {

@@ -28,7 +28,28 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     uids(config)?;
     shares(config)?;
     streaming(config)?;
-    sockets(config)
+    sockets(config)?;
+    tracing(config)
+}
+
+fn tracing(config: &Config) -> Result<(), String> {
+    let rate = config.tracing.sampling_rate_per_million;
+    if rate > 1_000_000 {
+        return Err(format!(
+            "tracing.sampling_rate_per_million is {rate}, must be from 0 to 1000000"
+        ));
+    }
+    match &config.tracing.endpoint {
+        None if rate > 0 => Err(format!(
+            "tracing.sampling_rate_per_million is {rate}, but there are no traces without \
+             tracing.endpoint: set both"
+        )),
+        Some(endpoint) if !cfg!(feature = "otel") => Err(format!(
+            "tracing.endpoint is {endpoint}, but this build has no OpenTelemetry support; build \
+             with --features otel"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// kubelet gets the address in a URL, to which it connects.

@@ -249,6 +249,40 @@ fn shares_are_never_served_as_root(#[case] line: &str, #[case] words: &str) {
     assert!(error.to_string().contains(words), "{error}");
 }
 
+#[rstest]
+#[case::tls("endpoint = \"https://collector:4317\"", "https is not supported")]
+#[case::no_scheme("endpoint = \"127.0.0.1:4317\"", "http://127.0.0.1:4317 is allowed")]
+#[case::no_port("endpoint = \"http://collector\"", "with a port")]
+#[case::path("endpoint = \"http://collector:4318/v1/traces\"", "is allowed")]
+#[case::credentials("endpoint = \"http://user:secret@collector:4317\"", "is allowed")]
+#[case::rate(
+    "endpoint = \"http://collector:4317\"\nsampling_rate_per_million = 1000001",
+    "tracing.sampling_rate_per_million is 1000001"
+)]
+#[case::no_collector("sampling_rate_per_million = 1", "without tracing.endpoint")]
+fn what_traces_cannot_use_is_refused(#[case] lines: &str, #[case] words: &str) {
+    let error = load_layers(&format!("[tracing]\n{lines}\n"), &[], &[]).unwrap_err();
+    let text = telemetry::one_line(&error);
+    assert!(text.contains(words), "{text}");
+}
+
+#[test]
+fn a_collector_needs_a_build_that_has_traces() {
+    let variables = [
+        ("VMLET_TRACING_ENDPOINT", "http://127.0.0.1:4317"),
+        ("VMLET_TRACING_SAMPLING_RATE_PER_MILLION", "100"),
+    ];
+    let loaded = load_layers("", &variables, &[]);
+    if cfg!(feature = "otel") {
+        let tracing = loaded.unwrap().config.tracing;
+        assert_eq!(tracing.endpoint.unwrap().to_string(), variables[0].1);
+        assert_eq!(tracing.sampling_rate_per_million, 100);
+    } else {
+        let text = loaded.unwrap_err().to_string();
+        assert!(text.contains("build with --features otel"), "{text}");
+    }
+}
+
 #[test]
 fn a_named_file_must_exist() {
     let line = Line::try_parse_from(["vmlet", "--config", "/nonexistent/vmlet.toml"]).unwrap();

@@ -13,13 +13,17 @@ use std::time::{Duration, Instant};
 
 use cri_proto::{code_name, method_name};
 use http::{Request, Response};
+use service::telemetry::RequestTraces;
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use crate::metrics::Metrics;
+
+/// Target of the spans of requests.
+pub const TARGET: &str = module_path!();
 
 /// Requests in progress on all connections.
 const IN_PROGRESS: usize = 1024;
@@ -27,11 +31,15 @@ const IN_PROGRESS: usize = 1024;
 /// Longest method name that is logged; real ones are shorter.
 const LONGEST_METHOD: usize = 40;
 
+/// What knows the traces of clients, if there are traces.
+pub(crate) type Traces = Option<Arc<dyn RequestTraces>>;
+
 /// Observes and bounds requests.
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     permits: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+    traces: Traces,
 }
 
 /// A service whose requests are observed and bounded.
@@ -40,6 +48,7 @@ pub(super) struct Observed<S> {
     inner: S,
     permits: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+    traces: Traces,
 }
 
 /// A request in progress; dropped without an outcome when the client disconnects.
@@ -48,12 +57,17 @@ struct Call {
     since: Instant,
     ended: bool,
     metrics: Arc<Metrics>,
+    span: Span,
+    traces: Traces,
 }
 
 impl Calls {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        let permits = Arc::new(Semaphore::new(IN_PROGRESS));
-        Self { permits, metrics }
+    pub(super) fn new(metrics: Arc<Metrics>, traces: Traces) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(IN_PROGRESS)),
+            metrics,
+            traces,
+        }
     }
 }
 
@@ -65,6 +79,7 @@ impl<S> Layer<S> for Calls {
             inner,
             permits: Arc::clone(&self.permits),
             metrics: Arc::clone(&self.metrics),
+            traces: self.traces.clone(),
         }
     }
 }
@@ -94,7 +109,17 @@ where
             container = Empty,
             image = Empty
         );
-        let call = Call::begin(method, Arc::clone(&self.metrics));
+        if let Some(traces) = &self.traces {
+            traces.begin(&span, request.uri().path(), request.headers());
+        }
+        let call = Call {
+            method,
+            since: Instant::now(),
+            ended: false,
+            metrics: Arc::clone(&self.metrics),
+            span: span.clone(),
+            traces: self.traces.clone(),
+        };
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let refusal = Status::resource_exhausted("too many requests in progress: try again");
             let response = refusal.into_http();
@@ -126,16 +151,6 @@ where
 }
 
 impl Call {
-    fn begin(method: String, metrics: Arc<Metrics>) -> Self {
-        let since = Instant::now();
-        Self {
-            method,
-            since,
-            ended: false,
-            metrics,
-        }
-    }
-
     /// The transport refuses a method that no service has, and says nothing: a later protocol's, or
     /// a slip.
     fn explained<R: Default>(&self, response: Response<R>) -> Response<R> {
@@ -160,11 +175,11 @@ impl Call {
         let kept = response.extensions().get::<Status>();
         let read = || Status::from_header_map(response.headers());
         let Some(status) = kept.cloned().or_else(read).filter(|s| s.code() != Code::Ok) else {
-            self.count(Code::Ok, took);
+            self.record(Code::Ok, "", took);
             tracing::debug!(code = "Ok", ?took, "CRI call completed");
             return;
         };
-        self.count(status.code(), took);
+        self.record(status.code(), status.message(), took);
         let (code, error) = (status.code(), status.message());
         if is_expected(&self.method, code) {
             tracing::debug!(?code, error, ?took, "CRI call failed");
@@ -175,9 +190,12 @@ impl Call {
 }
 
 impl Call {
-    fn count(&self, code: Code, took: Duration) {
+    fn record(&self, code: Code, message: &str, took: Duration) {
         let method = method_name(&self.method).unwrap_or("other");
         self.metrics.requested(method, code_name(code), took);
+        if let Some(traces) = &self.traces {
+            traces.end(&self.span, code.into(), message);
+        }
     }
 }
 
@@ -185,7 +203,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
             let took = self.since.elapsed();
-            self.count(Code::Cancelled, took);
+            self.record(Code::Cancelled, "", took);
             tracing::info!(?took, "CRI call cancelled by the client");
         }
     }
@@ -244,7 +262,7 @@ mod tests {
         let stuck = tower::service_fn(|_: Request<()>| {
             std::future::pending::<Result<Response<()>, std::convert::Infallible>>()
         });
-        let mut service = Calls::new(Arc::default()).layer(stuck);
+        let mut service = Calls::new(Arc::default(), None).layer(stuck);
         let request = Request::builder()
             .header("grpc-timeout", "20m")
             .body(())
@@ -265,6 +283,7 @@ mod tests {
             inner: stuck,
             permits: Arc::new(Semaphore::new(1)),
             metrics: Arc::default(),
+            traces: None,
         };
         let held = service.call(Request::new(()));
         let refused = service.call(Request::new(())).await.unwrap();

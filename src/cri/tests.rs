@@ -23,6 +23,7 @@ use super::*;
 use crate::metrics::Metrics;
 
 mod methods;
+mod traces;
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -82,6 +83,15 @@ impl Server {
         grace: Duration,
         metrics: Arc<Metrics>,
     ) -> Self {
+        Self::observed(runtime, images, grace, Calls::new(metrics, None)).await
+    }
+
+    async fn observed(
+        runtime: impl RuntimeService,
+        images: impl ImageService,
+        grace: Duration,
+        calls: Calls,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmlet.sock");
         let listener = Listener::bind(&path).await.unwrap();
@@ -89,14 +99,7 @@ impl Server {
         let stopped = async {
             let _ = stopped.await;
         };
-        let serving = serve_services(
-            listener,
-            runtime,
-            images,
-            Calls::new(metrics),
-            stopped,
-            grace,
-        );
+        let serving = serve_services(listener, runtime, images, calls, stopped, grace);
         let ended = tokio::spawn(serving);
         Self {
             _dir: dir,

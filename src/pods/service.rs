@@ -21,6 +21,7 @@ use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::sandbox::state::{Event, Phase};
 use crate::sandbox::{Sandbox, SandboxConfig};
+use crate::steps::{step, trace};
 use crate::tasks::Tasks;
 use crate::vm::Containers;
 
@@ -110,7 +111,8 @@ impl<P: Platform> Sandboxes<P> {
         let _lock = self.locks.lock(id.as_str()).await;
         self.table.insert(sandbox).await?;
         faultpoint::point("sandbox.run.recorded");
-        let network = match self.network.add(request).await {
+        let step = step!("network.setup", sandbox = %id);
+        let network = match trace(step, self.network.add(request)).await {
             Ok(network) => network,
             Err(source) => {
                 self.undo(&id).await;
@@ -254,7 +256,8 @@ impl<P: Platform> Sandboxes<P> {
     }
 
     async fn take_network_down(&self, id: &SandboxId) -> Result<()> {
-        let down = self.network.del(id).await;
+        let step = step!("network.teardown", sandbox = %id);
+        let down = trace(step, self.network.del(id)).await;
         down.map_err(|source| Error::Network {
             step: "take down the network",
             id: id.clone(),

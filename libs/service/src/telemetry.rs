@@ -11,7 +11,9 @@ mod log;
 mod panics;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 pub use causes::{bounded, one_line};
-pub use log::{Filter, Format, Log, init};
+pub use log::{Filter, Format, Log, init, init_traced};
 pub use panics::abort_on_panic;
+pub use traces::{RequestTraces, STEPS, TraceLayer};

@@ -40,7 +40,7 @@ struct Line {
 }
 
 /// A daemon on its own: no libvirt, no tapmanager.
-fn alone_in(dir: &Path) -> Config {
+pub(super) fn alone_in(dir: &Path) -> Config {
     let at = |name: &str| dir.join(name).display().to_string();
     let user = nix::unistd::User::from_uid(nix::unistd::geteuid());
     let words = [

@@ -16,6 +16,7 @@ use super::request::{instance, machine};
 use crate::clock;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
+use crate::steps::{step, trace};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::file_disks::{self, FileDisk};
 use crate::vm::model::{
@@ -112,7 +113,8 @@ impl<P: Platform> Containers<P> {
             self.ensure_root(&row, &root).await?;
             self.make_seed(&row, data).await
         };
-        if let Err(e) = made.await {
+        let step = step!("disk.prepare", sandbox = %row.sandbox, container = %row.id);
+        if let Err(e) = trace(step, made).await {
             // What fails here, too, is dropped by the next request or by reconciliation.
             let _ = self.drop_creating(&row).await;
             return Err(e);

@@ -21,6 +21,7 @@ use crate::images::Format;
 use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
+use crate::steps::{step, trace};
 use crate::vm::console;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource, DomainSpec, xml};
 use crate::vm::error::{Error, Result, hypervisor};
@@ -125,15 +126,15 @@ impl<P: Platform> Containers<P> {
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
-        self.parts
-            .hypervisor
-            .define(xml.clone())
+        let defined = self.parts.hypervisor.define(xml.clone());
+        trace(step!("libvirt.define", container = %row.id), defined)
             .await
             .map_err(hypervisor("define"))?;
         let define = requested.elapsed();
         faultpoint::point("vm.start.defined");
         let requested = Instant::now();
-        self.run(row, xml).await?;
+        let run = self.run(row, xml);
+        trace(step!("libvirt.start", container = %row.id), run).await?;
         let start = requested.elapsed();
         drop(offer);
         Ok(Waits { define, start })

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::metadata::TableError;
 use crate::platform::Platform;
+use crate::steps::{step, trace};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
@@ -77,7 +78,9 @@ impl<P: Platform> Containers<P> {
         }
         faultpoint::point("vm.stop.recorded");
         self.see_through(id);
-        self.wait_for_end(id).await
+        let grace_seconds = grace.as_secs();
+        let step = step!("machine.stop", container = %id, grace_seconds);
+        trace(step, self.wait_for_end(id)).await
     }
 
     /// Starts the task that sees a stop through, unless it runs.

@@ -22,6 +22,8 @@ pub(super) enum Check {
     Fmt,
     /// clippy, with warnings as errors.
     Clippy,
+    /// clippy on the daemon with what it has only on request; no test has such a build.
+    Features,
     /// The examples in the documentation of the crates.
     Doc,
     /// rustdoc, with warnings as errors: each link has a target.
@@ -39,7 +41,7 @@ impl Check {
     pub(super) fn part(self) -> Part {
         match self {
             Self::Fmt => Part::Fmt,
-            Self::Clippy => Part::Clippy,
+            Self::Clippy | Self::Features => Part::Clippy,
             Self::Doc | Self::Rustdoc => Part::Doc,
             Self::Deny => Part::Deny,
             Self::Critest => Part::Critest,
@@ -51,6 +53,7 @@ impl Check {
     pub(super) fn name(self) -> String {
         match self {
             Self::Rustdoc => "rustdoc".to_owned(),
+            Self::Features => "features".to_owned(),
             _ => self.part().to_string(),
         }
     }
@@ -65,6 +68,20 @@ impl Check {
                     "--quiet",
                     "--workspace",
                     "--all-targets",
+                    "--",
+                    "-D",
+                    "warnings",
+                ];
+                (workspace::cargo(), clippy)
+            }
+            Self::Features => {
+                let clippy = &[
+                    "clippy",
+                    "--quiet",
+                    // All of it, so that dependencies are those that rustdoc has looked at.
+                    "--workspace",
+                    "--features=vmlet/otel",
+                    "--bin=vmlet",
                     "--",
                     "-D",
                     "warnings",

@@ -123,6 +123,7 @@ impl Suite<'_> {
         for (part, stage, check) in [
             (Part::Fmt, "fmt", Check::Fmt),
             (Part::Doc, "rustdoc", Check::Rustdoc),
+            (Part::Clippy, "features", Check::Features),
         ] {
             if is_chosen(part) {
                 let job = Job::check(check);

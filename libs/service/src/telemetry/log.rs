@@ -11,10 +11,14 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tracing::Subscriber;
 use tracing_subscriber::fmt::{Layer as Lines, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer};
+
+use super::traces::{STEPS, TraceLayer};
 
 /// The transport's own messages, which would hide ours: quiet unless the filter names it.
 const QUIET: &str =
@@ -60,18 +64,55 @@ pub fn init(log: &Log) -> Result<(), TryInitError> {
     subscriber(log, std::io::stderr, is_terminal).try_init()
 }
 
+/// As [`init`], and gives spans to `traces`, whatever the level of the log is.
+///
+/// # Errors
+///
+/// When the process logs already.
+pub fn init_traced(log: &Log, traces: TraceLayer) -> Result<(), TryInitError> {
+    let is_terminal = std::io::stderr().is_terminal();
+    traced(log, std::io::stderr, is_terminal, traces).try_init()
+}
+
 /// What writes the lines; in colours only for people at a terminal.
 pub(crate) fn subscriber<W>(log: &Log, writer: W, colours: bool) -> impl SubscriberInitExt
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::new(format!("{QUIET},{}", &*log.level));
+    let lines = lines(log.format, writer, colours);
+    tracing_subscriber::registry().with(filter(log)).with(lines)
+}
+
+/// The same beside `traces`. The filter is that of the lines alone.
+pub(crate) fn traced<W>(
+    log: &Log,
+    writer: W,
+    colours: bool,
+    traces: TraceLayer,
+) -> impl SubscriberInitExt + use<W>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = lines(log.format, writer, colours);
+    tracing_subscriber::registry()
+        .with(traces)
+        .with(lines.with_filter(filter(log)))
+}
+
+fn filter(log: &Log) -> EnvFilter {
+    EnvFilter::new(format!("{QUIET},{STEPS}=off,{}", &*log.level))
+}
+
+fn lines<W, S>(format: Format, writer: W, colours: bool) -> Box<dyn Layer<S> + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
     let lines = Lines::new().with_writer(writer);
-    let lines = match log.format {
+    match format {
         Format::Text => lines.with_ansi(colours).boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
-    };
-    tracing_subscriber::registry().with(filter).with(lines)
+    }
 }
 
 impl Default for Filter {

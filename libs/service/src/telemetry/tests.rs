@@ -7,9 +7,11 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use rstest::rstest;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::log::subscriber;
+use super::log::{subscriber, traced};
 use super::*;
 
 /// Keeps what is written.
@@ -88,4 +90,56 @@ fn settings_print_as_they_are_written() {
     assert_eq!(log.level.to_string(), "warn,kube=debug");
     assert_eq!(log.format.to_string().parse(), Ok(Format::Text));
     assert_eq!(Format::Json.to_string().parse(), Ok(Format::Json));
+}
+
+#[test]
+fn steps_are_for_traces_and_not_for_lines() {
+    let lines = |work: fn()| {
+        let paper = Paper::default();
+        let writer = paper.clone();
+        let log = Log {
+            level: "error".parse().unwrap(),
+            format: Format::Text,
+        };
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let traces = Seen(Arc::clone(&seen)).boxed();
+        let guard = traced(&log, move || writer.clone(), false, traces).set_default();
+        work();
+        drop(guard);
+        let bytes = paper.0.lock().unwrap().clone();
+        let seen = seen.lock().unwrap().clone();
+        (String::from_utf8(bytes).unwrap(), seen)
+    };
+    let (text, seen) = lines(|| {
+        let _request = tracing::info_span!("request").entered();
+        let _step = tracing::info_span!(target: STEPS, "step").entered();
+        tracing::info!("below the level");
+        tracing::error!("failed");
+    });
+    assert_eq!(seen, ["request", "step"]);
+    assert!(
+        text.ends_with("failed\n") && !text.contains("step"),
+        "{text}"
+    );
+    assert!(!text.contains("below"), "{text}");
+    let text = written("trace", Format::Text, || {
+        let _request = tracing::info_span!("request").entered();
+        let _step = tracing::info_span!(target: STEPS, "step").entered();
+        tracing::info!("done");
+    });
+    assert!(text.contains("request") && !text.contains("step"), "{text}");
+}
+
+/// Names of spans in the order in which they began.
+struct Seen(Arc<Mutex<Vec<&'static str>>>);
+
+impl<S: tracing::Subscriber> Layer<S> for Seen {
+    fn on_new_span(
+        &self,
+        span: &tracing::span::Attributes<'_>,
+        _: &tracing::span::Id,
+        _: Context<'_, S>,
+    ) {
+        self.0.lock().unwrap().push(span.metadata().name());
+    }
 }
