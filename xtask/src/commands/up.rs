@@ -32,6 +32,9 @@ const CRASH_POINTS: &[&str] = &[
     "vmlet-agent/fault-injection",
 ];
 
+/// The features of our programs that only releases have.
+const OF_RELEASES: &[&str] = &["vmlet/otel"];
+
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Up {
@@ -214,9 +217,12 @@ impl Build {
     /// What to build. One call of cargo, so that all programs share what they are made of.
     fn selection(self) -> Vec<&'static str> {
         let mut selection: Vec<_> = PACKAGES.iter().flat_map(|name| ["-p", name]).collect();
-        if !self.release {
-            selection.extend(CRASH_POINTS.iter().flat_map(|name| ["--features", name]));
-        }
+        let features = if self.release {
+            OF_RELEASES
+        } else {
+            CRASH_POINTS
+        };
+        selection.extend(features.iter().flat_map(|name| ["--features", name]));
         selection
     }
 }
