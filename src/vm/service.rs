@@ -240,7 +240,8 @@ impl<P: Platform> Containers<P> {
         let ready = self.ready_sandbox(sandbox)?;
         Self::refuse_file_disks(&ready, &config)?;
         volumes::check(&config)?;
-        self.refuse_loss(&ready, &config, &Given::of_process(&ready, &config)?)?;
+        let given = self.given_to_process(&ready, &config)?;
+        self.refuse_loss(&ready, &config, &given)?;
         if instance(&ready, &config)?.vm.is_some() {
             return Err(Error::VmOfProcesses(sandbox.clone()));
         }

@@ -22,6 +22,7 @@ use super::lifecycle::request;
 use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
+use super::shares::volumes;
 use crate::images::{Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
@@ -101,7 +102,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: &ContainerConfig,
     ) -> Result<Vec<String>> {
-        let given = Given::of_process(sandbox, config)?;
+        let given = self.given_to_process(sandbox, config)?;
         let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_devices(config, &[]));
         if !config.resources.cpuset_cpus.is_empty() {
@@ -117,6 +118,20 @@ impl<P: Platform> Containers<P> {
             found.push(of_pull_secrets());
         }
         Ok(found.into_iter().map(|finding| finding.text).collect())
+    }
+
+    /// What a process has of its request: no volumes in a pod whose machine has no share for them.
+    pub(super) fn given_to_process(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+    ) -> Result<Given> {
+        let machine = self.pod_machine(&sandbox.id);
+        let has_share = machine.is_none_or(|machine| volumes::has_pod_share(&machine));
+        Ok(match has_share && volumes::are_shared(sandbox, config)? {
+            true => Given::of_process(config),
+            false => Given::default(),
+        })
     }
 
     fn pods_with_unused_secrets(&self) -> MutexGuard<'_, VecDeque<String>> {

@@ -28,7 +28,16 @@ struct Ready {
     tree: OwnedFd,
     is_directory: bool,
     /// Why it shows owners as they are.
-    note: Option<&'static str>,
+    note: Option<String>,
+}
+
+/// Which owners mounts show.
+enum Owners {
+    AsTheyAre,
+    /// Those of a user namespace.
+    Of(File),
+    /// As they are, for this reason.
+    Unknown(String),
 }
 
 impl fmt::Display for Ready {
@@ -38,7 +47,12 @@ impl fmt::Display for Ready {
         } else {
             "file"
         };
-        write!(f, "{} {kind} {}", self.name, self.note.unwrap_or_default())
+        write!(
+            f,
+            "{} {kind} {}",
+            self.name,
+            self.note.as_deref().unwrap_or_default()
+        )
     }
 }
 
@@ -48,15 +62,17 @@ pub(crate) fn attach(args: &Attach) -> Result<()> {
         bail!("the server {} has ended", args.server.pid);
     };
     let owners = match (args.root_uid, args.root_gid) {
-        (None, None) => None,
-        (uid, gid) => Some(ids::namespace(uid, gid)?),
+        (None, None) => Owners::AsTheyAre,
+        // A node may forbid user namespaces.
+        (uid, gid) => ids::namespace(uid, gid)
+            .map_or_else(|error| Owners::Unknown(format!("{error:#}")), Owners::Of),
     };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let root = open(&args.root, flags, Mode::empty());
     let root = root.with_context(|| args.root.display().to_string())?;
     let mut all = Vec::new();
     for wanted in &args.mounts {
-        let prepared = prepare(&root, wanted, owners.as_ref());
+        let prepared = prepare(&root, wanted, &owners);
         all.push(prepared.with_context(|| wanted.path.display().to_string())?);
     }
     running::enter(&namespace)?;
@@ -86,7 +102,7 @@ pub(crate) fn detach(args: &Detach) -> Result<()> {
     Ok(())
 }
 
-fn prepare(root: &OwnedFd, wanted: &Wanted, owners: Option<&File>) -> Result<Ready> {
+fn prepare(root: &OwnedFd, wanted: &Wanted, owners: &Owners) -> Result<Ready> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
@@ -98,12 +114,19 @@ fn prepare(root: &OwnedFd, wanted: &Wanted, owners: Option<&File>) -> Result<Rea
     let tree = tree::copy(&source)?;
     tree::set_propagation(&tree, wanted.follows)?;
     tree::set_access(&tree, wanted.access)?;
-    let note = owners.and_then(|owners| tree::set_owners(&tree, owners).err());
+    let note = match owners {
+        Owners::AsTheyAre => None,
+        Owners::Of(namespace) => {
+            let refused = tree::set_owners(&tree, namespace).err();
+            refused.map(|errno| errno.desc().to_owned())
+        }
+        Owners::Unknown(reason) => Some(reason.clone()),
+    };
     Ok(Ready {
         name: wanted.name.clone(),
         tree,
         is_directory: kind.is_dir(),
-        note: note.map(Errno::desc),
+        note,
     })
 }
 

@@ -189,7 +189,8 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-fn has_pod_share(machine: &Container) -> bool {
+/// Whether processes of this machine have volumes.
+pub(in crate::vm) fn has_pod_share(machine: &Container) -> bool {
     machine.spec.part == Part::PodMachine && machine.spec.shares.iter().any(Share::is_of_pod)
 }
 

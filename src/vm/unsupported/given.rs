@@ -9,9 +9,8 @@ use podspec::{GuestData, Source};
 
 use guestapi::POD_SHARE;
 
-use crate::sandbox::{Sandbox, SandboxConfig};
+use crate::sandbox::SandboxConfig;
 use crate::sources::has_files;
-use crate::vm::error::Result;
 use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
 use crate::vm::model::{ContainerConfig, Mount};
@@ -53,18 +52,15 @@ impl Given {
         }
     }
 
-    /// For a container that is a process: its volumes, if its pod has them.
-    pub(in crate::vm) fn of_process(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Self> {
-        if !volumes::are_shared(sandbox, config)? {
-            return Ok(Self::default());
-        }
+    /// For a container that is a process and has its volumes.
+    pub(in crate::vm) fn of_process(config: &ContainerConfig) -> Self {
         let paths = volumes::wanted(config).into_iter();
         let paths = paths.map(|mount| mount.container_path.clone());
-        Ok(Self {
+        Self {
             mounts: paths.clone().collect(),
             shares: paths.map(|path| (path, POD_SHARE.to_owned())).collect(),
             ..Self::default()
-        })
+        }
     }
 
     /// For a container that is a machine.

@@ -67,6 +67,36 @@ async fn files_of_a_pod_with_a_user_belong_to_that_user() -> Result<()> {
     stack.down()
 }
 
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_machine_without_a_share_for_volumes_loses_no_data() -> Result<()> {
+    let stack = Stack::up()?;
+    let volumes = Volumes::new(&stack)?;
+    let data = volumes.directory("data", 0o755)?;
+    let off = |config: &mut v1::PodSandboxConfig| {
+        let annotations = &mut config.annotations;
+        annotations.insert("vmlet.dev/shares".to_owned(), "off".to_owned());
+    };
+    let refused = async |pod: &Pod<'_>| {
+        let config = with(pod.config("lost", "true"), vec![mount(&data, "/data")]);
+        let refused = pod.create(config).await.err().context("it is created")?;
+        let words = "does not reach the guest, so what is written there is not kept";
+        ensure!(refused.message().contains(words), "{refused}");
+        anyhow::Ok(())
+    };
+    let pod = Pod::with(&stack, "off", off).await?;
+    refused(&pod).await?;
+    pod.remove().await?;
+    // The machine is a container, whose shares are fixed.
+    let pod = Pod::with(&stack, "machine", |_| {}).await?;
+    let mut machine = pod.config("machine", "");
+    machine.command.clear();
+    pod.create(machine).await?;
+    refused(&pod).await?;
+    pod.remove().await?;
+    stack.down()
+}
+
 /// What only root may enter has files that the guest's root reads and makes.
 async fn roots_files_are_those_of_the_guest(pod: &Pod<'_>, volumes: &Volumes) -> Result<()> {
     let data = volumes.directory("private", 0o700)?;
