@@ -20,8 +20,8 @@ use std::time::Duration;
 use daemon::vm::Owner;
 use daemon::vm::accelerator::Accelerator;
 use daemon::vm::domain::{
-    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, Room, START_TOKEN, Share,
-    Spare, Variable,
+    Console, CpuMode, Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, EMULATOR, Room,
+    START_TOKEN, Share, Spare, Variable,
 };
 use libvirt::harness::Libvirtd;
 use libvirt::{Hypervisor, Layout, Settings, State};
@@ -71,6 +71,8 @@ fn spec(dir: &Path) -> DomainSpec {
     run("qemu-img", &options);
     let seed = dir.join("seed.raw");
     fs::write(&seed, [0; 4096]).unwrap();
+    let answers = dir.join("answers.iso");
+    fs::write(&answers, [0; 4096]).unwrap();
     let consoles = dir.join("console");
     fs::create_dir(&consoles).unwrap();
     fs::set_permissions(&consoles, fs::Permissions::from_mode(0o777)).unwrap();
@@ -103,6 +105,7 @@ fn spec(dir: &Path) -> DomainSpec {
             Variable::new(EMULATOR, "/usr/bin/qemu-system-x86_64"),
         ],
         root: Disk {
+            device: DiskDevice::Virtio,
             source: DiskSource::Overlay {
                 path: overlay,
                 base,
@@ -113,13 +116,24 @@ fn spec(dir: &Path) -> DomainSpec {
             read_only: false,
             serial: None,
         },
-        disks: vec![Disk {
-            source: DiskSource::File(seed),
-            format: DiskFormat::Raw,
-            discard: false,
-            read_only: true,
-            serial: Some("cidata".to_owned()),
-        }],
+        disks: vec![
+            Disk {
+                device: DiskDevice::Virtio,
+                source: DiskSource::File(seed),
+                format: DiskFormat::Raw,
+                discard: false,
+                read_only: true,
+                serial: Some("cidata".to_owned()),
+            },
+            Disk {
+                device: DiskDevice::CdRom,
+                source: DiskSource::File(answers),
+                format: DiskFormat::Raw,
+                discard: false,
+                read_only: true,
+                serial: Some("vmlet-seed".to_owned()),
+            },
+        ],
         console: Console {
             socket: consoles.join("serial.sock"),
             log: consoles.join("serial.raw"),
@@ -167,6 +181,7 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         "root &amp; &lt;disk&gt;&apos;s.qcow2",
         "<seclabel model='dac' relabel='no'/>",
         "<serial>cidata</serial>",
+        "<target dev='sda' bus='sata'/>",
         "<boot order='1'/>",
         "<readonly/>",
         "<controller type='usb' index='0' model='none'/>",

@@ -129,9 +129,11 @@ pub struct Variable {
     pub value: String,
 }
 
-/// A virtio disk.
+/// A disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
+    /// What the guest sees it as.
+    pub device: DiskDevice,
     /// Where its bytes are.
     pub source: DiskSource,
     /// How they are arranged.
@@ -142,6 +144,16 @@ pub struct Disk {
     pub read_only: bool,
     /// What the guest sees as the disk's serial number, 20 characters of `[A-Za-z0-9_.+-]`.
     pub serial: Option<String>,
+}
+
+/// What a guest sees a disk as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DiskDevice {
+    /// A virtio disk.
+    #[default]
+    Virtio,
+    /// A CD-ROM on SATA, for which every operating system has a driver. At most one.
+    CdRom,
 }
 
 /// A directory that a process beside the emulator serves by virtiofs.

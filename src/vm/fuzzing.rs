@@ -8,7 +8,7 @@ use std::path::Path;
 
 use podspec::{Defaults, Mib, SandboxId, Vcpus};
 
-use super::domain::{Disk, DiskFormat, DiskSource, xml};
+use super::domain::{Disk, DiskDevice, DiskFormat, DiskSource, xml};
 use super::host::accelerator::{Accelerator, Setting};
 use super::lifecycle::describe::{Parts, describe};
 use super::lifecycle::{log_path, request};
@@ -74,6 +74,7 @@ pub(crate) fn machine(
         blocks: Vec::new(),
         file_disks: Vec::new(),
         seed: false,
+        sysprep: false,
         shares: Vec::new(),
         user: Some(USER),
         image_digest: String::new(),
@@ -101,6 +102,7 @@ pub(crate) fn machine(
 
 fn root(paths: &Paths, sandbox: &SandboxId) -> Disk {
     Disk {
+        device: DiskDevice::Virtio,
         source: DiskSource::Overlay {
             path: paths.root_disk(sandbox),
             base: Path::new(STATE).join("images/sha256/ab"),

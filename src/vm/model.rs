@@ -157,6 +157,9 @@ pub struct Spec {
     /// Whether it finds a seed image beside its root disk.
     #[serde(default)]
     pub seed: bool,
+    /// That image is a CD-ROM with the answer files of Windows Setup.
+    #[serde(default)]
+    pub sysprep: bool,
     /// User that its machine runs as; `None`: QEMU's.
     #[serde(default)]
     pub user: Option<u32>,

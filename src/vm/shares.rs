@@ -12,9 +12,9 @@ mod record;
 mod tests;
 pub(in crate::vm) mod volumes;
 
-use podspec::CloudData;
 use serde::{Deserialize, Serialize};
 
+use crate::vm::disks::seed::SeedData;
 use crate::vm::file_disks::FileDisk;
 
 pub(in crate::vm) use plan::below;
@@ -50,8 +50,8 @@ pub struct ShareUser {
 /// What a machine gets beside its root disk.
 #[derive(Debug, Default)]
 pub(in crate::vm) struct Supplies {
-    /// What is on its cloud-init disk.
-    pub(in crate::vm) data: Option<CloudData>,
+    /// What it finds at its first boot.
+    pub(in crate::vm) data: Option<SeedData>,
     /// Its shares.
     pub(in crate::vm) shares: Vec<Share>,
     /// Files of volumes that it has as disks.

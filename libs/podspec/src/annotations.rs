@@ -109,6 +109,8 @@ keys! {
     ForceDhcp = FORCE_DHCP or "VirtletForceDHCPNetworkConfig";
     /// Object whose keys are files of the guest.
     FilesSource = FILES_SOURCE or "VirtletFilesFromDataSource";
+    /// Object whose keys are answer files of Windows Setup.
+    SysprepSource = SYSPREP_SOURCE;
     /// User data, a map.
     UserData = USER_DATA or "VirtletCloudInitUserData";
     /// Whether the pod's own user data and keys replace those of the sources.

@@ -14,6 +14,7 @@ mod assemble;
 mod files;
 mod layout;
 mod source;
+mod sysprep;
 #[cfg(test)]
 mod tests;
 pub(crate) mod yaml;
@@ -22,6 +23,7 @@ pub use assemble::{CloudData, GuestDataError, GuestName, NetworkData};
 pub use files::GuestFile;
 pub use layout::{Layout, NetworkVersion};
 pub use source::{Content, Source, SourceKind};
+pub use sysprep::{ANSWER_FILES, AnswerFile};
 
 use crate::annotations::{AnnotationError, Annotations, Key};
 use crate::presence::Presence;
@@ -51,6 +53,7 @@ pub struct GuestData {
     source: Option<UserDataSource>,
     ssh_keys: Vec<String>,
     ssh_source: Option<(Source, String)>,
+    sysprep: Option<Source>,
 }
 
 /// A map as the user wrote it, and what it means.
@@ -97,7 +100,11 @@ impl GuestData {
                 let key = named.key.unwrap_or_else(|| AUTHORIZED_KEYS.to_owned());
                 (named.source, key)
             }),
+            sysprep: None,
         };
+        if let Some(sysprep) = sysprep::from_pod(given, &data)? {
+            return Ok(Some(sysprep));
+        }
         match presence {
             Presence::Auto => Ok(Some(data)),
             Presence::Off if data.is_requested() => {
@@ -106,6 +113,11 @@ impl GuestData {
             }
             Presence::Off => Ok(None),
         }
+    }
+
+    /// Whether the guest gets answer files of Windows Setup, on a CD-ROM, and no cloud-init disk.
+    pub const fn is_sysprep(&self) -> bool {
+        self.sysprep.is_some()
     }
 
     /// Whether the pod gives data of its own; other settings say only how data are passed on.
@@ -130,7 +142,7 @@ impl GuestData {
             .network_source
             .as_ref()
             .map(|(source, _)| source.clone());
-        let files = self.files_source.clone();
+        let files = self.files_source.clone().or(self.sysprep.clone());
         let all = user_data.into_iter().chain(ssh).chain(network);
         all.chain(files).collect()
     }

@@ -32,8 +32,8 @@ pub use annotations::{AnnotationError, Annotations, Key};
 pub use connection::{Connection, StationMac};
 pub use file_disks::{FileDisk, FileFormat};
 pub use guest_data::{
-    CloudData, Content, GuestData, GuestDataError, GuestFile, GuestName, Layout, NetworkData,
-    NetworkVersion, Source, SourceKind,
+    ANSWER_FILES, AnswerFile, CloudData, Content, GuestData, GuestDataError, GuestFile, GuestName,
+    Layout, NetworkData, NetworkVersion, Source, SourceKind,
 };
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
 pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};

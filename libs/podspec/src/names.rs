@@ -68,6 +68,8 @@ pub const NETWORK_VERSION: &str = "vmlet.dev/cloud-init-network-version";
 pub const FORCE_DHCP: &str = "vmlet.dev/force-dhcp";
 /// Object whose keys are files of the guest.
 pub const FILES_SOURCE: &str = "vmlet.dev/files-from-data-source";
+/// Source of the answer files of Windows Setup.
+pub const SYSPREP_SOURCE: &str = "vmlet.dev/sysprep-source";
 /// User data, a map.
 pub const USER_DATA: &str = "vmlet.dev/cloud-init-user-data";
 /// Whether the pod's own user data and keys replace those of the sources.

@@ -66,6 +66,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         spec: Spec {
             part: Default::default(),
             seed: false,
+            sysprep: false,
             user: None,
             instance: Default::default(),
             machine: Machine::from_pod(&config.annotations, PodResources::default(), defaults)

@@ -14,7 +14,7 @@ use super::seed::SERIAL as SEED;
 use crate::block::{self, Blocks, DesiredContent};
 use crate::images::{Digest, Image};
 use crate::platform::Platform;
-use crate::vm::domain::{Disk, DiskFormat, DiskSource};
+use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
 use crate::vm::error::Result;
 use crate::vm::model::{BlockDisk, Container, ContainerConfig};
 use crate::vm::service::Containers;
@@ -100,6 +100,7 @@ impl<P: Platform> Containers<P> {
         let extent = blocks.extent(disk.device, &row.id);
         let extent = extent.ok_or(block::Error::Lost(disk.device))?;
         Ok(Disk {
+            device: DiskDevice::Virtio,
             source: DiskSource::Block {
                 path: blocks.node(disk.device),
                 part: (extent.offset > 0).then_some(extent),

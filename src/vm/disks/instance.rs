@@ -13,7 +13,7 @@ use podspec::{Instance, Role, SandboxId, VmUid};
 
 use crate::images::{self, Format, Image};
 use crate::platform::Platform;
-use crate::vm::domain::{Disk, DiskFormat, DiskSource};
+use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, ImageSpec};
 use crate::vm::service::Containers;
@@ -220,6 +220,7 @@ impl<P: Platform> Containers<P> {
             DiskSource::File(path)
         };
         Ok(Disk {
+            device: DiskDevice::Virtio,
             source,
             format: DiskFormat::Qcow2,
             discard: true,

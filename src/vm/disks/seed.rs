@@ -1,4 +1,4 @@
-//! The cloud-init image of a guest.
+//! The cloud-init image of a guest, or that for Windows Setup.
 //!
 //! Invariant: it is complete when it has its name, and the machine's user alone can read it. It is removed
 //! with its container; beside saved memory it stays, since the guest continues with the same disks.
@@ -10,7 +10,9 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use podspec::{CloudData, GuestAgent, GuestFile, GuestName, Instance, Layout, NetworkData, VmUid};
+use podspec::{
+    AnswerFile, CloudData, GuestAgent, GuestFile, GuestName, Instance, Layout, NetworkData, VmUid,
+};
 use serde_json::Value;
 use tapmanager::wire::Network;
 
@@ -19,7 +21,7 @@ use crate::files;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sources::{Files, Wanted};
-use crate::vm::domain::{Disk, DiskFormat, DiskSource};
+use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result};
 use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
@@ -42,6 +44,15 @@ mod volume;
 /// The serial number by which a guest finds the disk: `/dev/disk/by-id/virtio-vmlet-seed`.
 pub(super) const SERIAL: &str = "vmlet-seed";
 
+/// What a guest finds at its first boot.
+#[derive(Debug)]
+pub(in crate::vm) enum SeedData {
+    /// On a disk, for cloud-init.
+    CloudInit(CloudData),
+    /// On a CD-ROM, for Windows Setup.
+    Sysprep(Vec<AnswerFile>),
+}
+
 /// What the container of a machine adds to the data of its pod.
 #[derive(Debug, Default)]
 pub(in crate::vm) struct Surroundings {
@@ -63,7 +74,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: &ContainerConfig,
         mut surroundings: Surroundings,
-    ) -> Result<Option<CloudData>> {
+    ) -> Result<Option<SeedData>> {
         let instance = request::instance(sandbox, config)?;
         let data = request::guest_data(&sandbox.config, config)?;
         let Some(data) = data.filter(|_| !instance.restore) else {
@@ -82,6 +93,9 @@ impl<P: Platform> Containers<P> {
             let mount = config.mounts.iter().find(|m| m.container_path == inside);
             let mount = mount.map(|mount| mount.host_path.clone());
             held.insert(source, self.sources.get(wanted, mount).await?);
+        }
+        if let Some(files) = data.answer_files(&held)? {
+            return Ok(Some(SeedData::Sysprep(files)));
         }
         let guest = GuestName {
             instance_id: &format!("{}.{}", pod.name, pod.namespace),
@@ -116,7 +130,7 @@ impl<P: Platform> Containers<P> {
         files.extend(environment::file(&surroundings.environment));
         files.extend(script.as_deref().map(links::file));
         data.files = files;
-        Ok(Some(data))
+        Ok(Some(SeedData::CloudInit(data)))
     }
 
     /// Whether saved memory knows of such an image.
@@ -133,7 +147,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn make_seed(
         &self,
         row: &Container,
-        wanted: Option<CloudData>,
+        wanted: Option<SeedData>,
     ) -> Result<()> {
         let Some(wanted) = wanted else {
             return Ok(());
@@ -147,8 +161,13 @@ impl<P: Platform> Containers<P> {
         };
         let shares = row.spec.shares.clone();
         let make = move || -> Result<()> {
-            let label = volume::label(wanted.layout);
-            let files = volume::files(wanted, &shares, agent.as_deref());
+            let (label, files) = match wanted {
+                SeedData::CloudInit(data) => {
+                    let label = volume::label(data.layout);
+                    (label, volume::files(data, &shares, agent.as_deref()))
+                }
+                SeedData::Sysprep(files) => volume::sysprep(files),
+            };
             let image = cloudinit_image::image(label, files)?;
             let written = write(&target, &image, owner);
             Ok(written.map_err(files::failed("write", &target))?)
@@ -161,7 +180,12 @@ impl<P: Platform> Containers<P> {
 
     /// The disk with the image, if the container has one.
     pub(in crate::vm) fn seed_disk(&self, row: &Container) -> Option<Disk> {
+        let device = match row.spec.sysprep {
+            true => DiskDevice::CdRom,
+            false => DiskDevice::Virtio,
+        };
         row.spec.seed.then(|| Disk {
+            device,
             source: DiskSource::File(self.seed_file(row)),
             format: DiskFormat::Raw,
             discard: false,

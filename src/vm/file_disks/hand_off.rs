@@ -22,7 +22,7 @@ use super::place::io;
 use super::prepare::run;
 use crate::platform::Platform;
 use crate::vm::disks::serial;
-use crate::vm::domain::{Disk, DiskFormat, DiskSource};
+use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
 use crate::vm::error::Result as Outcome;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
@@ -113,6 +113,7 @@ impl<P: Platform> Containers<P> {
 
     fn file_disk(&self, row: &Container, index: usize, disk: &FileDisk) -> Disk {
         Disk {
+            device: DiskDevice::Virtio,
             source: DiskSource::File(self.paths.disk_stand_in(&row.id, index)),
             format: match disk.format {
                 crate::images::Format::Raw => DiskFormat::Raw,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Machine, Role, SandboxId};
 
-use super::request::{instance, machine};
+use super::request::{guest_data, instance, machine};
 use crate::clock;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
@@ -84,6 +84,8 @@ impl<P: Platform> Containers<P> {
             shares,
             file_disks,
         } = supplies;
+        let given = guest_data(&sandbox.config, &config)?;
+        let sysprep = given.is_some_and(|data| data.is_sysprep());
         let seed = data.is_some() || self.has_old_seed(&instance).await?;
         // Until the row shows it to the next choice.
         let turn = self.users.turn.lock().await;
@@ -98,6 +100,7 @@ impl<P: Platform> Containers<P> {
             user,
             machine,
             seed,
+            sysprep,
             instance,
             blocks,
             file_disks,

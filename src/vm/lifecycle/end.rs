@@ -281,6 +281,7 @@ mod tests {
             wanted: None,
             spec: Spec {
                 seed: false,
+                sysprep: false,
                 shares: Vec::new(),
                 user: None,
                 part: Default::default(),

@@ -23,7 +23,7 @@ use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::steps::{step, trace};
 use crate::vm::console;
-use crate::vm::domain::{Disk, DiskFormat, DiskSource, DomainSpec, xml};
+use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, xml};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::model::{Container, Exit};
@@ -191,6 +191,7 @@ impl<P: Platform> Containers<P> {
         let image = self.parts.images.pinned(sandbox.id.as_str());
         let image = image.ok_or_else(|| Error::ImageLost(sandbox.id.clone()))?;
         Ok(Disk {
+            device: DiskDevice::Virtio,
             source: DiskSource::Overlay {
                 path: self.paths.root_disk(&sandbox.id),
                 base: image.path,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use guestapi::Setting;
-use podspec::{CloudData, ContainerId, GuestAgent, SandboxId};
+use podspec::{ContainerId, GuestAgent, SandboxId};
 use prost::Message;
 
 use super::{limits, seccomp::Profile};
@@ -19,6 +19,7 @@ use crate::files;
 use crate::guest::{Start, View};
 use crate::platform::Platform;
 use crate::sandbox::{DnsConfig, Sandbox, SandboxConfig};
+use crate::vm::disks::seed::SeedData;
 use crate::vm::error::{Error, Result};
 use crate::vm::lifecycle::log_path;
 use crate::vm::lifecycle::request::machine;
@@ -91,7 +92,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &SandboxId,
         mut config: ContainerConfig,
         mut process: Process,
-        files: Option<CloudData>,
+        files: Option<SeedData>,
     ) -> Result<ContainerId> {
         let (profile, capabilities) = std::mem::take(&mut process.seccomp);
         let compiled = tokio::task::spawn_blocking(move || profile.filter(&capabilities)).await;
@@ -128,6 +129,7 @@ impl<P: Platform> Containers<P> {
             file_disks: Vec::new(),
             shares: Vec::new(),
             seed: false,
+            sysprep: false,
             user: None,
             ..machine.spec.clone()
         };
@@ -185,7 +187,7 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
-        files: Option<CloudData>,
+        files: Option<SeedData>,
     ) -> Result<Arc<Container>> {
         if let Some(machine) = self.pod_machine(&sandbox.id) {
             // The pin of the sandbox stays that of the pod machine.

@@ -72,7 +72,8 @@ impl Given {
     ) -> Self {
         let shared = Self::mounted(config, shares, disks);
         let data = request::guest_data(pod, config).ok().flatten();
-        let Some(data) = data else {
+        // A CD-ROM for Windows Setup has nothing else.
+        let Some(data) = data.filter(|data| !data.is_sysprep()) else {
             return shared;
         };
         let mounts = config.mounts.iter().filter(|mount| mount.is_of_the_guest());

@@ -13,11 +13,25 @@ const INLINE_USER_DATA: &str = "^(#|Content-Type:|MIME-Version:)";
 
 /// Configuration of the guest at its first boot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(validation = rule("!(has(self.cloudInit) && has(self.sysprep))", "set cloudInit or sysprep, not \
+    both"))]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {
     /// cloud-init configuration, provided on a seed disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_init: Option<CloudInit>,
+    /// Answer files of Windows Setup, provided on a CD-ROM. Mutually exclusive with `cloudInit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sysprep: Option<Sysprep>,
+}
+
+/// Answer files of Windows Setup.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Sysprep {
+    /// Secret that contains the key `unattend.xml`, `autounattend.xml`, or both.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
+    pub secret_name: String,
 }
 
 /// cloud-init configuration.

@@ -83,6 +83,7 @@ fields! {
     "bootstrap.cloudInit.networkData.key" Node NextStart;
     "bootstrap.cloudInit.inlineNetworkData" Node NextStart;
     "bootstrap.cloudInit.sshKeys" Node NextStart;
+    "bootstrap.sysprep.secretName" Node NextStart;
     "network.disabled" Node NextStart;
     "network.hostName" Node NextStart;
     "network.interfaces[].name" Controller NextStart "the guest names its NICs itself";

@@ -52,8 +52,9 @@ pub(super) const REVERT_UNDER_WAY: &str = "(has(self.spec.currentSnapshotName) =
 pub(super) const BOOT_DISK_GROWS: &str = "!has(oldSelf.bootDiskCapacity) || (has(self.bootDiskCapacity) && \
     quantity(string(self.bootDiskCapacity)).compareTo(quantity(string(oldSelf.bootDiskCapacity))) >= 0)";
 
-pub(super) const BOOTSTRAP_TYPE: &str = "!has(oldSelf.bootstrap) || !has(oldSelf.bootstrap.cloudInit) || \
-    (has(self.bootstrap) && has(self.bootstrap.cloudInit))";
+pub(super) const BOOTSTRAP_TYPE: &str = "!has(oldSelf.bootstrap) || \
+    ((!has(oldSelf.bootstrap.cloudInit) || (has(self.bootstrap) && has(self.bootstrap.cloudInit))) && \
+    (!has(oldSelf.bootstrap.sysprep) || (has(self.bootstrap) && has(self.bootstrap.sysprep))))";
 
 pub(super) const RESTART_LATER: &str = "!has(oldSelf.nextRestartTime) || (has(self.nextRestartTime) && \
     timestamp(self.nextRestartTime) >= timestamp(oldSelf.nextRestartTime))";

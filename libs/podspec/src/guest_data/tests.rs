@@ -473,3 +473,46 @@ fn a_source_may_have_the_longest_name_and_key() {
     let data = parse(&[("cloud-init-network-config-source", &value)]);
     assert_eq!(data.unwrap().unwrap().sources().len(), 1);
 }
+
+#[test]
+fn answer_files_of_windows_setup_come_alone() {
+    let sysprep = ("sysprep-source", "secret/answers");
+    let data = parse(&[sysprep]).unwrap().unwrap();
+    assert!(data.is_sysprep() && data.is_requested());
+    let wanted = Source::new(SourceKind::Secret, "answers").unwrap();
+    assert_eq!(data.sources(), [wanted].into());
+    let held = |pairs| source(SourceKind::Secret, "answers", pairs);
+    let found = data
+        .answer_files(&held(&[("autounattend.xml", "<a/>"), ("other", "x")]))
+        .unwrap()
+        .unwrap();
+    let name = "autounattend.xml";
+    let content = b"<a/>".to_vec();
+    assert_eq!(found, [AnswerFile { name, content }]);
+    assert_eq!(format!("{found:?}"), "[autounattend.xml (4 bytes)]");
+    let both = held(&[("autounattend.xml", "a"), ("unattend.xml", "b")]);
+    assert_eq!(data.answer_files(&both).unwrap().unwrap().len(), 2);
+    let error = data.answer_files(&held(&[("Unattend.XML", "hunter2")]));
+    let error = error.unwrap_err().to_string();
+    let words = "secret answers has no key unattend.xml and no key autounattend.xml";
+    assert!(error.starts_with(words), "{error}");
+    // cloud-init: off says nothing else.
+    assert!(parse(&[sysprep, ("cloud-init", "off")]).unwrap().is_some());
+    for (other, words) in [
+        (("ssh-keys", "k"), "use one of them"),
+        (
+            ("VirtletCloudInitImageType", "configdrive"),
+            "use one of them",
+        ),
+        (
+            ("sysprep-source", "secret/answers/unattend.xml"),
+            "its keys are",
+        ),
+    ] {
+        let refused = parse(&[sysprep, other]).unwrap_err();
+        assert_eq!(refused.name, "vmlet.dev/sysprep-source");
+        assert!(refused.reason.contains(words), "{refused}");
+    }
+    let none = parse(&[]).unwrap().unwrap();
+    assert_eq!(none.answer_files(&BTreeMap::new()), Ok(None));
+}

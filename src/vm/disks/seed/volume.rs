@@ -1,4 +1,4 @@
-//! The files of a cloud-init volume in each layout.
+//! The files of a cloud-init volume in each layout, and of a volume for Windows Setup.
 //!
 //! Invariant: the names are those that the data source of cloud-init reads; what is run at each
 //! boot is in one directory beside them.
@@ -8,11 +8,14 @@ use std::fs;
 use std::path::Path;
 
 use cloudinit_image::{CONFIG_DRIVE, File, NO_CLOUD};
-use podspec::{CloudData, Layout, NetworkData};
+use podspec::{AnswerFile, CloudData, Layout, NetworkData};
 use serde_json::json;
 
 use super::{shares, vendor};
 use crate::vm::shares::Share;
+
+/// Label of a volume for Windows Setup.
+const UNATTEND: &str = "unattend";
 
 /// By which cloud-init, and the boot, find the volume.
 pub(super) const fn label(layout: Layout) -> &'static str {
@@ -20,6 +23,15 @@ pub(super) const fn label(layout: Layout) -> &'static str {
         Layout::NoCloud => NO_CLOUD,
         Layout::ConfigDrive => CONFIG_DRIVE,
     }
+}
+
+/// Label and files of a volume for Windows Setup, which looks into each CD-ROM.
+pub(super) fn sysprep(files: Vec<AnswerFile>) -> (&'static str, Vec<File>) {
+    let file = |AnswerFile { name, content }| File {
+        name: name.to_owned(),
+        content,
+    };
+    (UNATTEND, files.into_iter().map(file).collect())
 }
 
 /// All files; `agent` is the program that the guest gets, too. Blocks.

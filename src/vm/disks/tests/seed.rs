@@ -310,6 +310,27 @@ async fn the_guest_is_configured_with_the_network_of_its_pod() {
 }
 
 #[tokio::test]
+async fn windows_setup_finds_its_answer_files_on_a_cd_rom() {
+    let node = Node::new().await;
+    let data = [("sysprep-source", "secret/answers")];
+    let keys = [("unattend.xml", "<unattend/>"), ("other", SECRET)];
+    let keys = keys.map(|(key, text)| (key.to_owned(), text.into()));
+    let content = Content(keys.into());
+    let (id, wanted) = tokio::join!(create(&node, "web", &data), answer(&node, Ok(content)));
+    let id = id.unwrap();
+    assert_eq!(wanted.to_string(), "secret default/answers");
+    let image = node.containers.paths().seed(&id);
+    assert!(holds(&image, "<unattend/>") && holds(&image, "unattend"));
+    assert!(!holds(&image, SECRET) && !holds(&image, "cidata") && !holds(&image, "user-data"));
+    node.containers.start(&id).await.unwrap();
+    let xml = node.hypervisor.xml(id.domain()).unwrap();
+    assert!(xml.contains("<target dev=\"sda\" bus=\"sata\"/>"), "{xml}");
+    assert!(!xml.contains("<target dev=\"vdb\""), "{xml}");
+    node.containers.remove(&id).await.unwrap();
+    assert!(!image.exists(), "the image outlives its container");
+}
+
+#[tokio::test]
 async fn the_network_configuration_may_come_from_a_secret() {
     let node = Node::new().await;
     let text = "# by hand\nversion: 2\nethernets: {}\n";

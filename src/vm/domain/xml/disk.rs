@@ -1,4 +1,4 @@
-//! Disks on virtio-blk, named in the order of the list.
+//! Disks on virtio-blk, named in the order of the list, and a CD-ROM.
 //!
 //! Invariant: the root disk is `vda` and the only one to boot from. The base of an overlay is
 //! described to the end of its chain, so that libvirt follows no name that an image file contains.
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Result, Switch, text};
 use crate::block::Extent;
-use crate::vm::domain::{Disk as Spec, DiskFormat, DiskSource};
+use crate::vm::domain::{Disk as Spec, DiskDevice, DiskFormat, DiskSource};
 
 const LETTERS: usize = 26;
 
@@ -143,9 +143,13 @@ impl Disk {
         };
         // A guest's completed writes are on the device, and nothing is cached twice.
         let is_device = kind == "block";
+        let (device, target) = match spec.device {
+            DiskDevice::Virtio => ("disk", Target::new(name(index), "virtio")),
+            DiskDevice::CdRom => ("cdrom", Target::new("sda".to_owned(), "sata")),
+        };
         Ok(Self {
             kind,
-            device: "disk",
+            device,
             driver: Driver {
                 name: "qemu",
                 format: spec.format.name(),
@@ -155,14 +159,17 @@ impl Disk {
             },
             source,
             backing: Some(backing),
-            target: Target {
-                dev: name(index),
-                bus: "virtio",
-            },
+            target,
             readonly: spec.read_only.then(Switch::default),
             serial: spec.serial.clone(),
             boot: (index == 0).then_some(Boot { order: 1 }),
         })
+    }
+}
+
+impl Target {
+    const fn new(dev: String, bus: &'static str) -> Self {
+        Self { dev, bus }
     }
 }
 

@@ -14,8 +14,8 @@ use super::Error;
 use super::to_xml;
 use crate::block::Extent;
 use crate::vm::domain::{
-    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, HANDOFF_SOCKET, Room,
-    START_TOKEN, Share, Spare, Variable,
+    Console, CpuMode, Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, EMULATOR,
+    HANDOFF_SOCKET, Room, START_TOKEN, Share, Spare, Variable,
 };
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::users::Owner;
@@ -47,6 +47,7 @@ fn spec() -> DomainSpec {
             Variable::new(EMULATOR, "/usr/bin/qemu-system-x86_64"),
         ],
         root: Disk {
+            device: DiskDevice::Virtio,
             source: DiskSource::Overlay {
                 path: "/var/lib/vmlet/pods/5a4db0/root.qcow2".into(),
                 base: "/var/lib/vmlet/images/sha256/ab".into(),
@@ -81,6 +82,7 @@ fn an_emulated_guest() {
 #[test]
 fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
     let disk = |source, format| Disk {
+        device: DiskDevice::Virtio,
         source,
         format,
         discard: false,
@@ -128,6 +130,30 @@ fn a_guest_with_shares_has_memory_that_their_processes_reach() {
     };
     let shares = vec![share(0), share(1)];
     insta::assert_snapshot!(to_xml(&DomainSpec { shares, ..spec() }).unwrap());
+}
+
+#[test]
+fn a_cd_rom_is_on_sata_and_nothing_boots_from_it() {
+    let disk = Disk {
+        device: DiskDevice::CdRom,
+        source: DiskSource::File("/var/lib/vmlet/seeds/c0ffee.iso".into()),
+        format: DiskFormat::Raw,
+        discard: false,
+        read_only: true,
+        serial: Some("vmlet-seed".to_owned()),
+    };
+    let disks = vec![disk];
+    let xml = to_xml(&DomainSpec { disks, ..spec() }).unwrap();
+    let (_, disk) = xml.split_once("device=\"cdrom\"").expect(&xml);
+    let (disk, _) = disk.split_once("</disk>").unwrap();
+    assert!(
+        disk.contains("<target dev=\"sda\" bus=\"sata\"/>"),
+        "{disk}"
+    );
+    assert!(
+        disk.contains("<readonly/>") && !disk.contains("<boot"),
+        "{disk}"
+    );
 }
 
 #[test]

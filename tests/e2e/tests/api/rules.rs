@@ -321,6 +321,10 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
             "networkData": { "name": "s" }, "inlineNetworkData": "version: 2",
         } } })))
         .refused("set networkData or inlineNetworkData, not both"),
+        create(on(json!({ "bootstrap": {
+            "cloudInit": {}, "sysprep": { "secretName": "s" },
+        } })))
+        .refused("set cloudInit or sysprep, not both"),
         create(on(
             json!({ "bootstrap": { "cloudInit": { "inlineUserData": "hostname: a" } } }),
         ))
@@ -340,6 +344,7 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
 async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow::Result<()> {
     let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
     let ci = json!({ "bootstrap": { "cloudInit": { "instanceID": "a" } } });
+    let sysprep = json!({ "bootstrap": { "sysprep": { "secretName": "s" } } });
     let group = |weight: i64| {
         json!({ "groupName": "g", "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
             { "weight": weight, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } },
@@ -361,6 +366,12 @@ async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow
             change"),
         edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null } })).refused("the bootstrap \
             provider cannot change"),
+        edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null, "sysprep": { "secretName": "s" } } }))
+            .refused("the bootstrap provider cannot change"),
+        edit(on(sysprep.clone()), json!({ "bootstrap": { "sysprep": null } })).refused("the bootstrap provider \
+            cannot change"),
+        edit(on(sysprep.clone()), json!({ "bootstrap": null })).refused("the bootstrap provider cannot change"),
+        edit(on(sysprep), json!({ "bootstrap": { "sysprep": { "secretName": "t" } } })),
         edit(on(ci), json!({ "bootstrap": { "cloudInit": { "instanceID": "b" } } })),
         edit(on(json!({})), json!({ "className": "large" })),
         edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "9Gi" })).refused("bootDiskCapacity can only grow"),

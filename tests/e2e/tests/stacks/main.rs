@@ -36,3 +36,4 @@ mod stats;
 mod storm;
 mod streaming;
 mod survival;
+mod sysprep;

@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use crds::names;
-use crds::vm::{CloudInit, SecretKeyRef};
+use crds::vm::CloudInit;
 use k8s_openapi::api::core::v1::Secret;
-use podspec::GuestData;
+use podspec::{ANSWER_FILES, GuestData};
 
 use super::{Missing, Pass};
 
@@ -22,8 +22,11 @@ const INLINE_USER_DATA: &str = "cloud-init-user-data-script";
 const INLINE_NETWORK_DATA: &str = "cloud-init-network-config";
 
 pub(super) async fn check(pass: &Pass<'_>) -> Result<(), Missing> {
-    let cloud_init = pass.vm.spec.bootstrap.as_ref();
-    let Some(cloud_init) = cloud_init.and_then(|b| b.cloud_init.as_ref()) else {
+    let bootstrap = pass.vm.spec.bootstrap.as_ref();
+    if let Some(sysprep) = bootstrap.and_then(|b| b.sysprep.as_ref()) {
+        return check_secret(pass, &sysprep.secret_name, &ANSWER_FILES).await;
+    }
+    let Some(cloud_init) = bootstrap.and_then(|b| b.cloud_init.as_ref()) else {
         return Ok(());
     };
     check_inline(cloud_init)?;
@@ -32,7 +35,8 @@ pub(super) async fn check(pass: &Pass<'_>) -> Result<(), Missing> {
         (&cloud_init.network_data, NETWORK_KEY),
     ] {
         if let Some(source) = source {
-            check_secret(pass, source, default).await?;
+            let key = source.key.as_deref().unwrap_or(default);
+            check_secret(pass, &source.name, &[key]).await?;
         }
     }
     Ok(())
@@ -79,12 +83,8 @@ fn check_inline(cloud_init: &CloudInit) -> Result<(), Missing> {
     Ok(())
 }
 
-async fn check_secret(
-    pass: &Pass<'_>,
-    source: &SecretKeyRef,
-    default: &str,
-) -> Result<(), Missing> {
-    let name = &source.name;
+/// A Secret needs one of the keys.
+async fn check_secret(pass: &Pass<'_>, name: &str, keys: &[&str]) -> Result<(), Missing> {
     let found = pass.api::<Secret>().get_opt(name).await;
     let found = found.map_err(|e| Missing::read(&format!("secret {name}"), &e))?;
     let Some(secret) = found else {
@@ -93,13 +93,15 @@ async fn check_secret(
             format!("secret {name} does not exist"),
         ));
     };
-    let key = source.key.as_deref().unwrap_or(default);
-    let has_key = secret.data.is_some_and(|d| d.contains_key(key))
-        || secret.string_data.is_some_and(|d| d.contains_key(key));
-    if has_key {
+    let (data, text) = (
+        secret.data.unwrap_or_default(),
+        secret.string_data.unwrap_or_default(),
+    );
+    let is_there = |key: &&str| data.contains_key(*key) || text.contains_key(*key);
+    if keys.iter().any(is_there) {
         Ok(())
     } else {
-        let message = format!("secret {name} has no key {key}");
+        let message = format!("secret {name} has no key {}", keys.join(" and no key "));
         Err(Missing::new("RequiredKeyNotFound", message))
     }
 }

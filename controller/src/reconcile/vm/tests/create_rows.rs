@@ -332,6 +332,25 @@ async fn a_secret_that_is_missing_is_looked_at_again_by_time() {
 }
 
 #[tokio::test]
+async fn a_secret_without_an_answer_file_stops_the_machine() {
+    let mut bench = Bench::new();
+    let sysprep = json!({ "bootstrap": { "sysprep": { "secretName": "answers" } } });
+    bench.machine(json!({ "spec": sysprep }));
+    let kind = "VirtualMachineBootstrapReady";
+    let secrets = "api/v1/namespaces/ns/secrets";
+    bench.put(
+        secrets,
+        json!({ "metadata": { "name": "answers", "namespace": "ns" }, "data": { "Unattend.XML": "" } }),
+    );
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(kind), "False/RequiredKeyNotFound");
+    let edit = json!({ "data": { "autounattend.xml": "" } });
+    bench.edit(secrets, "answers", edit);
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(kind), "True/Resolved");
+}
+
+#[tokio::test]
 async fn inline_data_that_the_node_would_refuse_stop_the_machine_here() {
     for (data, message) in [
         (

@@ -106,8 +106,12 @@ fn room(plan: &Plan<'_>) -> Vec<(&'static str, String)> {
 
 fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    let cloud_init = plan.vm.spec.bootstrap.as_ref();
-    let Some(cloud_init) = cloud_init.and_then(|b| b.cloud_init.as_ref()) else {
+    let bootstrap = plan.vm.spec.bootstrap.as_ref();
+    if let Some(sysprep) = bootstrap.and_then(|b| b.sysprep.as_ref()) {
+        let key = format!("{}sysprep-source", names::PREFIX);
+        all.insert(key, format!("secret/{}", sysprep.secret_name));
+    }
+    let Some(cloud_init) = bootstrap.and_then(|b| b.cloud_init.as_ref()) else {
         return all;
     };
     all.extend(prerequisites::inline(cloud_init));

@@ -7,7 +7,7 @@
 //! kubelet reports it in the pod's events and tries again.
 
 use k8s_openapi::api::core::v1::{KeyToPath, SecretVolumeSource, Volume, VolumeMount};
-use podspec::{Source, SourceKind};
+use podspec::{ANSWER_FILES, Source, SourceKind};
 
 use super::Plan;
 use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, NETWORK_KEY};
@@ -15,6 +15,7 @@ use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, NETWORK_KEY};
 /// Names of the volumes, unless a disk of the machine has one of them.
 const USER_DATA: &str = "vmlet-user-data";
 const NETWORK_DATA: &str = "vmlet-network-data";
+const SYSPREP: &str = "vmlet-sysprep";
 /// Nothing but the daemon reads them, as root.
 const MODE: i32 = 0o400;
 
@@ -23,6 +24,8 @@ struct Wanted {
     volume: String,
     secret: String,
     keys: Vec<String>,
+    /// Not all of the keys need to be there.
+    optional: bool,
 }
 
 /// The Secrets with guest data, as volumes; none for a guest that continues from saved memory, since
@@ -39,7 +42,7 @@ pub(super) fn volumes(plan: &Plan<'_>) -> Vec<Volume> {
             secret_name: Some(wanted.secret),
             default_mode: Some(MODE),
             items: Some(wanted.keys.iter().map(item).collect()),
-            optional: Some(false),
+            optional: Some(wanted.optional),
             ..SecretVolumeSource::default()
         }),
         ..Volume::default()
@@ -63,6 +66,14 @@ pub(super) fn mounts(plan: &Plan<'_>) -> Vec<VolumeMount> {
 
 fn wanted(plan: &Plan<'_>) -> Vec<Wanted> {
     let bootstrap = plan.vm.spec.bootstrap.as_ref().filter(|_| !plan.restore);
+    if let Some(sysprep) = bootstrap.and_then(|b| b.sysprep.as_ref()) {
+        return vec![Wanted {
+            volume: name(plan, SYSPREP),
+            secret: sysprep.secret_name.clone(),
+            keys: ANSWER_FILES.map(str::to_owned).into(),
+            optional: true,
+        }];
+    }
     let Some(cloud_init) = bootstrap.and_then(|b| b.cloud_init.as_ref()) else {
         return Vec::new();
     };
@@ -80,6 +91,7 @@ fn wanted(plan: &Plan<'_>) -> Vec<Wanted> {
                 volume: name(plan, volume),
                 secret: source.name.clone(),
                 keys: vec![key],
+                optional: false,
             }),
         }
     }

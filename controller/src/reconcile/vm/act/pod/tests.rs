@@ -257,6 +257,32 @@ fn network_data_come_from_a_secret_of_their_own_or_the_same() {
 }
 
 #[test]
+fn answer_files_come_from_a_secret_that_has_some_of_them() {
+    let vm = machine(json!({
+        "runStrategy": "Always", "bootstrap": { "sysprep": { "secretName": "answers" } },
+    }));
+    let prerequisites = prerequisites();
+    let mut plan = plan(&vm, &prerequisites);
+    let pod = serde_json::to_value(instance(&plan)).unwrap();
+    let volume = &pod["spec"]["volumes"][0];
+    assert_eq!(volume["name"], "vmlet-sysprep");
+    let items = ["unattend.xml", "autounattend.xml"].map(|k| json!({ "key": k, "path": k }));
+    assert_eq!(volume["secret"]["items"], json!(items));
+    assert_eq!(volume["secret"]["optional"], true);
+    let mounts = &pod["spec"]["containers"][0]["volumeMounts"];
+    assert_eq!(mounts[0]["mountPath"], "/run/vmlet/sources/secret/answers");
+    let annotations = instance(&plan).metadata.annotations.unwrap();
+    let data = podspec::GuestData::from_pod(&annotations).unwrap().unwrap();
+    assert!(data.is_sysprep());
+    // A guest that continues has its CD-ROM, and nothing is read again.
+    plan.restore = true;
+    let pod = instance(&plan);
+    assert_eq!(pod.spec.unwrap().volumes, None);
+    let annotations = pod.metadata.annotations.unwrap();
+    assert_eq!(annotations["vmlet.dev/sysprep-source"], "secret/answers");
+}
+
+#[test]
 fn inline_data_are_annotations_that_the_node_reads() {
     let user_data = "#cloud-config\nhostname: a\n";
     let vm = machine(json!({
