@@ -1,7 +1,7 @@
 //! Mounts volumes below the directory of a server that runs, in its mount namespace alone.
 //!
-//! Invariant: what is mounted ends with the server: the node sees none of it. A name that is mounted
-//! already is mounted anew. All of a request is mounted, or nothing.
+//! Invariant: what is mounted ends with the server: the node sees none of it. A mount that has
+//! the name already is replaced. A request that fails leaves nothing mounted.
 //! Failure: a path that is not there or is neither a file nor a directory; a server that has ended.
 
 use std::fmt;

@@ -101,6 +101,21 @@ fn descriptors(output: &Output, path: &Path) -> Vec<String> {
     of_path.map(|(number, _)| number.to_owned()).collect()
 }
 
+/// The variables of others are passed on; ours, and our connections, are not.
+fn has_nothing_of_ours(output: &Output) {
+    let variables = lines(output, "env");
+    assert!(variables.iter().any(|v| v == "KEPT=yes"), "{variables:?}");
+    assert!(
+        !variables.iter().any(|v| v.starts_with("VMLET_")),
+        "{variables:?}"
+    );
+    let sockets = lines(output, "fd")
+        .iter()
+        .filter(|l| l.contains("socket:"))
+        .count();
+    assert_eq!(sockets, 0, "the connection is not passed on");
+}
+
 /// The only line on standard error, of a wrapper that failed.
 fn complaint(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -158,17 +173,7 @@ fn with_a_token_qemu_gets_every_nic_and_nothing_of_ours() {
             "virtio-net-pci,netdev=vmlet1,id=vmlet-net1,mac=0a:58:0a:02:00:07,host_mtu=8950,bus=pcie.0,addr=0x11",
         ]
     );
-    let variables = lines(&output, "env");
-    assert!(variables.iter().any(|v| v == "KEPT=yes"), "{variables:?}");
-    assert!(
-        !variables.iter().any(|v| v.starts_with("VMLET_")),
-        "{variables:?}"
-    );
-    let sockets = lines(&output, "fd")
-        .iter()
-        .filter(|l| l.contains("socket:"))
-        .count();
-    assert_eq!(sockets, 0, "the connection is not passed on");
+    has_nothing_of_ours(&output);
 }
 
 #[test]
@@ -349,14 +354,5 @@ fn disks_in_files_reach_qemu_as_descriptors_alone() {
     let arguments = lines(&output, "arg").join("\n");
     assert!(!arguments.contains("disk-0"), "{arguments}");
     assert!(arguments.contains(&format!("fd={number},")), "{arguments}");
-    let variables = lines(&output, "env");
-    assert!(
-        !variables.iter().any(|v| v.starts_with("VMLET_")),
-        "{variables:?}"
-    );
-    let sockets = lines(&output, "fd")
-        .iter()
-        .filter(|l| l.contains("socket:"))
-        .count();
-    assert_eq!(sockets, 0, "the connection is not passed on");
+    has_nothing_of_ours(&output);
 }

@@ -44,6 +44,15 @@ pub(super) fn check(pass: &Pass<'_>, class: &StorageClass) -> Result<(), Missing
             format!("the volume {ROOT} is that of the storage class: choose another name");
         return Err(Missing::new("Invalid", message));
     }
+    if let Some(other) = class.annotations().get(VOLUME_MODE)
+        && ![BLOCK, FILESYSTEM].contains(&other.as_str())
+    {
+        let class = class.name_any();
+        let message = format!(
+            "storage class {class}: annotation {VOLUME_MODE} is {other:?}, must be {BLOCK} or {FILESYSTEM}"
+        );
+        return Err(Missing::new("Invalid", message));
+    }
     if let Some(found) = claim(pass, &name) {
         return match is_own(pass, &found) {
             true => Ok(()),

@@ -91,6 +91,18 @@ async fn a_claim_of_another_owner_is_not_used() {
 }
 
 #[tokio::test]
+async fn a_class_with_another_volume_mode_is_refused() {
+    let mut bench = Bench::new();
+    let misspelt = json!({ "metadata": { "annotations": { "vmlet.dev/volume-mode": "block" } } });
+    storage_class(&mut bench, &misspelt);
+    bench.machine(in_class("1Gi"));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineStorageReady");
+    assert_eq!(found, "False/Invalid");
+    assert!(bench.try_get(CLAIMS, "vm-root").is_none());
+}
+
+#[tokio::test]
 async fn a_size_that_is_not_known_is_waited_for() {
     let mut bench = Bench::new();
     storage_class(&mut bench, &json!({}));
