@@ -27,8 +27,8 @@ async fn processes_have_the_volumes_of_their_containers() -> Result<()> {
     access_is_that_of_the_mount(&pod, &volumes).await?;
     what_is_no_file_and_no_directory_is_refused(&pod, &volumes).await?;
     a_dead_daemon_loses_no_volume(&pod, &volumes).await?;
-    let pids = shares::processes(&stack)?;
-    ensure!(pids.len() == 2, "{pids:?}");
+    let servers = shares::servers(&stack)?;
+    ensure!(servers.len() == 2, "{servers:?}");
     eventually(SOON, "no volume of a container that has ended", || async {
         let left = mounted(&stack)?;
         ensure!(left.is_empty(), "{left:?}");
@@ -133,7 +133,7 @@ async fn roots_files_are_those_of_the_guest(pod: &Pod<'_>, volumes: &Volumes) ->
     let records = output(pod, pod.config("other", script), "other").await?;
     ensure!(records.is_empty(), "{records:?}");
     // It is served by a process without privileges.
-    let confined = shares::processes(pod.stack)?;
+    let confined = shares::servers(pod.stack)?;
     let confined = confined.iter().filter(|pid| shares::is_confined(pid));
     ensure!(confined.count() == 1);
     ensure!(mounted(pod.stack)?.len() == 2, "{:?}", mounted(pod.stack)?);
@@ -253,7 +253,7 @@ async fn output(pod: &Pod<'_>, config: v1::ContainerConfig, name: &str) -> Resul
 
 /// The volumes that are mounted for the server of the stack's only pod.
 fn mounted(stack: &Stack) -> Result<Vec<String>> {
-    let servers = shares::processes(stack)?;
+    let servers = shares::servers(stack)?;
     let confined = servers.iter().find(|process| shares::is_confined(process));
     let table = confined.context("no server")?.join("mountinfo");
     let table = fs::read_to_string(table)?;

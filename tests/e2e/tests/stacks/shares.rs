@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use e2e::{Cri, PodOptions, Stack, eventually, v1};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -156,9 +156,18 @@ pub(crate) async fn await_no_process(stack: &Stack) -> Result<()> {
 }
 
 /// The processes of shares of this stack.
-pub(crate) fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
+fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
+    running(stack, "")
+}
+
+/// The servers of shares, without the programs that add a volume to one or take it away.
+pub(crate) fn servers(stack: &Stack) -> Result<Vec<PathBuf>> {
+    running(stack, "serve\0")
+}
+
+fn running(stack: &Stack, arguments: &str) -> Result<Vec<PathBuf>> {
     let program = stack.dir().join("bin").join(PROGRAM);
-    let program = program.to_str().context("a path")?.to_owned() + "\0";
+    let program = format!("{}\0{arguments}", program.display());
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let process = entry?.path();
