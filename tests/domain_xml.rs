@@ -87,6 +87,7 @@ fn spec(dir: &Path) -> DomainSpec {
         pod_name: "web <1>".to_owned(),
         pod_namespace: "shop".to_owned(),
         accelerator: Accelerator::Tcg,
+        translations_mib: 64,
         room: Room {
             vcpus: 2,
             max_vcpus: Some(4),

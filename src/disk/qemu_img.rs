@@ -144,8 +144,11 @@ impl QemuImg {
             let file = disk.inherited()?;
             let names = [path_of(&image), path_of(&file)];
             let time = Time::long(size);
+            let shares = shares_blocks(&image, &disk).await?;
             let mut command = self.program(&disk, vec![image, file], most.min(room), time);
             command.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
+            // The kernel copies; where the file system can, both files have the same blocks.
+            command.args(shares.then_some("-C"));
             command.args(names);
             let converted = run(command, time, progress).await;
             converted.map_err(|reason| match is_too_much(&reason) {
@@ -305,6 +308,20 @@ impl QemuImg {
         });
         lent.await.map_err(|e| format!("lend it to qemu-img: {e}"))
     }
+}
+
+/// Whether the file system lets a new disk have the blocks of the image until one of them is
+/// written to.
+async fn shares_blocks(image: &File, disk: &Lent) -> Result<bool, String> {
+    let image = image.try_clone();
+    let image = image.map_err(|e| format!("duplicate the descriptor of the image: {e}"))?;
+    let disk = disk.inherited()?;
+    let tried = blocking(move || {
+        let is_cloned = rustix::fs::ioctl_ficlone(&disk, &image).is_ok();
+        disk.set_len(0)?;
+        Ok(is_cloned)
+    });
+    tried.await.map_err(|e| format!("empty it: {e}"))
 }
 
 /// A file that belongs to the user of the helper for as long as this lives.

@@ -7,7 +7,7 @@
 
 mod blocks;
 pub(super) mod instance;
-mod overlay;
+pub(super) mod overlay;
 pub(super) mod seed;
 
 pub(super) use blocks::serial;

@@ -54,6 +54,8 @@ pub struct DomainSpec {
     pub pod_namespace: String,
     /// How the guest's instructions are run.
     pub accelerator: Accelerator,
+    /// Most translated code that an emulator without hardware virtualisation keeps, in MiB.
+    pub translations_mib: u64,
     /// The board.
     pub machine_type: MachineType,
     /// Virtual CPUs, memory, and room for more.

@@ -89,6 +89,9 @@ pub enum Error {
          containers of a pod with the handler vmlet-process: remove the annotation"
     )]
     NoGuestPort(SandboxId),
+    /// The pod was stopped during the copy of its image.
+    #[error("the copy of the image was given up: sandbox {0} was stopped")]
+    CopyCancelled(SandboxId),
     /// A stop was requested during the start.
     #[error("container {0} was stopped while it started")]
     Stopped(ContainerId),

@@ -13,12 +13,14 @@ mod resize;
 mod room;
 mod size;
 pub mod stats;
+mod translations;
 mod usage;
 
 pub(in crate::vm) use catch_up::{CatchUps, want_size_of_pod};
 pub use facts::Facts;
 pub(in crate::vm) use resize::merged;
 pub(in crate::vm) use room::room;
+pub(in crate::vm) use translations::translations;
 pub use usage::DiskUsage;
 
 #[cfg(test)]

@@ -41,6 +41,17 @@ pub(crate) enum Command {
     Ids,
 }
 
+/// Whose files the server has as its own.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Root {
+    /// User that the files of root belong to for the server; root has those of that user.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(IDS))]
+    pub(crate) root_uid: Option<u32>,
+    /// Group, as that.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(IDS))]
+    pub(crate) root_gid: Option<u32>,
+}
+
 /// Who the server is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct User {
@@ -65,6 +76,8 @@ pub(crate) struct Serve {
     /// Further group IDs of the server, as that.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(IDS))]
     pub(crate) groups: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) owners: Root,
     /// User ID by which the guest knows the server's.
     #[arg(long, default_value_t = 0)]
     pub(crate) guest_uid: u32,
@@ -91,12 +104,8 @@ pub(crate) struct Server {
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// User that the files of root belong to in what is mounted; root has those of that user.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(IDS))]
-    pub(crate) root_uid: Option<u32>,
-    /// Group, as that.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(IDS))]
-    pub(crate) root_gid: Option<u32>,
+    #[command(flatten)]
+    pub(crate) owners: Root,
     /// The directory that is the root of the paths.
     #[arg(long, default_value = "/")]
     pub(crate) root: PathBuf,

@@ -61,7 +61,7 @@ pub(crate) fn attach(args: &Attach) -> Result<()> {
     let Some(namespace) = running::namespace(&args.server)? else {
         bail!("the server {} has ended", args.server.pid);
     };
-    let owners = match (args.root_uid, args.root_gid) {
+    let owners = match (args.owners.root_uid, args.owners.root_gid) {
         (None, None) => Owners::AsTheyAre,
         // A node may forbid user namespaces.
         (uid, gid) => ids::namespace(uid, gid)

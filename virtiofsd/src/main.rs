@@ -12,6 +12,7 @@ mod attach;
 mod confine;
 mod ids;
 mod mounts;
+mod owners;
 mod running;
 mod serve;
 mod tree;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
 fn serve(args: &Serve) -> anyhow::Result<()> {
     let listener = args::listener()?;
     args::wait_for_start()?;
+    owners::show(args)?;
     let (listener, share) = confine::enter(args, listener)?;
     serve::serve(args, share, listener, CONNECTS_WITHIN)
 }

@@ -22,6 +22,7 @@ const VIRTUALISATION: &[&str] = &[
 
 /// Everything else: build tools, networking, and the parts of the guest images.
 const OTHERS: &[&str] = &[
+    "btrfs-progs",
     "busybox-static",
     "ca-certificates",
     "containernetworking-plugins",

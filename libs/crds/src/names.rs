@@ -5,10 +5,10 @@
 //! Failure: none; constants.
 
 pub use podspec::names::{
-    BIOS_UUID, CPU_MODEL, FILE_DISKS, GENERATION, GUEST_FACTS, IMAGE_URL, INSTANCE_UUID,
-    IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK, NO_IMAGE,
-    POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, START_PAUSED, VCPU_COUNT, VM_DISK,
-    VM_UID_LABEL,
+    BIOS_UUID, CPU_MODEL, FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_FACTS, IMAGE_URL,
+    INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK,
+    NO_IMAGE, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, START_PAUSED, VCPU_COUNT,
+    VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -31,8 +31,6 @@ pub const ADOPT_DATA_VOLUMES: &str = "vmlet.dev.protected/adopt-data-volumes";
 pub const APPLY_POWER_STATE_TIME: &str = "vmlet.dev.protected/apply-power-state-time";
 /// Pauses reconciliation. Its presence counts. Anyone who may edit the machine may set it.
 pub const PAUSED: &str = "vmlet.dev/paused";
-/// `linked` or `direct`: how the root disk is made from the image; other text: the plain way.
-pub const FAST_DEPLOY: &str = "vmlet.dev/fast-deploy";
 /// Allows a resize when the class itself changed, without a new class name. Its presence counts.
 pub const SAME_VM_CLASS_RESIZE: &str = "vmlet.dev/same-vm-class-resize";
 /// Label: who paused the machine (`admin`, `devops`, `both`). Privileged.

@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::image::LONGEST_IMAGE_URL;
+use crate::machine::FastDeploy;
 use crate::names;
 
 /// Longest value that a setting other than a text can need, in bytes.
@@ -64,6 +65,8 @@ keys! {
     MachineType = MACHINE_TYPE;
     /// Whether the guest has a port for `vmlet-guest`, and gets it from cloud-init.
     GuestAgent = GUEST_AGENT;
+    /// How the root disk is made from the image. On the pod only.
+    FastDeploy = FAST_DEPLOY;
     /// Size of the root disk when larger than the image's.
     RootVolumeSize = ROOT_VOLUME_SIZE or "VirtletRootVolumeSize";
     /// SMBIOS system UUID.
@@ -187,6 +190,11 @@ impl<'a> Annotations<'a> {
             }
             found => Ok(found.map(|(_, url)| url)),
         }
+    }
+
+    /// How the root disk is made.
+    pub fn fast_deploy(self) -> Result<FastDeploy, AnnotationError> {
+        Ok(self.get(Key::FastDeploy)?.unwrap_or_default())
     }
 
     /// A setting that is a text of some length.

@@ -52,6 +52,16 @@ pub enum GuestAgent {
     Off,
 }
 
+/// How the root disk of a pod is made from its image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FastDeploy {
+    /// It has only differences from the image, and is made at once.
+    #[default]
+    Linked,
+    /// It has all of the image.
+    Direct,
+}
+
 /// What applies when the pod specifies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
@@ -265,6 +275,18 @@ impl FromStr for GuestAgent {
             "image" => Ok(Self::Image),
             "off" => Ok(Self::Off),
             _ => Err("\"auto\", \"image\" or \"off\" is allowed"),
+        }
+    }
+}
+
+impl FromStr for FastDeploy {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "linked" => Ok(Self::Linked),
+            "direct" => Ok(Self::Direct),
+            _ => Err("\"linked\" or \"direct\" is allowed"),
         }
     }
 }

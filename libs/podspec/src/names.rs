@@ -21,6 +21,9 @@ pub const CPU_MODEL: &str = "vmlet.dev/cpu-model";
 pub const MACHINE_TYPE: &str = "vmlet.dev/machine-type";
 /// Whether the guest has a port for `vmlet-guest`, and gets it from cloud-init.
 pub const GUEST_AGENT: &str = "vmlet.dev/guest-agent";
+/// How the root disk is made from the image. On pods `linked` or `direct`; on virtual machines any
+/// other text is the plain way.
+pub const FAST_DEPLOY: &str = "vmlet.dev/fast-deploy";
 /// Size of the root disk when larger than the image's.
 pub const ROOT_VOLUME_SIZE: &str = "vmlet.dev/root-volume-size";
 /// SMBIOS system UUID.

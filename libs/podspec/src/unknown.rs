@@ -77,7 +77,7 @@ mod tests {
         Some(Some("vmlet.dev.protected/allow-spoofing"))
     )]
     #[case("VirtletDiskDriver", Some(None))]
-    #[case("vmlet.dev/fast-deploy", Some(None))]
+    #[case("vmlet.dev/fast-deploy", None)]
     fn a_key_that_is_no_setting_is_named_with_the_nearest_one(
         #[case] name: &str,
         #[case] want: Option<Option<&'static str>>,

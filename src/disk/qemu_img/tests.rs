@@ -88,6 +88,68 @@ async fn a_program_that_outlived_an_earlier_attempt_delays_no_later_one() {
     drop(words);
 }
 
+/// A file system whose files can have the same blocks.
+struct Reflinks(PathBuf);
+
+impl Reflinks {
+    fn mount(scratch: &Path) -> Self {
+        let (file, at) = (scratch.join("btrfs"), scratch.join("mounted"));
+        File::create(&file).unwrap().set_len(512 << 20).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        let run = |program: &str, arguments: &[&Path]| {
+            let mut command = std::process::Command::new(program);
+            let output = command.args(arguments).output().unwrap();
+            assert!(output.status.success(), "{program}: {output:?}");
+        };
+        run("mkfs.btrfs", &[Path::new("-q"), &file]);
+        run("mount", &[Path::new("-oloop"), &file, &at]);
+        Self(at)
+    }
+
+    /// Bytes that are in use.
+    fn used(&self) -> u64 {
+        let folder = File::open(&self.0).unwrap();
+        nix::unistd::syncfs(&folder).unwrap();
+        let all = nix::sys::statvfs::statvfs(&self.0).unwrap();
+        (all.blocks() - all.blocks_free()) * all.fragment_size()
+    }
+}
+
+impl Drop for Reflinks {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_copy_has_the_blocks_of_its_image_where_the_file_system_can() {
+    const SIZE: usize = 64 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let files = Reflinks::mount(dir.path());
+    let (image, disk) = (files.0.join("image"), files.0.join("disk"));
+    let content: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
+        .take(SIZE)
+        .collect();
+    std::fs::write(&image, &content).unwrap();
+    let (size, before) = (SIZE as u64, files.used());
+    qemu_img()
+        .copy(&disk, raw(&image), 2 * size, |_| {})
+        .await
+        .unwrap();
+    let grown = files.used().saturating_sub(before);
+    assert!(grown < size / 8, "{grown} bytes more");
+    // The image is not the disk's file.
+    std::fs::remove_file(&image).unwrap();
+    let back = files.0.join("back");
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-O", "raw"]).arg(&disk).arg(&back);
+    assert!(convert.status().await.unwrap().success());
+    let back = std::fs::read(&back).unwrap();
+    assert!(back[..content.len()] == content, "the content differs");
+    assert!(back.len() == 2 * SIZE);
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_disk_is_the_programs_only_while_it_runs() {

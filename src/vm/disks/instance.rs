@@ -13,6 +13,7 @@ use podspec::{Instance, Role, SandboxId, VmUid};
 
 use crate::images::{self, Format, Image};
 use crate::platform::Platform;
+use crate::sandbox::Sandbox;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, ImageSpec};
@@ -23,7 +24,7 @@ use crate::{block, disk};
 /// What a new container boots from.
 #[derive(Debug)]
 pub(in crate::vm) enum Root {
-    /// An overlay of the sandbox on this image.
+    /// The sandbox's disk, made from this image.
     Image(Image),
     /// The disk of a virtual machine, made from an image with this digest.
     Vm(String),
@@ -79,7 +80,12 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Makes sure that a container has what it boots from.
-    pub(in crate::vm) async fn ensure_root(&self, row: &Container, root: &Root) -> Result<()> {
+    pub(in crate::vm) async fn ensure_root(
+        &self,
+        sandbox: &Sandbox,
+        row: &Container,
+        root: &Root,
+    ) -> Result<()> {
         let image = match root {
             Root::Volume(image) => image.as_ref(),
             _ => None,
@@ -87,7 +93,7 @@ impl<P: Platform> Containers<P> {
         self.take_blocks(row, image).await?;
         self.prepare_file_disks(row, image).await?;
         match (root, row.vm()) {
-            (Root::Image(image), _) => self.ensure_root_disk(row, image).await,
+            (Root::Image(image), _) => self.ensure_root_disk(sandbox, row, image).await,
             (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
             (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => Ok(()),
         }

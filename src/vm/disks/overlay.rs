@@ -1,12 +1,12 @@
-//! The root disk: a qcow2 overlay on the image, which belongs to the sandbox.
+//! The root disk, which belongs to the sandbox: a qcow2 overlay on the image, or a copy of it.
 //!
-//! Invariant: the disk is based on the pinned image and is complete when it has its name; a new
-//! container of the same image boots the same disk.
+//! Invariant: the disk is made of the pinned image as its pod requests and is complete when it has
+//! its name; a new container of the same image boots the same disk.
 //! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then.
 
 use std::os::unix::fs::PermissionsExt;
 
-use podspec::SandboxId;
+use podspec::{Annotations, FastDeploy, SandboxId};
 
 use crate::disk::qemu_img::{Base, Failed};
 use crate::files;
@@ -73,8 +73,13 @@ impl<P: Platform> Containers<P> {
         Ok(images.pin(sandbox.as_str(), &wanted.to_string()).await?)
     }
 
-    /// Makes the overlay unless it is there.
-    pub(super) async fn ensure_root_disk(&self, row: &Container, image: &Image) -> Result<()> {
+    /// Makes the disk unless it is there.
+    pub(super) async fn ensure_root_disk(
+        &self,
+        sandbox: &Sandbox,
+        row: &Container,
+        image: &Image,
+    ) -> Result<()> {
         let disk = self.paths.root_disk(&row.sandbox);
         if tokio::fs::try_exists(&disk)
             .await
@@ -103,7 +108,16 @@ impl<P: Platform> Containers<P> {
             format: image.format,
         };
         let qemu_img = self.parts.disks.qemu_img();
-        let made = qemu_img.overlay(&unfinished, base, size).await;
+        let made = match fast_deploy(sandbox)? {
+            FastDeploy::Linked => qemu_img.overlay(&unfinished, base, size).await,
+            FastDeploy::Direct => {
+                let cancel = self.parts.blocks.cancellable(&row.id);
+                tokio::select! {
+                    made = qemu_img.copy(&unfinished, base, size, |_| {}) => made,
+                    () = cancel.cancelled() => return Err(Error::CopyCancelled(row.sandbox.clone())),
+                }
+            }
+        };
         made.map_err(|Failed { path, reason }| Error::Disk { path, reason })?;
         let named = tokio::fs::rename(&unfinished, &disk).await;
         Ok(named.map_err(files::failed("name", &disk))?)
@@ -121,6 +135,11 @@ impl<P: Platform> Containers<P> {
         self.parts.disks.qemu_img().forget(&directory).await?;
         Ok(self.parts.images.unpin(sandbox.as_str()).await?)
     }
+}
+
+/// How the root disk of a pod is made, for as long as the pod exists.
+pub(in crate::vm) fn fast_deploy(sandbox: &Sandbox) -> Result<FastDeploy> {
+    Ok(Annotations::new(&sandbox.config.annotations).fast_deploy()?)
 }
 
 /// The digest that a reference spells out.

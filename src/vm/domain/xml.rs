@@ -126,7 +126,7 @@ impl Domain {
             vcpu: Vcpus::new(spec),
             vcpus: VcpuList::new(&spec.room),
             os: Os::new(&spec.machine_type),
-            features: Features::new(spec.accelerator),
+            features: Features::new(spec.accelerator, spec.translations_mib),
             capabilities: (!cpu.is_verified()).then(Capabilities::without_cpu_questions),
             cpu,
             clock: Clock::new(spec.accelerator),

@@ -10,13 +10,15 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, Machine, Role, SandboxId};
+use podspec::{ContainerId, FastDeploy, Machine, Role, SandboxId};
 
 use super::request::{guest_data, instance, machine};
 use crate::clock;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::steps::{step, trace};
+use crate::vm::disks::instance::Root;
+use crate::vm::disks::overlay::fast_deploy;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::file_disks::{self, FileDisk};
 use crate::vm::model::{
@@ -74,8 +76,10 @@ impl<P: Platform> Containers<P> {
                 let image = root.digest();
                 let (shares, disks) = (&supplies.shares, &supplies.file_disks);
                 let given = Given::of(&sandbox.config, &config, shares, disks).await;
-                self.unsupported(sandbox, &config, &blocks, (&image, given))
-                    .await
+                let found = self.unsupported(sandbox, &config, &blocks, (&image, given));
+                let mut found = found.await;
+                found.extend(unused_fast_deploy(sandbox, &root)?);
+                found
             }
             Role::Provision => Vec::new(),
         };
@@ -113,7 +117,7 @@ impl<P: Platform> Containers<P> {
         drop(turn);
         faultpoint::point("vm.create.recorded");
         let made = async {
-            self.ensure_root(&row, &root).await?;
+            self.ensure_root(sandbox, &row, &root).await?;
             self.make_seed(&row, data).await
         };
         let step = step!("disk.prepare", sandbox = %row.sandbox, container = %row.id);
@@ -213,6 +217,16 @@ impl<P: Platform> Containers<P> {
 /// Whether the first is a later attempt at the same container as the second.
 fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
     new.name == old.name && new.attempt > old.attempt
+}
+
+/// What a pod requests for a root disk that is not made for it.
+fn unused_fast_deploy(sandbox: &Sandbox, root: &Root) -> Result<Option<String>> {
+    let is_unused = fast_deploy(sandbox)? == FastDeploy::Direct && !matches!(root, Root::Image(_));
+    Ok(is_unused.then(|| {
+        let text = "vmlet.dev/fast-deploy has no effect: the root disk is a volume of the pod or \
+                    that of a virtual machine";
+        text.to_owned()
+    }))
 }
 
 /// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.

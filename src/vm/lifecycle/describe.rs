@@ -14,7 +14,7 @@ use crate::vm::host::accelerator::Accelerator;
 use crate::vm::host::cpus;
 use crate::vm::model::Container;
 use crate::vm::paths::Paths;
-use crate::vm::resources::room;
+use crate::vm::resources::{room, translations};
 use crate::vm::settings::Settings;
 use crate::vm::shares::{Share, socket_name};
 use crate::vm::users::Owner;
@@ -52,6 +52,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         pod_name: sandbox.config.metadata.name.clone(),
         pod_namespace: sandbox.config.metadata.namespace.clone(),
         accelerator: parts.accelerator,
+        translations_mib: translations(row, &sandbox.config, settings.memory_overhead),
         machine_type: machine.machine_type.clone(),
         room: room(row, parts.saved, parts.accelerator),
         cpus: cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),

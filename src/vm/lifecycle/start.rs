@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libvirt::{End, Hypervisor, State};
-use podspec::ContainerId;
+use podspec::{ContainerId, FastDeploy};
 use tapmanager::wire::StartRequest;
 
 use super::describe::{Parts, describe};
@@ -23,6 +23,7 @@ use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::steps::{step, trace};
 use crate::vm::console;
+use crate::vm::disks::overlay::fast_deploy;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, xml};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::accelerator::Accelerator;
@@ -190,16 +191,21 @@ impl<P: Platform> Containers<P> {
         }
         let image = self.parts.images.pinned(sandbox.id.as_str());
         let image = image.ok_or_else(|| Error::ImageLost(sandbox.id.clone()))?;
-        Ok(Disk {
-            device: DiskDevice::Virtio,
-            source: DiskSource::Overlay {
-                path: self.paths.root_disk(&sandbox.id),
+        let path = self.paths.root_disk(&sandbox.id);
+        let source = match fast_deploy(sandbox)? {
+            FastDeploy::Direct => DiskSource::File(path),
+            FastDeploy::Linked => DiskSource::Overlay {
+                path,
                 base: image.path,
                 base_format: match image.format {
                     Format::Qcow2 => DiskFormat::Qcow2,
                     Format::Raw => DiskFormat::Raw,
                 },
             },
+        };
+        Ok(Disk {
+            device: DiskDevice::Virtio,
+            source,
             format: DiskFormat::Qcow2,
             discard: true,
             read_only: false,

@@ -254,6 +254,7 @@ impl<P: Platform> Containers<P> {
                 let mut options = std::fs::OpenOptions::new();
                 let options = options.write(true).create(true).truncate(true).mode(0o600);
                 options.open(&new)?.write_all(&bytes)?;
+                faultpoint::point("process.settings.written");
                 std::fs::rename(&new, &path)
             }
         };

@@ -95,9 +95,12 @@ impl<P: Platform> Containers<P> {
         if share.read_only {
             command.arg("--read-only");
         }
-        if share.is_of_pod() {
+        let (uid, gid) = row.spec.config.share_user.requested();
+        if !share.is_of_pod() {
+            command.args(uid.is_none().then(|| format!("--root-uid={}", own.uid)));
+            command.args(gid.is_none().then(|| format!("--root-gid={}", own.gid)));
+        } else {
             // Each process of the pod finds its own files under its own number.
-            let (uid, gid) = row.spec.config.share_user.requested();
             command.arg(format!("--guest-uid={}", uid.unwrap_or(0)));
             command.arg(format!("--guest-gid={}", gid.unwrap_or(0)));
         }

@@ -130,20 +130,22 @@ impl<P: Platform> Containers<P> {
         let made: HashMap<_, _> = lines.collect();
         let volume = |(number, mount): (usize, &&Mount)| {
             let name = name(&row.id, number);
-            let kind = made.get(&*name).copied().unwrap_or_default();
+            let missing = || io::Error::other(format!("{} is not mounted", mount.host_path));
+            let kind = made.get(&*name).copied().ok_or_else(missing)?;
             let (kind, note) = kind.split_once(' ').unwrap_or((kind, ""));
             if !note.is_empty() {
                 let path = &mount.container_path;
                 tracing::info!(container = %row.id, path, note, "users of a volume not mapped");
             }
-            Volume {
+            Ok(Volume {
                 name,
                 path: mount.container_path.clone(),
                 is_directory: kind == "directory",
                 read_only: mount.readonly && mount.recursive_read_only,
-            }
+            })
         };
-        Ok(mounts.iter().enumerate().map(volume).collect())
+        let volumes: io::Result<_> = mounts.iter().enumerate().map(volume).collect();
+        volumes.map_err(failed)
     }
 
     /// Unmounts the volumes of a process that has ended; may be repeated.

@@ -10,11 +10,6 @@ use serde::Serialize;
 use crate::vm::domain::DomainSpec;
 use crate::vm::host::accelerator::Accelerator;
 
-/// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in
-/// time: a guest that only reboots periodically would outgrow its pod. One boot of a small Linux
-/// fills about this much; what is dropped is translated again when it is needed.
-const TRANSLATIONS: u64 = 64;
-
 /// An element without content.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Switch {}
@@ -94,9 +89,9 @@ impl Memory {
 }
 
 impl Features {
-    pub(super) fn new(accelerator: Accelerator) -> Self {
+    pub(super) fn new(accelerator: Accelerator, translations_mib: u64) -> Self {
         let tcg = Tcg {
-            translations: Memory::mib(TRANSLATIONS),
+            translations: Memory::mib(translations_mib),
         };
         Self {
             acpi: Switch {},

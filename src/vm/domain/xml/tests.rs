@@ -31,6 +31,7 @@ fn spec() -> DomainSpec {
         pod_name: "web-1".to_owned(),
         pod_namespace: "shop".to_owned(),
         accelerator: Accelerator::Tcg,
+        translations_mib: 64,
         machine_type: MachineType::default(),
         room: Room {
             vcpus: 2,
@@ -91,6 +92,7 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
     };
     let mut spec = DomainSpec {
         accelerator: Accelerator::Kvm,
+        translations_mib: 64,
         cpu: CpuMode::HostModel,
         guest_agent: None,
         guest_socket: None,

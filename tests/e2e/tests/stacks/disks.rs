@@ -63,7 +63,9 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     };
     let small = Box::pin(cri.create(&small_sandbox, reader, small.sandbox())).await?;
     cri.start(&small).await?;
-    let large = sized("large", "200Mi", &stack);
+    let mut large = sized("large", "200Mi", &stack);
+    let copied = ("vmlet.dev/fast-deploy".to_owned(), "direct".to_owned());
+    large.annotations.extend([copied]);
     let sandbox = cri.run(large.sandbox()).await?;
     let config = |attempt| v1::ContainerConfig {
         // Not in the order of their names or sizes, nor of the devices' numbers.
@@ -74,6 +76,10 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
         ..large.container(&image, attempt)
     };
     let first = Box::pin(cri.create(&sandbox, config(0), large.sandbox())).await?;
+    for (pod, is_based) in [(&sandbox, false), (&small_sandbox, true)] {
+        let base = base_of(&stack, pod)?;
+        ensure!(base.is_some() == is_based, "{base:?}");
+    }
     cri.start(&first).await?;
     cri.await_agent(&first).await?;
     let root = disk(&cri, &first, "vda").await?;
@@ -105,6 +111,20 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     cri.remove_pod(&small_sandbox).await?;
     stack.await_clean().await?;
     stack.down()
+}
+
+/// The file that the root disk of a sandbox is based on.
+fn base_of(stack: &Stack, sandbox: &str) -> Result<Option<String>> {
+    let id = sandbox.get(..20).context("a short id")?;
+    let disk = stack.dir().join("state/pods").join(id).join("root.qcow2");
+    let mut info = std::process::Command::new("qemu-img");
+    let output = info
+        .args(["info", "-U", "--output=json"])
+        .arg(&disk)
+        .output()?;
+    let info: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    Ok(info["backing-filename"].as_str().map(str::to_owned))
 }
 
 /// The guest writes to one device, which the node sees, and cannot write to the other.
@@ -156,15 +176,17 @@ async fn no_writer_beside_readers(
 }
 
 async fn nonsense(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
-    let pod = sized("nonsense", "much", stack);
-    let sandbox = cri.run(pod.sandbox()).await?;
-    let refused = Box::pin(cri.create(&sandbox, pod.container(image, 0), pod.sandbox())).await;
-    let refused = refused.err().context("a size that is no quantity")?;
-    ensure!(refused.code() == Code::InvalidArgument, "{refused:?}");
-    let words = refused.message();
-    ensure!(
-        words.contains("vmlet.dev/root-volume-size") && words.contains("much"),
-        "{words}"
-    );
-    Ok(cri.remove_pod(&sandbox).await?)
+    for (name, value) in [("root-volume-size", "much"), ("fast-deploy", "quick")] {
+        let mut pod = PodOptions::named("nonsense", stack);
+        let key = format!("vmlet.dev/{name}");
+        pod.annotations.insert(key.clone(), value.to_owned());
+        let sandbox = cri.run(pod.sandbox()).await?;
+        let refused = Box::pin(cri.create(&sandbox, pod.container(image, 0), pod.sandbox())).await;
+        let refused = refused.err().context(key.clone())?;
+        ensure!(refused.code() == Code::InvalidArgument, "{refused:?}");
+        let words = refused.message();
+        ensure!(words.contains(&key) && words.contains(value), "{words}");
+        cri.remove_pod(&sandbox).await?;
+    }
+    Ok(())
 }
