@@ -1,7 +1,9 @@
-//! The image server of a stack: the guest images over HTTP, with ranges and an entity tag.
+//! The image server of a stack: the guest images, and what clients put into the folder `served` of
+//! the stack, over HTTP with ranges and an entity tag.
 //!
 //! Invariant: it serves exactly these files, on loopback only, in the host's network namespace and
-//! in the stack's on the same port. A file has its name in upper and lower case, and with any query.
+//! in the stack's on the same port. A guest image has its name in upper and lower case, any file has
+//! it with any query.
 //! Failure: an unreadable file is a 500 to that one request; a client that goes away costs one
 //! thread.
 
@@ -28,6 +30,13 @@ enum Range {
     Unsatisfiable,
 }
 
+/// What is served.
+#[derive(Debug)]
+struct Served {
+    images: Vec<PathBuf>,
+    folder: PathBuf,
+}
+
 /// Starts serving `files` in both namespaces, on the port that they had before; returns the port.
 pub(crate) fn serve(layout: &Layout, files: &[PathBuf], port: Option<u16>) -> Result<u16> {
     let address = ("127.0.0.1", port.unwrap_or(0));
@@ -36,7 +45,10 @@ pub(crate) fn serve(layout: &Layout, files: &[PathBuf], port: Option<u16>) -> Re
     let inside = netns::inside(&layout.netns_path(), || {
         TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("listen on port {port}"))
     })?;
-    let files: Arc<[PathBuf]> = Arc::from(files);
+    let files = Arc::new(Served {
+        images: files.to_vec(),
+        folder: layout.path("served"),
+    });
     for listener in [outside, inside] {
         let server = Server::from_listener(listener, None).map_err(|error| anyhow!("{error}"))?;
         let files = Arc::clone(&files);
@@ -47,7 +59,7 @@ pub(crate) fn serve(layout: &Layout, files: &[PathBuf], port: Option<u16>) -> Re
     Ok(port)
 }
 
-fn accept(server: &Server, files: &Arc<[PathBuf]>) {
+fn accept(server: &Server, files: &Arc<Served>) {
     for request in server.incoming_requests() {
         let files = Arc::clone(files);
         // A client that stops reading must not hold up the next one.
@@ -55,14 +67,14 @@ fn accept(server: &Server, files: &Arc<[PathBuf]>) {
     }
 }
 
-fn answer(request: Request, files: &[PathBuf]) {
-    let Some(file) = named(request.url(), files) else {
+fn answer(request: Request, files: &Served) {
+    let Some(file) = files.named(request.url()) else {
         return report(request.respond(Response::empty(404)));
     };
     let outcome = if !matches!(request.method(), Method::Get | Method::Head) {
         request.respond(Response::empty(405))
     } else {
-        match open(&request, file) {
+        match open(&request, &file) {
             Ok(response) => request.respond(response),
             Err(error) => {
                 request.respond(Response::from_string(format!("{error:#}\n")).with_status_code(500))
@@ -78,15 +90,22 @@ fn report(outcome: std::io::Result<()>) {
     }
 }
 
-/// The file that an address means.
-fn named<'a>(url: &str, files: &'a [PathBuf]) -> Option<&'a Path> {
-    let path = url.split('?').next().unwrap_or_default();
-    let name = path.strip_prefix('/')?;
-    let file = files.iter().find(|file| {
-        file.file_name()
-            .is_some_and(|own| own.eq_ignore_ascii_case(name))
-    })?;
-    Some(file)
+impl Served {
+    /// The file that an address means.
+    fn named(&self, url: &str) -> Option<PathBuf> {
+        let path = url.split('?').next().unwrap_or_default();
+        let name = path.strip_prefix('/')?;
+        let mut images = self.images.iter();
+        let image = images.find(|file| {
+            file.file_name()
+                .is_some_and(|own| own.eq_ignore_ascii_case(name))
+        });
+        let is_plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+        let other = || self.folder.join(name);
+        image
+            .cloned()
+            .or_else(|| is_plain.then(other).filter(|file| file.is_file()))
+    }
 }
 
 fn open(request: &Request, path: &Path) -> Result<Response<Box<dyn Read + Send>>> {
@@ -202,13 +221,22 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_its_name_in_any_case_and_with_any_query() {
-        let files = ["/x/hello.qcow2", "/x/debian.qcow2"].map(PathBuf::from);
-        let second = Some(files[1].as_path());
-        assert_eq!(named("/debian.qcow2", &files), second);
-        assert_eq!(named("/DEBIAN.qcow2?a=/b", &files), second);
-        for other in ["/", "/x/debian.qcow2", "debian.qcow2", "/debian.raw"] {
-            assert_eq!(named(other, &files), None, "{other}");
+    fn a_file_has_its_name_with_any_query_and_nothing_else_is_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("other.img");
+        std::fs::write(&other, "x").unwrap();
+        let served = Served {
+            images: ["/x/hello.qcow2", "/x/debian.qcow2"]
+                .map(PathBuf::from)
+                .into(),
+            folder: folder.path().to_owned(),
+        };
+        let second = Some(served.images[1].clone());
+        assert_eq!(served.named("/debian.qcow2"), second);
+        assert_eq!(served.named("/DEBIAN.qcow2?a=/b"), second);
+        assert_eq!(served.named("/other.img?a"), Some(other));
+        for other in ["/", "/x/debian.qcow2", "debian.qcow2", "/debian.raw", "/.."] {
+            assert_eq!(served.named(other), None, "{other}");
         }
     }
 

@@ -181,6 +181,8 @@ impl Program {
                 command.arg("--netns-dir").arg(layout.path("netns"));
                 command.arg("--cni-conf-dir").arg(layout.path("cni/conf"));
                 command.arg("--cni-bin-dir").arg(CNI_BIN_DIR);
+                // Plugins of a test.
+                command.arg("--cni-bin-dir").arg(layout.path("cni/bin"));
                 command.arg("--cni-cache-dir").arg(layout.path("cni/cache"));
                 command
                     .arg("--console-dir")

@@ -15,6 +15,8 @@ use e2e::machines::{class, machine};
 use e2e::{Cluster, Guest, eventually, ticks};
 use serde_json::{Value, json};
 
+use super::class_edits;
+
 const SEED: &str = "power-seed";
 const KEY: &str = "ssh-ed25519 AAAA a";
 const HUSH: &str = "hunter2";
@@ -77,6 +79,9 @@ async fn power_states_classes_and_drains_keep_the_disk() -> Result<()> {
     cluster.await_inspected(UP).await?;
     power(&cluster).await.context("power states")?;
     resize(&cluster).await.context("another class")?;
+    class_edits::adopted(&cluster)
+        .await
+        .context("an edited class")?;
     drain(&cluster).await.context("drain")?;
     cluster.await_clean().await?;
     cluster.down()

@@ -11,6 +11,7 @@ mod api_away;
 mod basic;
 mod chaos;
 mod claims;
+mod class_edits;
 mod conversation;
 mod critest;
 mod deploy;

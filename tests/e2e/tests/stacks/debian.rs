@@ -7,11 +7,13 @@
 //! Failure: the fact that differs, or the end of the console.
 
 mod guest;
+mod links;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e::Stack;
 
 use self::guest::{Debian, MOUNTED, Wanted};
+use self::links::LINKS;
 
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGRlYmlhbi1vbi12bWxldC1pbi1hLXBvZC1vbmUx one";
@@ -38,26 +40,44 @@ const FACTS: [(&str, &str); 10] = [
     ),
 ];
 
+/// What a guest has of its pod, as lines of shell that print `yes`.
+const HAS: [(&str, &str); 5] = [
+    (
+        "a ConfigMap",
+        "grep -q 'hello from a ConfigMap' /etc/demo/greeting",
+    ),
+    ("a directory", "grep -q kept /srv/data/file"),
+    (
+        "environment",
+        "grep -q '^export GREETING=\\|^GREETING=' /etc/cloud/environment",
+    ),
+    (
+        "a file of cloud-init",
+        "grep -q 'by cloud-init' /opt/written",
+    ),
+    ("a disk in a file", "grep -q kept /srv/claim/file"),
+];
+
 #[tokio::test]
 #[ignore = "needs root"]
-async fn cloud_init_applies_the_guest_data_of_a_pod() -> Result<()> {
+async fn a_guest_has_all_of_its_pod_by_cloud_init_and_keeps_it() -> Result<()> {
     let stack = Stack::up()?;
-    let addresses = "ip -o -4 address show scope global | awk '{print $4}'";
-    let leases = "find /run/systemd/netif/leases -type f | wc -l";
+    links::install(&stack)?;
+    let disks = r#"[{"mountPath": "/claims/data", "devicePath": "/dev/claim", "size": "64Mi"}]"#;
     let annotations = [
         ("vmlet.dev/ssh-keys", KEY),
         // Commands go to the agent that the image has.
         ("vmlet.dev/guest-agent", "off"),
+        ("vmlet.dev/file-disks", disks),
     ];
-    let facts = [&FACTS[..], &[("address", addresses), ("leases", leases)]].concat();
-    let debian = Debian::boot(&stack, "seeded", &wanted(&annotations, &facts)).await?;
+    let leases = "find /run/systemd/netif/leases -type f | wc -l";
+    let claim = "mkfs.ext4 -q /dev/disk/by-id/virtio-claim && mkdir -p /srv/claim && \
+                 echo '/dev/disk/by-id/virtio-claim /srv/claim ext4 defaults 0 0' >>/etc/fstab && \
+                 mount /srv/claim && echo kept >/srv/claim/file && sync && echo made";
+    let facts = [&FACTS[..], &[("leases", leases), ("claim", claim)]].concat();
+    let mut debian = Debian::boot(&stack, "seeded", &wanted(&annotations, &facts)).await?;
     let ip = debian.ip().await?;
-    let address = format!("{ip}/16");
-    let expected = [
-        ("source", "nocloud"),
-        ("address", &address),
-        ("leases", "0"),
-    ];
+    let expected = [("source", "nocloud"), ("leases", "0"), ("claim", "made")];
     check(&debian, "seeded", &expected).await?;
 
     let state = "systemctl is-system-running --wait || systemctl --failed --no-legend";
@@ -68,9 +88,43 @@ async fn cloud_init_applies_the_guest_data_of_a_pod() -> Result<()> {
         unit.ends_with("/qemu-guest-agent.service"),
         "a command runs in {unit}"
     );
+    has_all(&debian, &ip).await.context("at first")?;
+    debian.crash(&stack).await?;
+    has_all(&debian, &ip).await.context("after kill -9")?;
+    debian
+        .update("later")
+        .await
+        .context("a changed ConfigMap")?;
+    debian.update(MOUNTED[2]).await?;
+    debian.restart().await?;
+    has_all(&debian, &ip).await.context("after a restart")?;
     debian.end().await?;
     stack.await_clean().await?;
     stack.down()
+}
+
+/// Three NICs with their addresses and MTUs, and everything else.
+async fn has_all(debian: &Debian, ip: &str) -> Result<()> {
+    for (what, line) in HAS {
+        let answer = debian.run(&format!("{line} && echo yes")).await?;
+        ensure!(answer == "yes", "{what}: {answer}");
+    }
+    let addresses = "ip -o -4 address show scope global | awk '{print $4}' | sort";
+    let addresses = debian.run(addresses).await?;
+    let mut wanted = vec![format!("{ip}/16")];
+    wanted.extend(LINKS.map(|(_, subnet, _)| format!("{subnet}.2/24")));
+    wanted.sort();
+    let found: Vec<_> = addresses.lines().collect();
+    ensure!(found == wanted, "{addresses}");
+    for (_, subnet, mtu) in LINKS {
+        let link = format!("ip -o -4 address show | awk '$4 == \"{subnet}.2/24\" {{print $2}}'");
+        let found = debian
+            .run(&format!("cat /sys/class/net/$({link})/mtu"))
+            .await?;
+        ensure!(found == mtu.to_string(), "{subnet} has an MTU of {found}");
+        debian.run(&format!("ping -c 1 -W 15 {subnet}.1")).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -66,6 +66,9 @@ async fn processes_have_the_limits_of_their_machine_and_of_its_agent() -> Result
     let create = async |config| Box::pin(cri.create(&sandbox, config, pod.sandbox())).await;
     let other = create(process(&pod, &image, "other", "exec sleep 2000")).await?;
     cri.start(&other).await?;
+    another_image_is_refused(&stack, &cri, &sandbox, &pod)
+        .await
+        .context("another image")?;
     a_process_is_not_resized(&cri, &other)
         .await
         .context("resize")?;
@@ -114,6 +117,32 @@ async fn pods_without_processes(stack: &Stack, cri: &Cri, image: &str) -> Result
         cri.remove_pod(&sandbox).await?;
     }
     stack.await_clean().await
+}
+
+/// The image of a container that is a process is that of the pod machine.
+async fn another_image_is_refused(
+    stack: &Stack,
+    cri: &Cri,
+    sandbox: &str,
+    pod: &PodOptions,
+) -> Result<()> {
+    let mut disk = vec![0; 1 << 20];
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let served = stack.dir().join("served");
+    std::fs::create_dir_all(&served)?;
+    std::fs::write(served.join("other.img"), disk)?;
+    let url = stack.var("VMLET_TEST_IMAGE_URL")?;
+    let server = url
+        .strip_prefix("http://")
+        .and_then(|url| url.split('/').next());
+    let image = format!("{}/other.img", server.context(url.to_owned())?);
+    cri.pull(&image).await?;
+    let config = process(pod, &image, "other-image", "true");
+    let created = Box::pin(cri.create(sandbox, config, pod.sandbox())).await;
+    is_refused(created, "have the same image")?;
+    let containers = cri.containers().await?;
+    ensure!(containers.len() == 1, "{containers:?}");
+    Ok(())
 }
 
 /// A process uses what its machine has, which keeps its size.

@@ -306,8 +306,9 @@ async fn what_no_guest_can_do_is_refused(pod: &Pod<'_>) -> Result<()> {
 }
 
 /// The crash points of processes.
-const POINTS: [&str; 7] = [
+const POINTS: [&str; 8] = [
     "process.create.recorded",
+    "process.settings.written",
     "process.create.created",
     "process.start.recorded",
     "process.start.running",

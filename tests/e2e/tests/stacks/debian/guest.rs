@@ -10,8 +10,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use e2e::{Cri, PodOptions, Stack, await_text};
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack, await_text, eventually};
+use nix::sys::signal::Signal;
 
 /// A boot takes three minutes under software emulation when others use both processors, too.
 const BOOT: Duration = Duration::from_secs(420);
@@ -38,6 +39,7 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Debian {
     cri: Cri,
     pod: PodOptions,
+    image: String,
     sandbox: String,
     container: String,
 }
@@ -67,11 +69,17 @@ impl Debian {
         let data = stack.dir().join("data-of").join(name);
         fs::create_dir_all(&data)?;
         fs::set_permissions(&data, fs::Permissions::from_mode(0o777))?;
-        pod.writable = vec![(data, "/srv/data".to_owned())];
+        let claim = stack.dir().join("claim-of").join(name);
+        fs::create_dir_all(&claim)?;
+        pod.writable = vec![
+            (data, "/srv/data".to_owned()),
+            (claim, "/claims/data".to_owned()),
+        ];
         let (sandbox, container) = cri.boot(&pod, image).await?;
         Ok(Self {
             cri,
             pod,
+            image: image.to_owned(),
             sandbox,
             container,
         })
@@ -97,6 +105,40 @@ impl Debian {
     pub(super) async fn run(&self, line: &str) -> Result<String> {
         self.cri.await_agent(&self.container).await?;
         self.cri.shell(&self.container, line).await
+    }
+
+    /// Kills daemon and tapmanager, and starts them again.
+    pub(super) async fn crash(&mut self, stack: &Stack) -> Result<()> {
+        for program in ["vmlet", "vmlet-tapmanager"] {
+            stack.kill(program, Signal::SIGKILL).await?;
+        }
+        for program in ["vmlet-tapmanager", "vmlet"] {
+            stack.restart(program)?;
+        }
+        self.cri = stack.cri().await?;
+        self.cri.await_ready().await
+    }
+
+    /// Changes the mounted file, as kubelet does, and waits until the guest has the new one.
+    pub(super) async fn update(&self, text: &str) -> Result<()> {
+        let [folder, file, _] = MOUNTED;
+        self.pod.update_config(file, text)?;
+        eventually(BOOT, "the new text in the guest", || async {
+            let found = self.run(&format!("cat {folder}/{file}")).await?;
+            ensure!(found == text, "{found}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Stops the container with grace and boots the next one of the pod.
+    pub(super) async fn restart(&mut self) -> Result<()> {
+        self.cri.stop(&self.container, 120).await?;
+        let config = self.pod.container(&self.image, 1);
+        let created = Box::pin(self.cri.create(&self.sandbox, config, self.pod.sandbox()));
+        self.container = created.await?;
+        self.cri.start(&self.container).await?;
+        await_text(&self.pod.log(1), "login:", BOOT).await.map(drop)
     }
 
     /// Removes the pod.
