@@ -7,6 +7,7 @@
 mod controller;
 mod cri;
 mod flood;
+mod images;
 mod machine;
 mod plan;
 mod proxy;
@@ -25,6 +26,7 @@ use serde_json::json;
 use self::controller::Controller;
 use self::cri::Cri;
 use self::flood::Flood;
+use self::images::Images;
 use self::machine::Machine;
 use self::proxy::Proxy;
 use self::queue::Queue;
@@ -51,6 +53,8 @@ enum Subject {
     Proxy(Proxy),
     /// Calls of a pod's life, commands, port forwarding and statistics, side by side with containerd.
     Cri(Cri),
+    /// Images: root disks, pulls beside curl and containerd, lists.
+    Images(Images),
     /// Flood of DHCP requests of one guest: CPU of the tapmanager, leases of another guest.
     Flood(Flood),
     /// What programs hold after the lives of many pods.
@@ -75,6 +79,7 @@ impl Bench {
             Subject::Start(start) => start.run(),
             Subject::Proxy(proxy) => proxy.run(),
             Subject::Cri(cri) => cri.run(),
+            Subject::Images(images) => images.run(),
             Subject::Flood(flood) => flood.run(),
             Subject::Soak(soak) => soak.run(),
             Subject::Queue(queue) => queue.run(),

@@ -26,7 +26,7 @@ impl Flood {
     /// Runs the command.
     pub(super) fn run(&self) -> Result<ExitCode> {
         println!("bench: building");
-        let program = build()?;
+        let program = build("tapmanager", PART)?;
         println!("bench: flood ({SECONDS} s without, {SECONDS} s with)");
         let mut program = run::root_command(program);
         program.arg(SECONDS.to_string());
@@ -37,19 +37,19 @@ impl Flood {
     }
 }
 
-/// The measuring program, which starts the release build of the tapmanager.
-fn build() -> Result<String> {
+/// Builds a measuring program that is a benchmark of a package; its path.
+pub(super) fn build(package: &str, name: &str) -> Result<String> {
     let mut cargo = workspace::cargo();
-    cargo.args(["bench", "--quiet", "-p", "tapmanager", "--bench", "flood"]);
+    cargo.args(["bench", "--quiet", "-p", package, "--bench", name]);
     let printed = run::output(cargo.args(["--no-run", "--message-format", "json"]))?;
-    program(&printed).context("cargo has built no program")
+    program(&printed, name).context("cargo has built no program")
 }
 
 /// The program among the messages of cargo.
-fn program(printed: &str) -> Option<String> {
+fn program(printed: &str, name: &str) -> Option<String> {
     let messages = printed.lines().map(serde_json::from_str::<Value>);
     let mut messages = messages.filter_map(Result::ok);
-    let built = messages.find(|one| one["target"]["name"] == PART && one["executable"].is_string());
+    let built = messages.find(|one| one["target"]["name"] == name && one["executable"].is_string());
     built?["executable"].as_str().map(str::to_owned)
 }
 

@@ -27,10 +27,9 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    /// Reads the machine that runs as process `pid`. Its root disk, as it was before the first
-    /// start, is expected as `root.qcow2` in `scratch`; `pod` is the directory that the machine has
-    /// it in.
-    pub(crate) fn of(pid: i32, pod: &Path, scratch: &Path) -> Result<Self> {
+    /// Reads the machine that runs as process `pid`. Its files, as they were before the first start,
+    /// are expected in `scratch`; the machine has them in the directories `from`.
+    pub(crate) fn of(pid: i32, from: &[&Path], scratch: &Path) -> Result<Self> {
         let command_line = strings(pid, "cmdline")?;
         let secret = command_line.iter().find_map(|a| secret_file(a));
         let secret = secret.context("no argument names the secret's file")?;
@@ -41,14 +40,21 @@ impl Recipe {
         std::fs::copy(&seen, &copy).with_context(|| format!("copy {seen}"))?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let (uid, gid) = (number(&status, "Uid:")?, number(&status, "Gid:")?);
-        for path in [scratch, &copy, &scratch.join("root.qcow2")] {
-            chown(path, Some(uid), Some(gid))
+        let files = std::fs::read_dir(scratch)?.flatten();
+        let files = files.map(|file| file.path());
+        for path in files.chain([scratch.to_owned()]) {
+            chown(&path, Some(uid), Some(gid))
                 .with_context(|| format!("give {} to QEMU's user", path.display()))?;
         }
 
         let scratch = text(scratch)?;
-        let (pod, domain) = (text(pod)?, text(domain)?);
-        let moved = |word: &str| word.replace(pod, scratch).replace(domain, scratch);
+        let from = from.iter().copied().chain([domain]).map(text);
+        let from: Vec<_> = from.collect::<Result<_>>()?;
+        let moved = |word: &str| {
+            let word = word.to_owned();
+            from.iter()
+                .fold(word, |word, from| word.replace(from, scratch))
+        };
         let words: Vec<String> = command_line.iter().map(|word| moved(word)).collect();
         let (program, words) = words.split_first().context("an empty command line")?;
         let environment = strings(pid, "environ")?;
@@ -61,6 +67,18 @@ impl Recipe {
             gid,
             console: Path::new(scratch).join(CONSOLE),
         })
+    }
+
+    /// The same with QEMU's own limit of translated code.
+    pub(crate) fn with_default_cache(mut self) -> Self {
+        for word in &mut self.arguments {
+            let settings = word.split(',');
+            let kept: Vec<_> = settings
+                .filter(|part| !part.starts_with("tb-size="))
+                .collect();
+            *word = kept.join(",");
+        }
+        self
     }
 
     /// Starts it, with what QEMU reports in `messages`.

@@ -10,9 +10,11 @@ mod by_hand;
 mod console;
 mod first_write;
 mod lists;
+mod marker;
 mod memory;
 mod record;
 mod starts;
+mod trial;
 mod wrapper;
 
 use std::path::PathBuf;
@@ -36,6 +38,9 @@ struct Args {
     /// The image that boots.
     #[arg(long, env = "VMLET_TEST_IMAGE")]
     image: String,
+    /// The image of Debian.
+    #[arg(long, env = "VMLET_DEBIAN_IMAGE")]
+    debian: String,
     /// How often, or how many.
     #[arg(long)]
     count: u32,
@@ -50,6 +55,8 @@ enum Part {
     Starts,
     /// The first byte on a guest's console, with and without us.
     Console,
+    /// User data of Debian, with and without us.
+    Marker,
     /// The detour over vmwrapper.
     Wrapper,
     /// Both lists, and resident memory afterwards.
@@ -77,10 +84,15 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(args: Args) -> Result<Samples> {
-    let stack = Stack::new(&args.dir, args.netns, args.image)?;
+    let image = match args.part {
+        Part::Marker => args.debian,
+        _ => args.image,
+    };
+    let stack = Stack::new(&args.dir, args.netns, image)?;
     match args.part {
         Part::Starts => starts::measure(&stack, args.count).await,
         Part::Console => console::measure(&stack, args.count).await,
+        Part::Marker => marker::measure(&stack, args.count).await,
         Part::Wrapper => wrapper::measure(&stack, args.count).await,
         Part::Lists => lists::measure(&stack, args.count).await,
         Part::Machines => memory::measure(&stack, args.count).await,
