@@ -9,6 +9,7 @@
 mod finding;
 mod given;
 mod mounts;
+mod settings;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -82,6 +83,10 @@ impl<P: Platform> Containers<P> {
         found.extend(of_pod(&sandbox.config));
         found.extend(of_shares(&given));
         found.extend(of_devices(config, blocks));
+        let is_own = given.root_file || blocks.iter().any(BlockDisk::is_root);
+        let annotations = request::annotations(sandbox, config);
+        found.extend(settings::of_root_size(&annotations).filter(|_| is_own));
+        found.extend(settings::of_cpu_model(&annotations, self.accelerator()));
         let network = sandbox.network.iter().filter(|_| given.no_searches);
         found.extend(network.filter_map(of_searches));
         let network = sandbox.network.iter().filter(|_| !given.addresses);

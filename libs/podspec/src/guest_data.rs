@@ -279,10 +279,18 @@ fn source(given: Annotations<'_>) -> Result<Option<UserDataSource>, AnnotationEr
             None => Ok(None),
         };
     };
-    Ok(Some(match key.or(named.key) {
-        Some(key) => UserDataSource::Key(named.source, key, encoding.unwrap_or_default()),
-        None => UserDataSource::Map(named.source),
-    }))
+    match (key.or(named.key), encoding) {
+        (Some(key), encoding) => {
+            let encoding = encoding.unwrap_or_default();
+            Ok(Some(UserDataSource::Key(named.source, key, encoding)))
+        }
+        (None, None) => Ok(Some(UserDataSource::Map(named.source))),
+        (None, Some(_)) => {
+            let key = Key::UserDataSourceKey.names().0;
+            let reason = format!("it has a meaning only with {key}, or a source with \"/KEY\"");
+            Err(given.refuse(Key::UserDataSourceEncoding, reason))
+        }
+    }
 }
 
 /// The lines of a text that say something.

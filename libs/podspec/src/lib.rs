@@ -26,6 +26,8 @@ mod machine_type;
 pub mod names;
 mod presence;
 mod quantity;
+#[cfg(test)]
+mod tests;
 mod unknown;
 
 pub use annotations::{AnnotationError, Annotations, Key};

@@ -293,3 +293,24 @@ async fn a_file_that_refers_to_others_is_refused() {
     let refused = volume.refused(&node, "[{mountPath: /claims/a}]").await;
     assert!(refused.contains("1000 bytes"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_size_of_the_root_disk_that_has_no_effect_is_reported() {
+    let node = Node::new().await;
+    let reported = async |volume: &Volume, pod: &str, disks: &[(&str, &str)]| {
+        let mut pod = node.pod(pod);
+        let size = ("VirtletRootVolumeSize".to_owned(), "8Mi".to_owned());
+        let disks = disks.iter();
+        let disks = disks.map(|(key, value)| (format!("vmlet.dev/{key}"), (*value).to_owned()));
+        pod.annotations.extend(disks.chain([size]));
+        let sandbox = node.sandboxes.run(pod).await.unwrap();
+        let id = node.containers.create(&sandbox, volume.config(&node)).await;
+        node.row(&id.unwrap()).spec.unsupported.join("; ")
+    };
+    let words = "annotation VirtletRootVolumeSize has no effect: the root disk is a volume";
+    let (volume, data) = (Volume::new(), Volume::new());
+    let found = reported(&volume, "root", &[("file-disks", ROOT)]).await;
+    assert!(found.contains(words), "{found}");
+    let found = reported(&data, "data", &[("file-disks", DATA)]).await;
+    assert!(!found.contains("VirtletRootVolumeSize"), "{found}");
+}

@@ -18,6 +18,8 @@ use crate::vm::service::Containers;
 
 /// Most shares of one machine: each takes a slot of the virtual board and a process.
 const MOST: usize = 16;
+/// Volumes of Virtlet's driver: the description of a disk, which is no data of the pod.
+const DISK_DESCRIPTIONS: &str = "/volumes/virtlet~flexvolume_driver/";
 
 impl<P: Platform> Containers<P> {
     /// The shares of a container that is a machine.
@@ -65,7 +67,8 @@ impl<P: Platform> Containers<P> {
 
 pub(super) fn is_for_guest(mount: &Mount) -> bool {
     let path = &mount.container_path;
-    GuestFile::is_path(path) && !Source::is_mount_path(path)
+    let is_described = mount.host_path.contains(DISK_DESCRIPTIONS);
+    GuestFile::is_path(path) && !Source::is_mount_path(path) && !is_described
 }
 
 /// A path of the node, as this process reaches it.

@@ -25,6 +25,8 @@ pub(in crate::vm) struct Given {
     pub(super) addresses: bool,
     /// A network configuration without a place for the search list.
     pub(super) no_searches: bool,
+    /// A file of a volume is the root disk.
+    pub(super) root_file: bool,
     /// Paths of mounts that reach the guest.
     pub(super) mounts: BTreeSet<String>,
     /// Those that it may mount, with their tags.
@@ -44,6 +46,7 @@ impl Given {
         let of_disks = of_disks.map(|mount| &mount.container_path);
         let of_shares = shares().map(|share| &share.path);
         Self {
+            root_file: disks.iter().any(FileDisk::is_root),
             mounts: of_shares.chain(of_disks).cloned().collect(),
             shares: shares()
                 .map(|share| (share.path.clone(), share.tag.clone()))
@@ -95,6 +98,7 @@ impl Given {
             environment: true,
             addresses: data.has_addresses(),
             no_searches: !data.has_searches(),
+            root_file: shared.root_file,
             mounts,
             shares: shared.shares,
         }

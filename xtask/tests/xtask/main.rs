@@ -15,3 +15,4 @@ mod metrics;
 mod mounts;
 mod policies;
 mod units;
+mod virtlet;

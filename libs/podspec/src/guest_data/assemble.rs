@@ -201,8 +201,7 @@ impl GuestData {
         let given = self.user_data.as_ref().filter(|own| !own.map.is_empty());
         // To some versions of cloud-init the header alone is an error.
         let text = given.map_or("{}\n", |own| own.text.as_str());
-        let has_header = text.lines().next().map(str::trim_end) == Some(HEADER.trim_end());
-        if has_header {
+        if is_map(text) {
             text.to_owned()
         } else {
             format!("{HEADER}{text}")
@@ -231,10 +230,15 @@ pub(super) fn text<'a>(of: &Source, key: &str, value: &'a [u8]) -> Result<&'a st
 /// Refuses what says that it is a map for cloud-init, and is not.
 pub(super) fn check(user_data: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(user_data).unwrap_or_default();
-    match text.lines().next().map(str::trim_end) == Some(HEADER.trim_end()) {
+    match is_map(text) {
         true => yaml::map(text).map(drop),
         false => Ok(()),
     }
+}
+
+/// Whether user data are a map for cloud-init, by their first line.
+fn is_map(text: &str) -> bool {
+    text.lines().next().map(str::trim_end) == Some(HEADER.trim_end())
 }
 
 /// Refuses a network configuration that the layout's data source does not read.
@@ -301,12 +305,13 @@ fn lines(value: &Value) -> String {
 }
 
 impl CloudData {
-    /// Puts a script in the place of `@virtlet-mount-script@` in user data that are a script.
+    /// Puts a script in the place of `@virtlet-mount-script@` in user data that are no map: a script,
+    /// a hook of the boot, several parts.
     pub fn insert_mount_script(&mut self, script: &str) {
         let Ok(text) = std::str::from_utf8(&self.user_data) else {
             return;
         };
-        if text.starts_with("#!") && text.contains(MOUNT_SCRIPT) {
+        if !is_map(text) && text.contains(MOUNT_SCRIPT) {
             self.user_data = text.replace(MOUNT_SCRIPT, script).into_bytes();
         }
     }

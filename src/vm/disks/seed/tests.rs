@@ -10,6 +10,8 @@ use tapmanager::wire::{Address, Dns, Network, Nic, Route};
 
 use super::{links, network_config, vendor, volume};
 
+mod networks;
+
 fn nic(link: &str, addresses: &[&str], routes: &[(&str, Option<&str>)]) -> Nic {
     let address = |net: &&str| Address {
         net: net.parse().unwrap(),
