@@ -130,14 +130,15 @@ impl App {
         let metrics = Arc::new(Metrics::default());
         let machines = settings::machines(config, installation.clone())?;
         let space = Space::new(config.images.reserve.bytes());
+        let qemu_img = QemuImg::new(machines.uid, machines.gid);
         let image_settings = images::Settings {
             metrics: Arc::clone(&metrics),
+            converter: Some(Arc::new(qemu_img.clone())),
             ..settings::images(config, machines.gid, space.clone())
         };
         let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let root = Disks::directory_of(&config.state_dir);
         let budget = settings::budget(config, space, db.clone()).await?;
-        let qemu_img = QemuImg::new(machines.uid, machines.gid);
         let disks = Disks::open(
             db.clone(),
             Arc::clone(&images),

@@ -27,8 +27,8 @@ pub use shares::Shares;
 pub use tracing::{CollectorUrl, Tracing};
 pub use translation::{Pattern, Translation};
 pub use value::{
-    AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Size,
-    Text, UnknownId, Unsupported,
+    AbsolutePath, Accelerator, CgroupDriver, ConvertedFormat, Count, Cpus, Memory, OptionalPath,
+    Protocol, Size, Text, UnknownId, Unsupported,
 };
 
 /// Settings of the daemon.

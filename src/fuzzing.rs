@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use crate::images::{self, Format, FormatError};
+use crate::images::{self, Convertible, ConvertibleError, Format, FormatError};
 
 pub use crate::cri::fuzzing::{Created, create};
 pub use crate::images::fuzzing::{Blob, Manifest};
@@ -23,6 +23,15 @@ pub fn mapped(file: &str, name: &images::Name) -> Result<images::Result<String>,
 pub fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<(Format, u64), FormatError> {
     let disk = images::judge(head, length, limit)?;
     Ok((disk.format, disk.virtual_size))
+}
+
+/// Judges a whole file that would be converted where the node allows it, of `length` bytes; `read`
+/// returns so many of them from an offset on. `None`: it has another format.
+pub fn convertible(
+    length: u64,
+    read: impl FnMut(u64, usize) -> Vec<u8>,
+) -> Option<(Convertible, Result<u64, ConvertibleError>)> {
+    images::fuzzing::convertible(length, read)
 }
 
 /// Reads what a registry says of an image: a manifest or an index.

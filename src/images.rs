@@ -6,16 +6,19 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use service::locks::Locks;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 mod addresses;
 mod catalog;
 mod client;
 mod collect;
+mod conversion;
+mod convertible;
 mod digest;
 mod download;
 mod error;
@@ -43,6 +46,8 @@ mod unpack;
 pub use addresses::Private;
 pub use catalog::{Image, ImageUse, Pinned};
 pub use collect::{Collection, Marks, Users};
+pub use conversion::{Conversion, Converter, Unconverted};
+pub use convertible::{Convertible, Error as ConvertibleError};
 pub use digest::{Digest, ParseDigest};
 pub use error::{Error, Result};
 pub use format::{Error as FormatError, Format, head_of};
@@ -52,6 +57,7 @@ pub use mappings::ClusterMapping;
 pub use none::{is_none, none};
 pub use progress::Progress;
 pub use qcow2::Error as Qcow2Error;
+pub(crate) use qcow2::tables as qcow2_tables;
 pub use reference::{Name, Reference, Version};
 pub use registry::Credentials;
 pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
@@ -65,6 +71,7 @@ use addresses::Guard;
 use catalog::{Catalog, Rows};
 use client::Clients;
 use download::Downloader;
+use format::Rules;
 pub(crate) use format::judge;
 use mappings::Mappings;
 use registry::Registries;
@@ -103,11 +110,12 @@ struct Inner {
     downloader: Downloader,
     mappings: Arc<Mappings>,
     registries: Arc<Registries>,
-    max_virtual_bytes: u64,
+    rules: Rules,
+    converter: Option<Arc<dyn Converter>>,
     boot_id_file: PathBuf,
     tasks: TaskTracker,
     /// Ends what takes long when the daemon stops.
-    stopping: Arc<AtomicBool>,
+    stopping: CancellationToken,
     collection: Collection,
     /// Known once the containers are.
     users: OnceLock<Arc<dyn Users>>,
@@ -124,7 +132,7 @@ impl Images {
     /// stay.
     pub async fn open(db: Db, settings: Settings) -> Result<Self> {
         let translator = Translator::new(settings.protocol, &settings.translations)?;
-        let max_virtual_bytes = settings.max_virtual_bytes;
+        let (rules, converter) = (Rules::from(&settings), settings.converter.clone());
         let boot_id_file = settings.boot_id_file.clone();
         let metrics = Arc::clone(&settings.metrics);
         let collection = settings.collection;
@@ -175,10 +183,11 @@ impl Images {
                 downloader,
                 mappings: Arc::new(mappings),
                 registries: Arc::new(registries),
-                max_virtual_bytes,
+                rules,
+                converter,
                 boot_id_file,
                 tasks: TaskTracker::new(),
-                stopping: Arc::default(),
+                stopping: CancellationToken::new(),
                 collection,
                 users: OnceLock::new(),
                 collecting: tokio::sync::Mutex::default(),
@@ -353,7 +362,7 @@ impl Images {
 
     /// Waits until changes whose callers disconnected are complete. For the end of the daemon.
     pub async fn settle(&self) {
-        self.inner.stopping.store(true, Ordering::Relaxed);
+        self.inner.stopping.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
     }

@@ -34,6 +34,7 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
         registries_dir: given.registries_dir.to_path_buf(),
         max_download_bytes: given.max_download.bytes(),
         max_virtual_bytes: given.max_virtual_size.bytes(),
+        convert: given.convert.iter().map(convertible).collect(),
         // Less would never let a file of the largest size in.
         max_partial_bytes: given.max_partial.bytes().max(given.max_download.bytes()),
         space,
@@ -53,6 +54,13 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
         readers: Some(readers),
         boot_id_file: config.boot_id_file.to_path_buf(),
         ..images::Settings::new(config.state_dir.join("images"))
+    }
+}
+
+const fn convertible(given: &config::ConvertedFormat) -> images::Convertible {
+    match given {
+        config::ConvertedFormat::Vmdk => images::Convertible::Vmdk,
+        config::ConvertedFormat::Vhdx => images::Convertible::Vhdx,
     }
 }
 

@@ -9,7 +9,7 @@ use service::settings::Timespan;
 
 use super::addresses::{AddressRange, PrivateAddresses};
 use super::translation::Translation;
-use super::value::{AbsolutePath, OptionalPath, Protocol, Size, UnknownId};
+use super::value::{AbsolutePath, ConvertedFormat, OptionalPath, Protocol, Size, UnknownId};
 
 /// Public registries, which serve nothing else.
 const REGISTRIES: [&str; 7] = [
@@ -32,6 +32,10 @@ pub struct Images {
     pub max_download: Size,
     /// Maximum virtual size of a disk in an image.
     pub max_virtual_size: Size,
+    /// Formats beside qcow2 and raw in which images are accepted: `vmdk` (one file with its
+    /// descriptor inside) and `vhdx` (without a parent). The daemon converts them to qcow2 with
+    /// `qemu-img`, which reads the file as `vm.user` within limits. Empty: such images are refused.
+    pub convert: Vec<ConvertedFormat>,
     /// Maximum sum of all downloads: those in progress with the size that they will have, and those
     /// that a later pull may continue, of which the oldest make room. A value below `max_download`
     /// counts as that.
@@ -94,6 +98,7 @@ impl Default for Images {
             protocol: Protocol::default(),
             max_download: Size::usual(64 << 30),
             max_virtual_size: Size::usual(2 << 40),
+            convert: Vec::new(),
             max_partial: Size::usual(128 << 30),
             reserve: Size::usual(1 << 30),
             high_water_percent: 90,

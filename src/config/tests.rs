@@ -96,6 +96,21 @@ fn every_default_is_valid() {
     assert_eq!(effective.config.images.max_download.bytes(), 64 << 30);
     assert_eq!(*effective.config.images.ca_file, None);
     assert!(effective.config.images.translations.is_empty());
+    assert!(effective.config.images.convert.is_empty());
+}
+
+#[test]
+fn formats_are_converted_that_the_list_has() {
+    let file = "[images]\nconvert = [\"vmdk\"]\n";
+    let formats = |effective: Effective<Config>| effective.config.images.convert;
+    let effective = load_layers(file, &[], &[]).unwrap();
+    assert_eq!(formats(effective), [ConvertedFormat::Vmdk]);
+    let both = [ConvertedFormat::Vhdx, ConvertedFormat::Vmdk];
+    let list = "vhdx,vmdk";
+    let effective = load_layers("", &[("VMLET_IMAGES_CONVERT", list)], &[]).unwrap();
+    assert_eq!(formats(effective), both);
+    let effective = load_layers(file, &[], &["--images-convert", list]).unwrap();
+    assert_eq!(formats(effective), both);
 }
 
 #[test]
@@ -149,6 +164,7 @@ fn flags_are_understood_before_and_after_the_subcommand() {
     "not a quantity"
 )]
 #[case::bad_filter("[log]\nlevel = \"a=b=c\"\n", "line 2, column 9", "level filter")]
+#[case::bad_format("[images]\nconvert = [\"vdi\"]\n", "line 2, column 12", "vmdk")]
 #[case::syntax("listen = \n", "line 1", "")]
 #[case::both(
     "[[images.translations]]\nname = \"a\"\nprefix = \"b\"\nurl = \"h/p\"\n",

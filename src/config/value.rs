@@ -38,6 +38,26 @@ pub enum Protocol {
     Http,
 }
 
+/// A format of images that are converted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConvertedFormat {
+    /// Of VMware.
+    Vmdk,
+    /// Of Hyper-V.
+    Vhdx,
+}
+
+impl JsonSchema for ConvertedFormat {
+    fn schema_name() -> Cow<'static, str> {
+        "ConvertedFormat".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}
+
 /// How a container whose image has an unknown ID is treated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

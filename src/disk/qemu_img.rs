@@ -14,14 +14,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::geteuid;
 use tokio::process::Command;
 
 use crate::helper::{self, Helper, Limits, User, path_of};
-use crate::images::Format;
+use crate::images::{Format, qcow2_tables as tables};
 use crate::metadata;
 
 mod budget;
+mod convert;
 mod opened;
 mod run;
 mod sizes;
@@ -41,9 +42,6 @@ const SLOWEST: u64 = 1 << 20;
 
 /// Address space of the program: its libraries, the stacks of its threads, and its caches.
 const ADDRESS_SPACE: u64 = 4 << 30;
-
-/// Part of a disk that qcow2's own tables take at most, and what they take of a small one.
-const TABLES: (u64, u64) = (1024, 16 << 20);
 
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
@@ -301,6 +299,7 @@ impl QemuImg {
             }
             Ok(Lent {
                 owner: if is_lent { user.uid } else { is.uid() },
+                group: is.gid(),
                 is_device: is.file_type().is_block_device(),
                 is_lent,
                 file,
@@ -329,6 +328,8 @@ async fn shares_blocks(image: &File, disk: &Lent) -> Result<bool, String> {
 struct Lent {
     file: File,
     owner: u32,
+    /// The group that it has otherwise.
+    group: u32,
     is_device: bool,
     is_lent: bool,
 }
@@ -346,11 +347,7 @@ impl Drop for Lent {
         if self.is_lent {
             // A file that stays with QEMU's user, as after a kill of the daemon, goes to the
             // machine's user when libvirt starts the machine.
-            let _ = fchown(
-                &self.file,
-                Some(geteuid().as_raw()),
-                Some(getegid().as_raw()),
-            );
+            let _ = fchown(&self.file, Some(geteuid().as_raw()), Some(self.group));
         }
     }
 }
@@ -359,11 +356,6 @@ impl Drop for Lent {
 /// signals, an error.
 fn is_too_much(reason: &str) -> bool {
     reason.ends_with(helper::WROTE_TOO_MUCH) || reason.ends_with("File too large")
-}
-
-/// What qcow2's tables of a disk may take.
-const fn tables(size: u64) -> u64 {
-    size / TABLES.0 + TABLES.1
 }
 
 impl Time {

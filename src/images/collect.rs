@@ -185,7 +185,7 @@ impl Inner {
         age: Duration,
         reason: Reason,
     ) -> Result<u64> {
-        if self.stopping.load(Ordering::Relaxed) {
+        if self.stopping.is_cancelled() {
             return Err(Error::Stopping);
         }
         let digest = image.digest;

@@ -16,6 +16,7 @@ use reqwest::header::HeaderMap;
 
 use super::addresses::Guard;
 use super::error::{Error, Result};
+use super::format::Rules;
 use super::partial::{Handle, Room, RoomClaim, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
@@ -79,7 +80,7 @@ pub(super) struct Downloader {
     client: Client,
     guard: Guard,
     max_bytes: u64,
-    max_virtual_bytes: u64,
+    rules: Rules,
     space: Space,
     min_rate: u64,
     room: Room,
@@ -94,7 +95,7 @@ impl Downloader {
             client,
             guard,
             max_bytes: settings.max_download_bytes.min(i64::MAX.unsigned_abs()),
-            max_virtual_bytes: settings.max_virtual_bytes,
+            rules: Rules::from(settings),
             space: settings.space.clone(),
             min_rate: settings.min_rate,
             room: Room::new(settings.max_partial_bytes),
@@ -182,12 +183,26 @@ impl Downloader {
         trimmed.map_err(failed)
     }
 
-    /// Claims room and space for a file that is made of a download.
-    pub(super) async fn claim(&self, file: &Handle, bytes: u64) -> Result<(RoomClaim, Claim)> {
-        let claimed = self.room.claim(bytes).map_err(Request::crowded)?;
+    /// Claims room and space for a file that is made of a download: `most` bytes, or as many as
+    /// there are, but not less than `least`.
+    pub(super) async fn claim(
+        &self,
+        file: &Handle,
+        least: u64,
+        most: u64,
+    ) -> Result<(RoomClaim, Claim)> {
+        let claimed = self.room.claim_up_to(least, most);
+        let claimed = claimed.map_err(Request::crowded)?;
         self.trim(file.dir()).await?;
-        let space = file.claim_space(self.space.clone(), bytes).await?;
+        let space = file.claim_space(self.space.clone(), least, most).await?;
         Ok((claimed, space))
+    }
+
+    /// The error of a file that found no room beside the downloads.
+    pub(super) const fn crowded(&self) -> Error {
+        Error::Crowded {
+            limit: self.room.limit(),
+        }
     }
 
     pub(super) const fn max_bytes(&self) -> u64 {

@@ -186,6 +186,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The image could not be converted to qcow2. The download is kept for the next pull.
+    #[error("cannot convert the image from {location}: {reason}")]
+    Convert {
+        /// Host and path.
+        location: String,
+        /// What `qemu-img` or the kernel reported.
+        reason: String,
+    },
     /// The server sends too slowly. What arrived is kept for the next pull.
     #[error("too slow: {location} sends less than {limit} bytes per second (images.min_rate)")]
     Slow {
@@ -265,6 +273,14 @@ impl Error {
     /// For content that is not as it must be. `reason` may repeat what is in it.
     pub(super) fn content(location: impl Into<String>, reason: &str) -> Self {
         Self::Content {
+            location: location.into(),
+            reason: printable(reason),
+        }
+    }
+
+    /// For an image that could not be converted. `reason` may repeat what is in it.
+    pub(super) fn convert(location: impl Into<String>, reason: &str) -> Self {
+        Self::Convert {
             location: location.into(),
             reason: printable(reason),
         }

@@ -1,7 +1,8 @@
 //! Detects the format of a downloaded file, and decides whether QEMU may read it.
 //!
-//! Invariant: only a file that this module accepted enters the store, and QEMU always gets the
-//! format found here instead of guessing it.
+//! Invariant: only a file that this module accepted as a disk enters the store, only one that it
+//! accepted as a whole is converted, and QEMU always gets the format found here instead of guessing
+//! it.
 //! Failure: [`Error`] states what the file is and what to do about it.
 
 use std::fs::File;
@@ -11,6 +12,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::convertible::{self, Convertible};
 use super::qcow2;
 
 /// Bytes looked at from the beginning of the file.
@@ -78,6 +80,29 @@ pub(crate) struct Disk {
     pub virtual_size: u64,
 }
 
+/// What a store takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// Largest virtual size in bytes.
+    pub(super) max_virtual_bytes: u64,
+    /// Formats that are converted.
+    pub(super) convert: Vec<Convertible>,
+}
+
+/// A file that a store takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accepted {
+    /// As it is.
+    Disk(Disk),
+    /// After its conversion.
+    Convertible {
+        /// How to read it.
+        from: Convertible,
+        /// As of a disk; 0: the first bytes do not show it.
+        virtual_size: u64,
+    },
+}
+
 /// Why a file is refused as a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -90,6 +115,22 @@ pub enum Error {
     /// A disk or archive format that is not accepted.
     #[error("it is {0}; convert it to qcow2 or raw first")]
     Foreign(&'static str),
+    /// A disk format that the node does not convert.
+    #[error(
+        "it is a {0} disk; convert it to qcow2 or raw first, or add {name:?} to images.convert of \
+         the node, so that the node converts such images",
+        name = .0.as_str()
+    )]
+    NotConverted(Convertible),
+    /// A disk that may not be converted.
+    #[error("{from} refused")]
+    Convertible {
+        /// Its format.
+        from: Convertible,
+        /// What is wrong.
+        #[source]
+        reason: convertible::Error,
+    },
     /// Not whole sectors, so not a disk.
     #[error("it is neither qcow2 nor a raw disk: {0} bytes are not a multiple of 512")]
     Sectors(u64),
@@ -106,12 +147,43 @@ pub enum Error {
     },
 }
 
-/// Looks at an open file; `limit` is the largest virtual size in bytes. Blocks.
-///
-/// The outer error is a failed read.
-pub(super) fn inspect(file: &File, limit: u64) -> io::Result<Result<Disk, Error>> {
-    let length = file.metadata()?.len();
-    Ok(judge(&head_of(file)?, Some(length), limit))
+impl Rules {
+    /// Judges a file by its first bytes and its length, where that is known; as [`judge`].
+    pub(super) fn judge(&self, head: &[u8], length: Option<u64>) -> Result<Accepted, Error> {
+        match Convertible::of(head) {
+            None => judge(head, length, self.max_virtual_bytes).map(Accepted::Disk),
+            Some(from) if self.convert.contains(&from) => {
+                self.converted(from, from.beginning(head, length))
+            }
+            Some(from) => Err(Error::NotConverted(from)),
+        }
+    }
+
+    /// Looks at an open file. Blocks.
+    ///
+    /// The outer error is a failed read.
+    pub(super) fn inspect(&self, file: &File) -> io::Result<Result<Accepted, Error>> {
+        let length = file.metadata()?.len();
+        let judged = self.judge(&head_of(file)?, Some(length));
+        let Ok(Accepted::Convertible { from, .. }) = judged else {
+            return Ok(judged);
+        };
+        let size = from.virtual_size(length, |offset, most| {
+            let mut bytes = vec![0; most];
+            file.read_exact_at(&mut bytes, offset).map(|()| bytes)
+        })?;
+        Ok(self.converted(from, size))
+    }
+
+    fn converted(
+        &self,
+        from: Convertible,
+        size: Result<u64, convertible::Error>,
+    ) -> Result<Accepted, Error> {
+        let virtual_size = size.map_err(|reason| Error::Convertible { from, reason })?;
+        within(virtual_size, self.max_virtual_bytes)?;
+        Ok(Accepted::Convertible { from, virtual_size })
+    }
 }
 
 /// The first bytes of a file, as many as say what it is. Blocks.
@@ -134,6 +206,9 @@ pub(crate) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk
             virtual_size: qcow2::virtual_size(head, length.unwrap_or(u64::MAX))?,
         }
     } else {
+        if let Some(from) = Convertible::of(head) {
+            return Err(Error::Foreign(from.shown()));
+        }
         refuse_foreign(head)?;
         let length = length.unwrap_or_default();
         if !length.is_multiple_of(SECTOR) {
@@ -144,24 +219,27 @@ pub(crate) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk
             virtual_size: length,
         }
     };
-    match disk.virtual_size {
-        size if size > limit => Err(Error::VirtualSize { size, limit }),
-        _ => Ok(disk),
+    within(disk.virtual_size, limit)?;
+    Ok(disk)
+}
+
+const fn within(size: u64, limit: u64) -> Result<(), Error> {
+    match size > limit {
+        true => Err(Error::VirtualSize { size, limit }),
+        false => Ok(()),
     }
 }
 
 /// Formats by what is at an offset. A raw disk begins with boot code or zeros, never with
 /// these.
 const FOREIGN: &[(usize, &[u8], &str)] = &[
-    (0, b"KDMV", "a VMDK disk"),
-    (0, b"COWD", "a VMDK disk"),
+    (0, b"COWD", "a VMDK disk of an old kind (COWD)"),
     (
         0,
         b"# Disk DescriptorFile",
         "a VMDK descriptor without its disk",
     ),
     (0x40, &[0x7f, 0x10, 0xda, 0xbe], "a VDI disk"),
-    (0, b"vhdxfile", "a VHDX disk"),
     (0, b"conectix", "a VHD disk"),
     (0, b"QED\0", "a QED disk"),
     (0, b"WithoutFreeSpace", "a Parallels disk"),

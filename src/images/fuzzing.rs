@@ -4,12 +4,16 @@
 //! Failure: as for the file, and for the name.
 
 use std::fs::File;
+use std::io;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
+use super::convertible::{Convertible, Error as ConvertibleError};
 use super::digest::Digest;
 use super::error::{Error, Result};
+use super::format::Rules;
 use super::locator::Origin;
 use super::mappings::parse;
 use super::partial::{Partial, Room};
@@ -93,7 +97,7 @@ pub(crate) fn disk_in(
     max_bytes: u64,
 ) -> Result<Option<Vec<u8>>> {
     let failed = Error::io("use", dir);
-    let opened = || -> std::io::Result<(File, Partial)> {
+    let opened = || -> io::Result<(File, Partial)> {
         let path = dir.join("packed");
         File::create(&path)?.write_all(packed)?;
         Ok((File::open(path)?, Partial::open(dir, "disk", dir)?))
@@ -103,7 +107,7 @@ pub(crate) fn disk_in(
     let limits = Limits {
         location: "h/a".to_owned(),
         max_bytes,
-        max_virtual_bytes: u64::MAX,
+        rules: any_size(),
         room: Room::new(u64::MAX)
             .claim(0)
             .map_err(|full| Error::Crowded { limit: full.limit })?,
@@ -111,10 +115,10 @@ pub(crate) fn disk_in(
             dir: dir.into(),
             required: 0,
         })?,
-        stopping: Arc::default(),
+        stopping: CancellationToken::new(),
     };
     let found = unpack(&file, shape(is_layer), &mut disk, limits);
-    let content = || -> std::io::Result<Vec<u8>> {
+    let content = || -> io::Result<Vec<u8>> {
         disk.file().set_len(disk.received())?;
         let bytes = std::fs::read(disk.path())?;
         disk.discard()?;
@@ -128,6 +132,25 @@ pub(crate) fn disk_in(
 /// known.
 pub(crate) fn beginning(packed: &[u8], is_layer: bool) -> Option<(Vec<u8>, Option<u64>)> {
     head_in(packed, shape(is_layer))
+}
+
+const fn any_size() -> Rules {
+    Rules {
+        max_virtual_bytes: u64::MAX,
+        convert: Vec::new(),
+    }
+}
+
+/// The size of the disk in a whole file that would be converted; `None`: it has another format.
+/// `read` is as of a file that has `length` bytes.
+pub(crate) fn convertible(
+    length: u64,
+    mut read: impl FnMut(u64, usize) -> Vec<u8>,
+) -> Option<(Convertible, Result<u64, ConvertibleError>)> {
+    let most = usize::try_from(length.min(64 << 10)).unwrap_or_default();
+    let from = Convertible::of(&read(0, most))?;
+    let checked: io::Result<_> = from.virtual_size(length, |offset, most| Ok(read(offset, most)));
+    Some((from, checked.ok()?))
 }
 
 const fn shape(is_layer: bool) -> Shape {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::download::{Head, Target};
 use super::error::{Error, Result};
-use super::format::{Format, judge};
+use super::format::{Accepted, Disk, Format};
 use super::locator::Locator;
 use super::registry::Wanted;
 use super::translate::Place;
@@ -19,10 +19,10 @@ use super::{Inner, registry};
 /// What the first bytes of an image say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspected {
-    /// How the disk is written.
+    /// How the disk is written; qcow2 also if a pull converts it to that.
     pub format: Format,
     /// Size of the disk that a guest would see, in bytes; 0: the server does not say how long a raw
-    /// file is.
+    /// file is, or the first bytes of a disk that a pull converts do not show it.
     pub virtual_bytes: u64,
     /// Size of the file, in bytes; 0: the server does not say.
     pub file_bytes: u64,
@@ -50,11 +50,19 @@ impl Inner {
             location: location.clone(),
             reason: "its first bytes do not show what disk is in it; pull it".to_owned(),
         })?;
-        let judged = judge(&head.bytes, head.length, self.max_virtual_bytes);
-        let disk = judged.map_err(|reason| Error::Format {
+        let judged = self.rules.judge(&head.bytes, head.length);
+        let accepted = judged.map_err(|reason| Error::Format {
             location: location.clone(),
             reason,
         })?;
+        let disk = match accepted {
+            Accepted::Disk(disk) => disk,
+            // What a pull makes of it.
+            Accepted::Convertible { virtual_size, .. } => Disk {
+                format: Format::Qcow2,
+                virtual_size,
+            },
+        };
         tracing::info!(%name, location, format = disk.format.as_str(), "image inspected");
         Ok(Inspected {
             format: disk.format,

@@ -177,6 +177,13 @@ impl Partial {
         Ok(())
     }
 
+    /// Takes in what another program wrote to the file. Blocks.
+    pub(super) fn take_in(&mut self) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(0))?;
+        (self.hasher, self.received) = (Sha256::new(), 0);
+        self.hash_rest()
+    }
+
     /// The directory of all downloads.
     pub(super) fn dir(&self) -> PathBuf {
         self.path.parent().unwrap_or(&self.path).to_path_buf()
@@ -223,17 +230,21 @@ impl Partial {
         boot_id::read(&self.boot_id_file).unwrap_or_default()
     }
 
-    fn take_up(&mut self, note: Note) -> io::Result<()> {
+    fn hash_rest(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; COPY];
         loop {
             match self.file.read(&mut buffer)? {
-                0 => break,
+                0 => return Ok(()),
                 n => {
                     self.hasher.update(&buffer[..n]);
                     self.received += n as u64;
                 }
             }
         }
+    }
+
+    fn take_up(&mut self, note: Note) -> io::Result<()> {
+        self.hash_rest()?;
         if note.total.is_some_and(|total| self.received > total) {
             self.file.set_len(0)?;
             self.file.seek(SeekFrom::Start(0))?;

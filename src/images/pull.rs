@@ -24,6 +24,7 @@ use super::unpack::Shape;
 use crate::clock;
 
 mod commit;
+mod convert;
 mod from_registry;
 
 use commit::Download;

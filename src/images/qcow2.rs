@@ -27,6 +27,14 @@ const KNOWN_FEATURES: u64 = DIRTY | COMPRESSION_TYPE | EXTENDED_L2;
 const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 const EXTENSION_ENCRYPTION: u32 = 0x0537_be77;
 
+/// Part of a disk that its tables take at most, and what they take of a small one.
+const TABLES: (u64, u64) = (1024, 16 << 20);
+
+/// What the tables of a disk of so many bytes may take.
+pub(crate) const fn tables(size: u64) -> u64 {
+    size / TABLES.0 + TABLES.1
+}
+
 /// Why a qcow2 file is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

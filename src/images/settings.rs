@@ -13,6 +13,9 @@ use service::boot_id;
 
 use super::addresses::Private;
 use super::collect::Collection;
+use super::conversion::Converter;
+use super::convertible::Convertible;
+use super::format::Rules;
 use super::reference::presentable;
 use crate::metrics::Metrics;
 use crate::space::Space;
@@ -43,6 +46,10 @@ pub struct Settings {
     pub max_download_bytes: u64,
     /// Largest disk that an image may present to a guest, in bytes.
     pub max_virtual_bytes: u64,
+    /// Formats of other programs that are accepted and converted to qcow2.
+    pub convert: Vec<Convertible>,
+    /// What converts them; without it, none is accepted.
+    pub converter: Option<Arc<dyn Converter>>,
     /// Most bytes that downloads in progress and those to be continued take together.
     pub max_partial_bytes: u64,
     /// Free space of the node, with what downloads leave free.
@@ -85,6 +92,8 @@ impl Settings {
             registries_dir: PathBuf::from("/etc/vmlet/certs.d"),
             max_download_bytes: 64 << 30,
             max_virtual_bytes: 2 << 40,
+            convert: Vec::new(),
+            converter: None,
             max_partial_bytes: 128 << 30,
             space: Space::default(),
             min_rate: 0,
@@ -97,6 +106,19 @@ impl Settings {
             private_addresses: Private::Allow,
             collection: Collection::default(),
             metrics: Arc::default(),
+        }
+    }
+}
+
+/// What the settings say about the files that are accepted.
+impl From<&Settings> for Rules {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            max_virtual_bytes: settings.max_virtual_bytes,
+            convert: match settings.converter {
+                Some(_) => settings.convert.clone(),
+                None => Vec::new(),
+            },
         }
     }
 }

@@ -13,6 +13,7 @@ use super::*;
 
 mod addresses;
 mod collect;
+mod convert;
 mod crash;
 mod inspect;
 mod keep;

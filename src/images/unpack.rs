@@ -9,11 +9,11 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Result};
-use super::format::{HEAD, judge};
+use super::format::{HEAD, Rules};
 use super::partial::{Partial, RoomClaim};
 use crate::space::{Claim, Full};
 
@@ -41,14 +41,14 @@ pub(super) struct Limits {
     pub(super) location: String,
     /// Largest file.
     pub(super) max_bytes: u64,
-    /// Largest virtual size.
-    pub(super) max_virtual_bytes: u64,
+    /// Which disks are accepted.
+    pub(super) rules: Rules,
     /// Room among the downloads.
     pub(super) room: RoomClaim,
     /// Space on the disk.
     pub(super) space: Claim,
     /// Set when the daemon stops.
-    pub(super) stopping: Arc<AtomicBool>,
+    pub(super) stopping: CancellationToken,
 }
 
 impl Shape {
@@ -125,7 +125,7 @@ impl Limits {
         let mut judged = false;
         let mut chunk = vec![0; CHUNK];
         loop {
-            if self.stopping.load(Ordering::Relaxed) {
+            if self.stopping.is_cancelled() {
                 return Err(Error::Stopping);
             }
             let filled = fill(from, &mut chunk).map_err(|e| self.broken(&e))?;
@@ -149,7 +149,7 @@ impl Limits {
     fn judge(&self, bytes: &[u8], declared: Option<u64>, is_all: bool) -> Result<()> {
         let head = &bytes[..bytes.len().min(usize::try_from(HEAD).unwrap_or(usize::MAX))];
         let length = declared.or(is_all.then_some(bytes.len() as u64));
-        let judged = judge(head, length, self.max_virtual_bytes);
+        let judged = self.rules.judge(head, length);
         judged.map(drop).map_err(|reason| Error::Format {
             location: self.location.clone(),
             reason,

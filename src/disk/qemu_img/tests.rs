@@ -10,6 +10,7 @@ use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::images::{Conversion, Converter as _, Convertible, Unconverted};
 use crate::metadata::Db;
 use crate::space::Space;
 
@@ -203,8 +204,19 @@ async fn every_verb_runs_as_the_configured_user() {
             .await
             .unwrap_err(),
     ];
-    for error in errors {
-        assert_eq!(error.reason, "65534\nCapEff:\t0000000000000000");
+    let work = Conversion {
+        source: image.clone(),
+        from: Convertible::Vmdk,
+        target: disk,
+        most: 512,
+    };
+    std::fs::write(&work.target, "").unwrap();
+    let Err(Unconverted::Failed(converted)) = fake.convert(&work).await else {
+        panic!("converted");
+    };
+    let reasons = errors.map(|error| error.reason).into_iter();
+    for reason in reasons.chain([converted]) {
+        assert_eq!(reason, "65534\nCapEff:\t0000000000000000");
     }
     assert_eq!(std::fs::metadata(&image).unwrap().uid(), 0);
 }

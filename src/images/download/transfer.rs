@@ -10,7 +10,7 @@ use reqwest::{Response, StatusCode};
 use tokio::time::{Duration, Instant};
 
 use super::super::error::Result;
-use super::super::format::{HEAD, head_of, judge};
+use super::super::format::{HEAD, head_of};
 use super::super::partial::{Handle, Note, Validators};
 use super::super::progress::Meter;
 use super::super::unpack::Packing;
@@ -102,7 +102,7 @@ impl Transfer<'_> {
         downloader.trim(self.partial.dir()).await?;
         let first = total.unwrap_or_else(|| received.saturating_add(BATCH as u64));
         let space = downloader.space.clone();
-        let mut place = self.partial.claim_space(space, first).await?;
+        let mut place = self.partial.claim_space(space, first, first).await?;
         let mut judged = received >= HEAD;
         let mut pace = Pace::new(downloader.stall_timeout, downloader.min_rate);
         let mut batch = Vec::new();
@@ -157,7 +157,7 @@ impl Transfer<'_> {
         if Packing::of(&head).is_some() {
             return Ok(());
         }
-        let judged = judge(&head, total, self.request.downloader.max_virtual_bytes);
+        let judged = self.request.downloader.rules.judge(&head, total);
         judged
             .map(drop)
             .map_err(|reason| self.request.unfit(reason))

@@ -36,6 +36,8 @@ fn the_bytes_of_a_disk_are_raw() {
 
 #[rstest]
 #[case::vmdk(b"KDMV", 0, "a VMDK disk")]
+#[case::old_vmdk(b"COWD", 0, "a VMDK disk of an old kind (COWD)")]
+#[case::descriptor(b"# Disk DescriptorFile\n", 0, "a VMDK descriptor without its disk")]
 #[case::vdi(&[0x7f, 0x10, 0xda, 0xbe], 64, "a VDI disk")]
 #[case::vhdx(b"vhdxfile", 0, "a VHDX disk")]
 #[case::gzip(&[0x1f, 0x8b, 8], 0, "compressed by gzip")]
@@ -110,16 +112,53 @@ fn a_file_is_read_as_far_as_it_goes() {
     let path = dir.path().join("disk");
     let look = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        inspect(&File::open(&path).unwrap(), LIMIT).unwrap()
+        rules(&[]).inspect(&File::open(&path).unwrap()).unwrap()
     };
     for length in [512, HEAD, HEAD + SECTOR] {
-        let disk = look(&vec![0; usize::try_from(length).unwrap()]).unwrap();
-        assert_eq!((disk.format, disk.virtual_size), (Format::Raw, length));
+        let disk = Disk {
+            format: Format::Raw,
+            virtual_size: length,
+        };
+        let found = look(&vec![0; usize::try_from(length).unwrap()]);
+        assert_eq!(found, Ok(Accepted::Disk(disk)));
     }
     assert_eq!(look(b""), Err(Error::Empty));
     assert_eq!(
         look(&padded(b"KDMV", 0)),
-        Err(Error::Foreign("a VMDK disk"))
+        Err(Error::NotConverted(Convertible::Vmdk))
+    );
+}
+
+fn rules(convert: &[Convertible]) -> Rules {
+    Rules {
+        max_virtual_bytes: LIMIT,
+        convert: convert.to_vec(),
+    }
+}
+
+#[rstest]
+#[case(b"KDMV", Convertible::Vmdk, Convertible::Vhdx)]
+#[case(b"vhdxfile", Convertible::Vhdx, Convertible::Vmdk)]
+fn a_format_is_converted_only_if_it_is_listed(
+    #[case] magic: &[u8],
+    #[case] from: Convertible,
+    #[case] other: Convertible,
+) {
+    let head = padded(magic, 0);
+    for convert in [&[][..], &[other]] {
+        let judged = rules(convert).judge(&head, Some(4096));
+        assert_eq!(judged, Err(Error::NotConverted(from)));
+    }
+    for convert in [&[from][..], &[other, from]] {
+        let judged = rules(convert).judge(&head, Some(4096));
+        assert!(
+            matches!(judged, Err(Error::Convertible { from: found, .. }) if found == from),
+            "{judged:?}"
+        );
+    }
+    assert_eq!(
+        judge(&head, Some(4096), LIMIT),
+        Err(Error::Foreign(from.shown()))
     );
 }
 

@@ -75,9 +75,15 @@ impl Handle {
         self.work(|p| p.discard()).await
     }
 
-    /// Claims space on the disk for a file of so many bytes, of which some may be there already.
-    pub(in crate::images) async fn claim_space(&self, space: Space, bytes: u64) -> Result<Claim> {
-        let claimed = self.work(move |p| Ok(space.claim(p.path(), bytes, bytes)));
+    /// Claims space on the disk for a file of `most` bytes, or as many as there are, but not less
+    /// than `least`; some may be there already.
+    pub(in crate::images) async fn claim_space(
+        &self,
+        space: Space,
+        least: u64,
+        most: u64,
+    ) -> Result<Claim> {
+        let claimed = self.work(move |p| Ok(space.claim(p.path(), least, most)));
         claimed.await?.map_err(|full| self.no_space(full))
     }
 

@@ -47,6 +47,10 @@ impl Room {
         }
     }
 
+    pub(in crate::images) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Claims room for a download; [`Claim::at_least`] makes it larger.
     pub(in crate::images) fn claim(&self, bytes: u64) -> Result<Claim, Full> {
         let mut claim = Claim {
@@ -55,6 +59,20 @@ impl Room {
         };
         claim.at_least(bytes)?;
         Ok(claim)
+    }
+
+    /// Claims room for `most` bytes, or as many as there are, but not less than `least`.
+    pub(in crate::images) fn claim_up_to(&self, least: u64, most: u64) -> Result<Claim, Full> {
+        let mut claimed = self.claimed();
+        let bytes = most.min(self.limit.saturating_sub(*claimed));
+        if bytes < least {
+            return Err(Full { limit: self.limit });
+        }
+        *claimed = claimed.saturating_add(bytes);
+        Ok(Claim {
+            room: self.clone(),
+            bytes,
+        })
     }
 
     /// Removes what is stale of the downloads that no pull continues now, and the oldest of them
@@ -88,6 +106,11 @@ impl Room {
 }
 
 impl Claim {
+    /// Bytes that the file may have.
+    pub(in crate::images) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Makes the claim as large as the file has become.
     pub(in crate::images) fn at_least(&mut self, bytes: u64) -> Result<(), Full> {
         let mut claimed = self.room.claimed();

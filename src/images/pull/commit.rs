@@ -1,6 +1,6 @@
 //! Makes an image of a complete download.
 //!
-//! Invariant: checked, unpacked where that is needed, judged, moved into the store and recorded, in
+//! Invariant: checked, unpacked and converted where that is needed, judged, moved into the store and recorded, in
 //! this order; a crash in between leaves a download that the next pull takes up, or a file that the
 //! next start removes.
 //! Failure: a download that is not what it is to be is discarded; one that only found no space to
@@ -12,7 +12,7 @@ use super::super::Inner;
 use super::super::catalog::{Entry, Facts, Image, names_of};
 use super::super::digest::Digest;
 use super::super::error::{Error, Result};
-use super::super::format::{head_of, inspect};
+use super::super::format::{Accepted, Disk, head_of};
 use super::super::partial::{Handle, Validators};
 use super::super::reference::Name;
 use super::super::rows::{self, Arrival};
@@ -40,9 +40,10 @@ pub(super) struct Download {
 }
 
 /// A disk in a file of its own, with its digest.
-struct Unpacked {
-    file: Handle,
-    digest: Digest,
+#[derive(Debug, Clone)]
+pub(super) struct Unpacked {
+    pub(super) file: Handle,
+    pub(super) digest: Digest,
 }
 
 impl Inner {
@@ -140,21 +141,38 @@ impl Inner {
         partial: &Handle,
         digest: Digest,
     ) -> Result<(Unpacked, Facts)> {
-        let facts = self.judge(download, partial).await?;
         let file = partial.clone();
-        Ok((Unpacked { file, digest }, facts))
+        self.usable(download, Unpacked { file, digest }).await
+    }
+
+    /// The disk in a form that machines use: what is not in one is converted.
+    async fn usable(&self, download: &Download, unpacked: Unpacked) -> Result<(Unpacked, Facts)> {
+        match self.judge(download, &unpacked.file).await? {
+            Accepted::Disk(disk) => {
+                let facts = facts_of(&unpacked.file, disk);
+                Ok((unpacked, facts))
+            }
+            Accepted::Convertible { from, virtual_size } => {
+                let source = &unpacked.file;
+                self.convert(download, source, from, virtual_size).await
+            }
+        }
     }
 
     /// The disk in a packed download.
     async fn unpack(&self, download: &Download, partial: &Handle) -> Result<(Unpacked, Facts)> {
         let disk = self.partial(&format!("{}-disk", download.key)).await?;
-        match self.unpack_to(download, partial, &disk).await {
-            Ok(made) => Ok(made),
-            Err(error) => {
-                disk.discard().await?;
-                Err(error)
-            }
+        let made = match self.unpack_to(download, partial, &disk).await {
+            Ok(unpacked) => self.usable(download, unpacked.clone()).await.map(|made| {
+                let is_kept = made.0.digest == unpacked.digest;
+                (made, is_kept)
+            }),
+            Err(error) => Err(error),
+        };
+        if !matches!(made, Ok((_, true))) {
+            disk.discard().await?;
         }
+        made.map(|(made, _)| made)
     }
 
     async fn unpack_to(
@@ -162,16 +180,16 @@ impl Inner {
         download: &Download,
         partial: &Handle,
         disk: &Handle,
-    ) -> Result<(Unpacked, Facts)> {
+    ) -> Result<Unpacked> {
         let size = partial.read(|p| p.received());
-        let (room, space) = self.downloader.claim(disk, size).await?;
+        let (room, space) = self.downloader.claim(disk, size, size).await?;
         let limits = Limits {
             location: download.location.clone(),
             max_bytes: self.downloader.max_bytes(),
-            max_virtual_bytes: self.max_virtual_bytes,
+            rules: self.rules.clone(),
             room,
             space,
-            stopping: Arc::clone(&self.stopping),
+            stopping: self.stopping.clone(),
         };
         let (shape, packed) = (download.shape, partial.clone());
         let found = disk.run(move |disk| packed.read(|p| unpack(p.file(), shape, disk, limits)));
@@ -183,24 +201,27 @@ impl Inner {
         }
         let digest = disk.work(|p| p.finish()).await?;
         faultpoint::point("images.pull.unpacked");
-        let facts = self.judge(download, disk).await?;
         let file = disk.clone();
-        Ok((Unpacked { file, digest }, facts))
+        Ok(Unpacked { file, digest })
     }
 
     /// Finds out what kind of disk a file is.
-    async fn judge(&self, download: &Download, file: &Handle) -> Result<Facts> {
-        let limit = self.max_virtual_bytes;
-        let disk = file.work(move |p| inspect(p.file(), limit)).await?;
-        let disk = disk.map_err(|reason| Error::Format {
+    pub(super) async fn judge(&self, download: &Download, file: &Handle) -> Result<Accepted> {
+        let rules = self.rules.clone();
+        let judged = file.work(move |p| rules.inspect(p.file())).await?;
+        judged.map_err(|reason| Error::Format {
             location: download.location.clone(),
             reason,
-        })?;
-        Ok(Facts {
-            size: file.read(|p| p.received()),
-            virtual_size: disk.virtual_size,
-            format: disk.format,
         })
+    }
+}
+
+/// What is recorded of a disk.
+pub(super) fn facts_of(file: &Handle, disk: Disk) -> Facts {
+    Facts {
+        size: file.read(|p| p.received()),
+        virtual_size: disk.virtual_size,
+        format: disk.format,
     }
 }
 

@@ -17,18 +17,20 @@ const SIGKILL: i32 = 9;
 
 async fn open(dir: &Path) -> Images {
     let db = Db::open(&dir.join("vmlet.db")).unwrap();
-    Images::open(db, settings(dir)).await.unwrap()
+    let mut settings = settings(dir);
+    convert::converting(&mut settings);
+    Images::open(db, settings).await.unwrap()
 }
 
-/// A file, a compressed one, and a container disk in a registry.
-const KINDS: usize = 3;
+/// A file, a compressed one, a container disk in a registry, and one that is converted.
+const KINDS: usize = 4;
 
 /// In the place of the number of a kind: the collection removes the first image once.
 const COLLECTED: usize = KINDS;
 
 /// Passes every point of [`FAULT_POINTS`], whichever image is the first.
 async fn live(images: &Images, server: &str, first: usize) {
-    let mut names = ["a.img", "b.img.gz", "c:1"].map(|path| format!("{server}/{path}"));
+    let mut names = ["a.img", "b.img.gz", "c:1", "d.vmdk"].map(|path| format!("{server}/{path}"));
     let url = format!("oci://{}", names[2]);
     names.rotate_left(first % KINDS);
     for name in &names {
@@ -56,6 +58,7 @@ async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
         return live(&open(Path::new(&dir)).await, &server, first).await;
     }
     let lives = (0..KINDS).flat_map(|first| FAULT_POINTS.iter().map(move |point| (first, point)));
+    let vmdk = convert::made(&disk(400, 4), "vmdk", &[]);
     let removals = ["images.remove.unrecorded", "images.remove.unlinked"];
     let collections = removals.iter().map(|point| (COLLECTED, point));
     for (first, point) in lives.chain(collections) {
@@ -64,6 +67,7 @@ async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
         server.offer("a.img", &disk(400, 1), "1");
         server.offer("b.img.gz", &packed::gzip(&disk(400, 2)), "1");
         registries::container_disk(&server, "c", "1", &disk(400, 3), "");
+        server.offer("d.vmdk", &vmdk, "1");
         let armed = scratch.path().join("armed");
         std::fs::create_dir(&armed).unwrap();
         std::fs::write(armed.join(point), "").unwrap();

@@ -79,6 +79,13 @@ impl Unpacked {
     }
 }
 
+const fn rules() -> Rules {
+    Rules {
+        max_virtual_bytes: 1 << 30,
+        convert: Vec::new(),
+    }
+}
+
 fn run(bytes: &[u8], shape: Shape, max_bytes: u64) -> Unpacked {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("packed");
@@ -87,10 +94,10 @@ fn run(bytes: &[u8], shape: Shape, max_bytes: u64) -> Unpacked {
     let limits = Limits {
         location: "h/a".into(),
         max_bytes,
-        max_virtual_bytes: 1 << 30,
+        rules: rules(),
         room: Room::new(u64::MAX).claim(0).unwrap(),
         space: Space::default().claim(disk.path(), 0, 0).unwrap(),
-        stopping: Arc::default(),
+        stopping: CancellationToken::new(),
     };
     let outcome = unpack(&File::open(&path).unwrap(), shape, &mut disk, limits);
     let digest = disk.finish().unwrap();
@@ -288,11 +295,12 @@ fn a_daemon_that_stops_does_not_wait_for_the_rest() {
     let limits = Limits {
         location: "h/a".into(),
         max_bytes: 1 << 30,
-        max_virtual_bytes: 1 << 30,
+        rules: rules(),
         room: Room::new(u64::MAX).claim(0).unwrap(),
         space: Space::default().claim(disk.path(), 0, 0).unwrap(),
-        stopping: Arc::new(AtomicBool::new(true)),
+        stopping: CancellationToken::new(),
     };
+    limits.stopping.cancel();
     let outcome = unpack(&File::open(&path).unwrap(), Shape::Disk, &mut disk, limits);
     assert!(matches!(outcome, Err(Error::Stopping)));
     assert_eq!(disk.received(), 0);

@@ -8,6 +8,8 @@
 use daemon::fuzzing::judge;
 use daemon::images::{Format, FormatError};
 
+use super::convertible_disks;
+
 /// Largest disk that is accepted here.
 const LIMIT: u64 = 1 << 40;
 /// What is looked at of a file.
@@ -73,7 +75,11 @@ pub fn disks(input: &[u8]) {
             // Nothing that comes later can make a disk of it.
             assert_eq!(unknown.map(drop), judged.map(drop));
         }
+        Err(FormatError::NotConverted(_) | FormatError::Convertible { .. }) => {
+            assert!(judged.is_ok(), "nothing is converted here: {judged:?}");
+        }
     }
+    convertible_disks::check(input);
     // Firmware looks at fixed places: bytes behind them change nothing.
     let longer = [head, &[0; 512]].concat();
     if Format::Raw.is_bootable(head) {

@@ -8,6 +8,7 @@
 
 mod addresses;
 mod agents;
+mod convertible_disks;
 mod cri;
 mod disks;
 mod guest;

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use daemon::fuzzing::{disk_in, judge};
-use daemon::images::Format;
+use daemon::fuzzing::{convertible, disk_in, judge};
+use daemon::images::{Convertible, Format};
 use serde_json::Value;
 
 /// Most inputs of a target, and most bytes of one.
@@ -73,6 +73,7 @@ fn of_qemu(path: &Path, options: &[&str]) -> Option<Value> {
 #[test]
 fn qemu_says_the_same_about_disks() {
     let (mut agreed, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    let mut converted = BTreeSet::new();
     for input in names("corpus/disks", "") {
         let path = corpus("disks").join(&input);
         let content = std::fs::read(&path).unwrap();
@@ -81,6 +82,16 @@ fn qemu_says_the_same_about_disks() {
         let is_raw = matches!(judged, Ok((Format::Raw, _)));
         if let Some(probed) = &probed {
             assert!(!is_raw || probed["format"] != "qcow2", "{input}: {probed}");
+        }
+        if let Some(size) = vmdk_in(&content) {
+            let info = of_qemu(&path, &["-f", "vmdk"]).expect("a VMDK");
+            assert_eq!(info["virtual-size"], size, "{input}");
+            assert!(info["backing-filename"].is_null(), "{input}: {info}");
+            let extents = &info["format-specific"]["data"]["extents"];
+            assert_eq!(extents.as_array().map(Vec::len), Some(1), "{input}");
+            assert_eq!(extents[0]["filename"], path.to_str().unwrap(), "{input}");
+            converted.insert(input);
+            continue;
         }
         let Some(info) = of_qemu(&path, &["-f", "qcow2"]) else {
             continue;
@@ -103,6 +114,19 @@ fn qemu_says_the_same_about_disks() {
     }
     assert!(agreed.len() > 4, "{agreed:?}");
     assert!(!refused.is_empty());
+    assert!(!converted.is_empty());
+}
+
+/// The size of the disk in a VMDK that a node may convert.
+fn vmdk_in(content: &[u8]) -> Option<u64> {
+    let read = |offset: u64, most: usize| {
+        let offset = usize::try_from(offset).unwrap();
+        content[offset..offset + most].to_vec()
+    };
+    match convertible(content.len() as u64, read)? {
+        (Convertible::Vmdk, Ok(size)) => Some(size),
+        _ => None,
+    }
 }
 
 /// What tar prints of an archive, which it may unpack; `None` when it finds it broken.
