@@ -193,6 +193,11 @@ impl Node {
         format!("{}/{name}", self.web.authority)
     }
 
+    /// Number of requests that the web server received.
+    pub(crate) fn requests(&self) -> usize {
+        self.web.requests()
+    }
+
     pub(crate) fn pod(&self, name: &str) -> SandboxConfig {
         SandboxConfig {
             metadata: PodMetadata {

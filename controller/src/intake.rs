@@ -85,9 +85,11 @@ impl Intake {
     }
 
     /// An agent lives that did not, or its daemon can do more: images without an answer may get
-    /// one.
+    /// one, and nodes may pull those that they are to have.
     pub fn agents_can_do_more(&self) {
-        let unanswered = |image: &Object| image.ready().is_none_or(|r| r.status != "True");
+        let unanswered = |image: &Object| {
+            image.pre_pull().is_some() || image.ready().is_none_or(|r| r.status != "True")
+        };
         let waiting = Object::all(&self.stores).filter(unanswered);
         self.images
             .push_all(waiting.map(|image| (image.key(), Options::default())));

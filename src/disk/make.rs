@@ -8,7 +8,6 @@
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
 use podspec::VmUid;
 
@@ -18,9 +17,6 @@ use super::qemu_img::Base;
 use super::{Disks, owner};
 use crate::files;
 use crate::images::{self, Image, Locator};
-
-/// Time between two looks at how far a download is.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// Part of the progress that bringing the image is, in percent.
 const BRINGING: u8 = 60;
@@ -129,21 +125,12 @@ impl Disks {
                 Err(images::Error::Absent { .. }) => {}
                 pinned => return pinned.map_err(failed),
             }
-            let mut pull = std::pin::pin!(self.images.pull(locator));
-            let mut look = tokio::time::interval(LOOK);
-            loop {
-                tokio::select! {
-                    pulled = &mut pull => break pulled.map(drop).map_err(failed)?,
-                    _ = look.tick() => {
-                        if let Some(percent) = self.images.progress(locator).and_then(|p| {
-                            let done = p.received.checked_mul(u64::from(BRINGING))?;
-                            u8::try_from(done.checked_div(p.total?)?).ok()
-                        }) {
-                            progress(percent.min(BRINGING));
-                        }
-                    }
-                }
-            }
+            let part = |percent: u8| {
+                let of_all = u16::from(percent.min(100)) * u16::from(BRINGING) / 100;
+                progress(u8::try_from(of_all).unwrap_or(BRINGING));
+            };
+            let pulled = self.images.pull_reporting(locator, part).await;
+            pulled.map_err(failed)?;
         }
     }
 

@@ -1,11 +1,20 @@
 //! The progress of a download.
 //!
 //! Invariant: `received` counts the bytes in the partial file, those of earlier pulls included.
-//! Failure: none.
+//! Failure: none; a server that does not send the size of its file gets no percents.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Images;
+use super::catalog::Image;
+use super::error::Result;
+use super::locator::Locator;
 
 const UNKNOWN: u64 = u64::MAX;
+
+/// Time between two looks at how far a download is.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How far a download is, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +23,37 @@ pub struct Progress {
     pub received: u64,
     /// Bytes of the whole file, if the server sent its size.
     pub total: Option<u64>,
+}
+
+impl Progress {
+    /// Rounded down; `None` while the size is not known.
+    pub fn percent(&self) -> Option<u8> {
+        let total = self.total.filter(|total| *total > 0)?;
+        let done = u128::from(self.received.min(total)) * 100;
+        u8::try_from(done / u128::from(total)).ok()
+    }
+}
+
+impl Images {
+    /// As [`Images::pull`]; `progress` gets percents meanwhile.
+    pub async fn pull_reporting(
+        &self,
+        image: Locator<'_>,
+        progress: impl Fn(u8) + Send + Sync,
+    ) -> Result<Image> {
+        let mut pull = std::pin::pin!(self.pull(image));
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                pulled = &mut pull => return pulled,
+                _ = look.tick() => {
+                    if let Some(percent) = self.progress(image).and_then(|p| p.percent()) {
+                        progress(percent);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Written by the download, read by any caller.
@@ -45,5 +85,20 @@ impl Meter {
             received: self.received.load(Ordering::Relaxed),
             total: (total != UNKNOWN).then_some(total),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percents_are_rounded_down_and_need_a_size() {
+        let percent = |received, total| Progress { received, total }.percent();
+        assert_eq!(percent(0, Some(3)), Some(0));
+        assert_eq!(percent(2, Some(3)), Some(66));
+        assert_eq!(percent(4, Some(3)), Some(100));
+        assert_eq!(percent(u64::MAX - 1, Some(u64::MAX)), Some(99));
+        assert_eq!((percent(1, Some(0)), percent(1, None)), (None, None));
     }
 }

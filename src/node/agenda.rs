@@ -1,7 +1,7 @@
 //! The tasks, and their order.
 //!
-//! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks,
-//! save memory or look at images at once. A task is recorded before it is answered, and as running
+//! Invariant: one task per machine or image runs at a time, in the order of their arrival; few make
+//! disks, save memory, look at images or pull them at once. A task is recorded before it is answered, and as running
 //! before its first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that
 //! would do it twice.
@@ -29,6 +29,10 @@ const MOST: usize = 10_000;
 
 /// Images that are checked where they come from at once: each is one short request.
 const INSPECTIONS: usize = 4;
+
+/// Images that are pulled before a machine needs them at once: they share the network of the node
+/// with pulls of pods.
+const PULLS: usize = 2;
 
 /// How many tasks of one kind may run at once.
 #[derive(Debug, Clone, Copy)]
@@ -208,6 +212,7 @@ impl<P: Platform> Agenda<P> {
                 Work::Provision { .. } => self.limits.provisions,
                 Work::Save => self.limits.saves,
                 Work::InspectImage { .. } => INSPECTIONS,
+                Work::PullImage { .. } => PULLS,
                 _ => usize::MAX,
             };
             if active.contains_key(&task.uid) {

@@ -196,6 +196,16 @@ impl<P: Platform> Agenda<P> {
                 let locator = Locator::new(image, url.as_deref());
                 return Ok(Some(self.images.inspect(locator).await?));
             }
+            Work::PullImage { image, url } => {
+                // A name that is here already is not pulled anew: machines take it as it is.
+                if self.images.find(image).is_none() {
+                    let reported = move |percent| {
+                        progress.send_replace(percent);
+                    };
+                    let locator = Locator::new(image, url.as_deref());
+                    self.images.pull_reporting(locator, reported).await?;
+                }
+            }
         }
         Ok(None)
     }

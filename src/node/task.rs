@@ -27,7 +27,7 @@ const MESSAGE: usize = 1024;
 pub struct Task {
     /// Its name.
     pub uid: TaskUid,
-    /// The machine that it is about; the object of the image that is checked.
+    /// The machine that it is about; the object of the image that is checked or pulled.
     pub vm: VmUid,
     /// What is to be done.
     pub work: Work,
@@ -115,6 +115,13 @@ pub enum Work {
         #[serde(default)]
         url: Option<String>,
     },
+    /// Pulls an image into the store.
+    PullImage {
+        /// The image, as a pod would name it.
+        image: String,
+        /// The URL that this name refers to, when it is made of one.
+        url: Option<String>,
+    },
 }
 
 /// The state of a task.
@@ -167,7 +174,10 @@ impl Work {
     pub const fn needs_hypervisor(&self) -> bool {
         !matches!(
             self,
-            Self::Provision { .. } | Self::Restore { .. } | Self::InspectImage { .. }
+            Self::Provision { .. }
+                | Self::Restore { .. }
+                | Self::InspectImage { .. }
+                | Self::PullImage { .. }
         )
     }
 }

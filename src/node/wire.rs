@@ -63,6 +63,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::Pause(_) => Work::Pause,
         Kind::Unpause(_) => Work::Unpause,
         Kind::InspectImage(wanted) => images::inspect(wanted)?,
+        Kind::PullImage(wanted) => images::pull(wanted)?,
     };
     Ok((task, vm, work))
 }

@@ -1,9 +1,11 @@
-//! Two disks on a loopback web server.
+//! Two disks on a loopback web server, and a third of which only one half arrives.
 //!
-//! Invariant: every request is answered with a whole file, or 404.
+//! Invariant: every request for another file is answered with a whole file, or 404.
 //! Failure: a connection that breaks is the client's to notice.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -12,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub(super) struct FakeWeb {
     /// `host:port`.
     pub(super) authority: String,
+    requests: Arc<AtomicUsize>,
     _serving: AbortOnDropHandle<()>,
 }
 
@@ -19,15 +22,24 @@ impl FakeWeb {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let authority = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let requests = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&requests);
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(answer(stream));
             }
         });
         Self {
             authority,
+            requests,
             _serving: AbortOnDropHandle::new(serving),
         }
+    }
+
+    /// Number of requests so far: each has a connection of its own.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
     }
 }
 
@@ -39,15 +51,21 @@ async fn answer(stream: TcpStream) -> io::Result<()> {
     while stream.read_line(&mut line).await? > 2 {
         line.clear();
     }
-    let (status, body) = match request.split(' ').nth(1) {
+    let path = request.split(' ').nth(1);
+    let (status, body) = match path {
         Some("/disk") => ("200 OK", vec![1; 4096]),
         Some("/other") => ("200 OK", vec![2; 4096]),
+        Some("/half") => ("200 OK", vec![3; 4096]),
         _ => ("404 Not Found", Vec::new()),
     };
     let length = body.len();
     let head =
         format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
+    if path == Some("/half") {
+        stream.write_all(&body[..length / 2]).await?;
+        return std::future::pending().await;
+    }
     stream.write_all(&body).await?;
     stream.shutdown().await
 }

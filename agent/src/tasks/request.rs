@@ -7,8 +7,8 @@
 use crds::{TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Provision, Reset,
-    Restore, RunTaskRequest, Save, Unpause, provision,
+    DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Provision, PullImage,
+    Reset, Restore, RunTaskRequest, Save, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -59,6 +59,10 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         TaskKind::Pause => Kind::Pause(Pause {}),
         TaskKind::Unpause => Kind::Unpause(Unpause {}),
         TaskKind::InspectImage => Kind::InspectImage(InspectImage {
+            image: image(spec)?,
+            image_url: spec.image_url.clone().unwrap_or_default(),
+        }),
+        TaskKind::PullImage => Kind::PullImage(PullImage {
             image: image(spec)?,
             image_url: spec.image_url.clone().unwrap_or_default(),
         }),
@@ -181,6 +185,26 @@ mod tests {
         wanted.image = None;
         let refused = of("t-1", "ns", &wanted, &all()).unwrap_err();
         assert_eq!(refused, "a task of kind InspectImage needs spec.image");
+    }
+
+    #[test]
+    fn a_pull_names_image_and_url() {
+        let mut wanted = spec(TaskKind::PullImage);
+        let request = of("t-1", "ns", &wanted, &all()).unwrap();
+        let expected = PullImage {
+            image: "debian".to_owned(),
+            image_url: "https://h/a?v=1".to_owned(),
+        };
+        assert_eq!(request.kind, Some(Kind::PullImage(expected)));
+        let older: Vec<_> = all().into_iter().filter(|k| k != "pull_image").collect();
+        let refused = of("t-1", "ns", &wanted, &older).unwrap_err();
+        assert!(
+            refused.starts_with("this node cannot run tasks of kind PullImage"),
+            "{refused}"
+        );
+        wanted.image = None;
+        let refused = of("t-1", "ns", &wanted, &all()).unwrap_err();
+        assert_eq!(refused, "a task of kind PullImage needs spec.image");
     }
 
     #[test]

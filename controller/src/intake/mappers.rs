@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -94,9 +94,9 @@ impl Wakes for VirtualMachineTask {
             return Vec::new();
         }
         let task = change.object();
-        match task.spec.kind {
-            TaskKind::InspectImage => Vec::new(),
-            _ => vec![Key::new(task.vm_namespace(), &task.spec.vm_name)],
+        match task.spec.kind.is_of_image() {
+            true => Vec::new(),
+            false => vec![Key::new(task.vm_namespace(), &task.spec.vm_name)],
         }
     }
 
@@ -108,7 +108,7 @@ impl Wakes for VirtualMachineTask {
         }
         let task = change.object();
         let mut owners = task.owner_references().iter();
-        let owner = owners.find(|_| task.spec.kind == TaskKind::InspectImage);
+        let owner = owners.find(|_| task.spec.kind.is_of_image());
         let namespace = |kind: &str| match kind {
             CLUSTER => String::new(),
             _ => task.namespace().unwrap_or_default(),
@@ -142,20 +142,21 @@ impl Wakes for Node {
     fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         let none = BTreeSet::new();
         let object = change.object();
-        let (before, now) = match change {
-            Change::Created { .. } => (none, names(object)),
-            Change::Updated { old, new, .. } if old.status == new.status => return Vec::new(),
-            Change::Updated { old, new, .. } => (names(old), names(new)),
-            Change::Deleted { last, .. } => (names(last), none),
+        let (before, now, is_another) = match change {
+            Change::Created { .. } => (none, names(object), true),
+            Change::Updated { old, new, .. } if old == new => return Vec::new(),
+            Change::Updated { old, new, .. } => (names(old), names(new), facts(old) != facts(new)),
+            Change::Deleted { last, .. } => (names(last), none, true),
         };
         let changed: BTreeSet<_> = before.symmetric_difference(&now).copied().collect();
         let changed: BTreeSet<_> = changed.into_iter().map(repository).collect();
-        if changed.is_empty() {
+        if changed.is_empty() && !is_another {
             return Vec::new();
         }
         let is_it = |image: &Object| {
             let named = name::of(image.source());
-            named.is_ok_and(|named| changed.contains(repository(&named.name)))
+            let is_listed = named.is_ok_and(|named| changed.contains(repository(&named.name)));
+            is_listed || is_another && image.pre_pull().is_some()
         };
         Object::all(stores)
             .filter(is_it)

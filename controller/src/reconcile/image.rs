@@ -2,17 +2,21 @@
 //!
 //! ```text
 //! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
+//!                └────────► nodes of spec.prePull pull it ─► status: how many have it
 //! ```
 //!
 //! Invariant: a pass waits for no node; nothing is written when nothing changed. The task of an
 //! answer is deleted once the answer is recorded.
-//! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`.
+//! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`, and
+//! what is wrong with a pull in `status.prePull`.
 
 mod inspect;
 pub(crate) mod name;
 mod nodes;
 pub(crate) mod object;
+mod pre_pull;
 mod report;
+mod task;
 pub(crate) mod used;
 
 use std::time::Duration;
@@ -28,6 +32,8 @@ use self::object::Object;
 /// How soon an image without an answer is checked again, for the case that the event that ends
 /// the wait is missed.
 const RECHECK: Duration = Duration::from_secs(60);
+/// Longest message in a status, in bytes.
+const LONGEST: usize = 2048;
 
 /// One pass.
 ///
@@ -54,14 +60,25 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         Some(named) => Holders::of(&ctx.stores, &named.name),
         None => Holders::default(),
     };
+    let pulls = pre_pull::observe(ctx, &object, named.as_ref(), &holders).await?;
     let now = (ctx.clock)();
-    let status = report::draft(&object, named.as_ref(), &answer, &holders, &now);
+    let status = report::draft(&object, named.as_ref(), &answer, (&holders, &pulls), &now);
     report::write(ctx, &object, &status).await?;
-    Ok(match answer {
+    let flow = match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
         Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
         // The lists of nodes change without an event for the image.
         Answer::Waiting { .. } | Answer::NoNode | Answer::Private => Flow::RequeueAfter(RECHECK),
-    })
+    };
+    Ok(sooner(flow, pulls.again))
+}
+
+/// The flow of an image that is also to be checked again after this time.
+fn sooner(flow: Flow, again: Option<Duration>) -> Flow {
+    match (flow, again) {
+        (Flow::RequeueAfter(after), Some(again)) => Flow::RequeueAfter(after.min(again)),
+        (_, Some(again)) => Flow::RequeueAfter(again),
+        (flow, None) => flow,
+    }
 }

@@ -33,7 +33,7 @@ pub(crate) fn name(vm: &str, kind: TaskKind, seed: &str) -> String {
 /// Whose tasks on this node have not ended.
 pub(crate) fn waiting(ctx: &Context, node: &str) -> BTreeSet<Key> {
     let all = ctx.stores.tasks.state().into_iter();
-    let of_machine = |task: &Arc<VirtualMachineTask>| task.spec.kind != TaskKind::InspectImage;
+    let of_machine = |task: &Arc<VirtualMachineTask>| !task.spec.kind.is_of_image();
     all.filter(|task| task.spec.node_name == node && !task.is_final())
         .filter(of_machine)
         .map(|task| Key::new(task.vm_namespace(), &task.spec.vm_name))

@@ -5,7 +5,7 @@
 //! since then the cause is the API server or our watch that is away.
 //! Failure: an agent without any report counts as running until the leases were listed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -150,6 +150,12 @@ impl Agents {
         nodes
     }
 
+    /// The nodes that have, or had, an agent, whatever its state.
+    #[must_use]
+    pub fn known(&self) -> BTreeSet<String> {
+        self.lock().reports.keys().cloned().collect()
+    }
+
     /// Whether what waits for this node's agent may expect that it is done.
     #[must_use]
     pub fn lives(&self, node: &str) -> bool {
@@ -279,6 +285,7 @@ mod tests {
         assert!(!agents.apply(&Event::Apply(again)), "a renewal is no news");
         assert!(agents.apply(&Event::Apply(with_kinds("old", 2, &["InspectImage"]))));
         assert_eq!(agents.able("InspectImage"), ["a", "b", "old"]);
+        assert_eq!(agents.able("Provision"), Vec::<String>::new());
         agents.apply(&Event::Apply(lease("a", 3, false)));
         advance(30 * SECOND).await;
         agents.apply(&Event::Apply(with_kinds("b", 4, &["InspectImage"])));
@@ -288,6 +295,7 @@ mod tests {
             ["b"],
             "one does not reach its daemon, one is silent"
         );
+        assert_eq!(agents.known().len(), 3);
     }
 
     fn list(agents: &Agents, leases: &[Lease]) {

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crds::names::{IMAGE_CACHE_LABEL, VM_UID_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -215,7 +215,7 @@ impl Indexed for VirtualMachineTask {
     fn file(object: &Self, gone: bool, index: &Index) {
         let (key, spec) = (Key::of(object), &object.spec);
         let uid = (!gone).then(|| spec.vm_uid.clone());
-        let is_of_machine = spec.kind != TaskKind::InspectImage;
+        let is_of_machine = !spec.kind.is_of_image();
         let vm = (!gone && is_of_machine).then(|| Key::new(object.vm_namespace(), &spec.vm_name));
         let mut tables = index.write();
         tables.tasks.set(&key, uid.into_iter().collect());

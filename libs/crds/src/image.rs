@@ -5,6 +5,8 @@
 //! Failure: an image that cannot be fetched shows in its `Ready`, and in `VirtualMachineImageReady`
 //! of machines.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -18,6 +20,12 @@ const USED_SOURCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince
     self.spec.source == oldSelf.spec.source";
 const USED_SOURCE_MESSAGE: &str =
     "source is immutable since a disk was made from this image: create another image";
+
+/// Nodes pull without the credentials that only kubelet has, and claims are not pulled at all.
+const PRE_PULLED: &str = "!has(self.prePull) || !has(self.source.pvc) && \
+    (!has(self.source.oci) || !has(self.source.oci.pullSecret))";
+const PRE_PULLED_MESSAGE: &str =
+    "prePull needs a source that nodes pull without credentials: http, or oci without pullSecret";
 
 /// A disk image for the machines of one namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
@@ -47,6 +55,7 @@ const USED_SOURCE_MESSAGE: &str =
         json_path = ".metadata.creationTimestamp"
     )
 )]
+#[x_kube(validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageSpec {
     /// Source of the image. Immutable once `status.usedSince` is set.
@@ -54,6 +63,9 @@ pub struct VirtualMachineImageSpec {
     /// How the controller verifies that a machine with this image uses its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_assurance: Option<IpAssurance>,
+    /// Pulls the image to nodes before a machine needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_pull: Option<PrePull>,
 }
 
 /// A disk image for the machines of all namespaces.
@@ -84,8 +96,11 @@ pub struct VirtualMachineImageSpec {
         json_path = ".metadata.creationTimestamp"
     )
 )]
-#[x_kube(validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use \
-    VirtualMachineImage"))]
+#[x_kube(
+    validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use \
+        VirtualMachineImage"),
+    validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
     /// Source of the image. Immutable once `status.usedSince` is set.
@@ -93,6 +108,9 @@ pub struct ClusterVirtualMachineImageSpec {
     /// How the controller verifies that a machine with this image uses its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_assurance: Option<IpAssurance>,
+    /// Pulls the image to nodes before a machine needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_pull: Option<PrePull>,
 }
 
 impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
@@ -100,6 +118,7 @@ impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
         Self {
             source: cluster.source,
             ip_assurance: cluster.ip_assurance,
+            pre_pull: cluster.pre_pull,
         }
     }
 }
@@ -177,6 +196,15 @@ pub enum IpAssurance {
     PodIP,
 }
 
+/// Nodes that pull the image before a machine needs it.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PrePull {
+    /// Labels of the nodes. If empty, all nodes with Vmlet pull the image.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+}
+
 /// Observed state of an image.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -209,6 +237,9 @@ pub struct VirtualMachineImageStatus {
     /// Number of nodes that have the image. Kubelet reports the 50 largest images of its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_count: Option<u32>,
+    /// State of the pulls that `spec.prePull` requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_pull: Option<PrePullStatus>,
     /// Operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_info: Option<OsInfo>,
@@ -225,6 +256,58 @@ pub struct VirtualMachineImageStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// State of the pulls that `spec.prePull` requests.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PrePullStatus {
+    /// Generation of the image that the controller acted on.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// Number of nodes that are to have the image: schedulable nodes of the selector whose agent is
+    /// available and can pull images, and nodes of the selector that have the image.
+    #[serde(default)]
+    pub desired: u32,
+    /// Number of these nodes that have the image.
+    #[serde(default)]
+    pub ready: u32,
+    /// Number of these nodes that pull the image now.
+    #[serde(default)]
+    pub pulling: u32,
+    /// Number of these nodes whose last pull failed. The controller repeats the pull.
+    #[serde(default)]
+    pub failed: u32,
+    /// Number of other nodes of the selector with an agent: they are unschedulable, do not report,
+    /// or cannot pull images on request.
+    #[serde(default)]
+    pub unavailable: u32,
+    /// Last error, with the name of the node; or why no node pulls the image.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 2048))]
+    pub message: String,
+    /// Nodes that pulled the image, in alphabetical order; at most 1000. They do not pull this
+    /// source again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub nodes: Vec<String>,
+}
+
+impl PrePullStatus {
+    /// Most names in `nodes`.
+    pub const MOST_NODES: usize = 1000;
+
+    /// Whether every desired node has the image.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.desired > 0 && self.ready >= self.desired
+    }
+
+    /// Whether no more pull is in progress or about to start before one that failed is repeated.
+    #[must_use]
+    pub const fn is_stalled(&self) -> bool {
+        self.failed > 0 && self.pulling == 0 && self.ready + self.failed >= self.desired
+    }
 }
 
 /// Operating system of an image.

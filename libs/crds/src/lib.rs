@@ -57,8 +57,8 @@ pub use group::{
 };
 pub use image::{
     ClusterVirtualMachineImage, ClusterVirtualMachineImageSpec, HttpSource, ImageDisk, ImageSource,
-    IpAssurance, OciSource, OsInfo, PvcSource, VirtualMachineImage, VirtualMachineImageSpec,
-    VirtualMachineImageStatus,
+    IpAssurance, OciSource, OsInfo, PrePull, PrePullStatus, PvcSource, VirtualMachineImage,
+    VirtualMachineImageSpec, VirtualMachineImageStatus,
 };
 pub use image_cache::{
     CacheLocation, CacheLocationStatus, CacheMetadata, CachedFile, CachedFileType,

@@ -60,7 +60,7 @@ pub struct VirtualMachineTaskSpec {
     /// Node whose agent runs the task.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: String,
-    /// Name of the machine. InspectImage: name of the image.
+    /// Name of the machine. InspectImage, PullImage: name of the image.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
     /// Namespace of the machine. Defaults to the namespace of the task. Objects cannot be created
@@ -69,7 +69,7 @@ pub struct VirtualMachineTaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub vm_namespace: Option<String>,
-    /// UID of the machine. InspectImage: UID of the image.
+    /// UID of the machine. InspectImage, PullImage: UID of the image.
     #[serde(rename = "vmUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub vm_uid: String,
@@ -78,12 +78,12 @@ pub struct VirtualMachineTaskSpec {
     /// Requests the cancellation of a running task.
     #[serde(default)]
     pub cancel: bool,
-    /// Provision, InspectImage: name of the image in pods.
+    /// Provision, InspectImage, PullImage: name of the image in pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Provision, InspectImage: URL of the image, if the image name is derived from the hash of the
-    /// URL; `oci://` and the image name, if that is one of a registry.
+    /// Provision, InspectImage, PullImage: URL of the image, if the image name is derived from the
+    /// hash of the URL; `oci://` and the image name, if that is one of a registry.
     #[serde(rename = "imageURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048), regex(pattern = rules::IMAGE_URL))]
     pub image_url: Option<String>,
@@ -184,6 +184,16 @@ pub enum TaskKind {
     DeleteSnapshot,
     /// Reads the first bytes of an image from its source.
     InspectImage,
+    /// Pulls an image into the image store of the node.
+    PullImage,
+}
+
+impl TaskKind {
+    /// Whether tasks of this kind are for an image, not for a machine.
+    #[must_use]
+    pub const fn is_of_image(self) -> bool {
+        matches!(self, Self::InspectImage | Self::PullImage)
+    }
 }
 
 /// Observed state of a task.

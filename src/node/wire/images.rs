@@ -14,19 +14,33 @@ const IMAGE: usize = 4096;
 
 /// The work of a request to look at an image.
 pub(super) fn inspect(wanted: v1::InspectImage) -> Result<Work, Invalid> {
-    const FIELD: &str = "inspect_image.image";
-    if let Reference::Id(_) = name(FIELD, &wanted.image)? {
-        let reason = "an id says nothing about where the image is: a name is needed";
-        return Err(Invalid {
-            field: FIELD,
-            reason,
-        });
-    }
+    named("inspect_image.image", &wanted.image)?;
     let url = url("inspect_image.image_url", &wanted.image, wanted.image_url)?;
     Ok(Work::InspectImage {
         image: wanted.image,
         url,
     })
+}
+
+/// The work of a request to pull an image.
+pub(super) fn pull(wanted: v1::PullImage) -> Result<Work, Invalid> {
+    named("pull_image.image", &wanted.image)?;
+    let url = url("pull_image.image_url", &wanted.image, wanted.image_url)?;
+    Ok(Work::PullImage {
+        image: wanted.image,
+        url,
+    })
+}
+
+/// Refuses everything but a name.
+fn named(field: &'static str, text: &str) -> Result<(), Invalid> {
+    match name(field, text)? {
+        Reference::Id(_) => Err(Invalid {
+            field,
+            reason: "an id says nothing about where the image is: a name is needed",
+        }),
+        Reference::Named(_) => Ok(()),
+    }
 }
 
 /// What names an image.
@@ -71,12 +85,20 @@ pub(super) fn inspected(image: Inspected) -> v1::InspectedImage {
 mod tests {
     use super::*;
 
+    /// The refused field, which both kinds of task have.
     fn field(image: &str, url: &str) -> &'static str {
+        let (image, image_url) = (image.to_owned(), url.to_owned());
         let wanted = v1::InspectImage {
-            image: image.to_owned(),
-            image_url: url.to_owned(),
+            image: image.clone(),
+            image_url: image_url.clone(),
         };
-        inspect(wanted).unwrap_err().field
+        let refused = inspect(wanted).unwrap_err().field;
+        let also = pull(v1::PullImage { image, image_url }).unwrap_err().field;
+        assert_eq!(
+            also.strip_prefix("pull_image"),
+            refused.strip_prefix("inspect_image")
+        );
+        refused
     }
 
     #[test]
@@ -97,11 +119,21 @@ mod tests {
                 image: image.to_owned(),
                 image_url: url.to_owned(),
             };
+            let given = Some(url.to_owned()).filter(|url| !url.is_empty());
             let work = Work::InspectImage {
                 image: image.to_owned(),
-                url: Some(url.to_owned()).filter(|url| !url.is_empty()),
+                url: given.clone(),
             };
             assert_eq!(inspect(wanted).unwrap(), work);
+            let wanted = v1::PullImage {
+                image: image.to_owned(),
+                image_url: url.to_owned(),
+            };
+            let work = Work::PullImage {
+                image: image.to_owned(),
+                url: given,
+            };
+            assert_eq!(pull(wanted).unwrap(), work);
         }
     }
 }

@@ -87,6 +87,10 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         image: "host/disk".to_owned(),
         ..v1::InspectImage::default()
     };
+    let pull = v1::PullImage {
+        image: "host/disk".to_owned(),
+        ..v1::PullImage::default()
+    };
     let all = [
         Kind::Provision(provision),
         Kind::DeleteDisk(v1::DeleteDisk::default()),
@@ -99,6 +103,7 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::Unpause(v1::Unpause::default()),
         Kind::PowerOff(power_off),
         Kind::InspectImage(inspect),
+        Kind::PullImage(pull),
     ];
     let requested: Vec<&str> = all.iter().map(Into::into).collect();
     assert_eq!(requested, Kind::VARIANTS);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crds::conditions::{self, READY};
 use crds::{
-    ClusterVirtualMachineImage, ImageSource, IpAssurance, VirtualMachineImage,
+    ClusterVirtualMachineImage, ImageSource, IpAssurance, PrePull, VirtualMachineImage,
     VirtualMachineImageStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,6 +16,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
 
+use super::name;
 use crate::context::{Key, Stores};
 use crate::events::Events;
 
@@ -92,6 +93,14 @@ impl Object {
         }
     }
 
+    /// The nodes that are to have it before a machine needs it.
+    pub(crate) fn pre_pull(&self) -> Option<&PrePull> {
+        match self {
+            Self::Local(image) => image.spec.pre_pull.as_ref(),
+            Self::Cluster(image) => image.spec.pre_pull.as_ref(),
+        }
+    }
+
     pub(crate) fn ip_assurance(&self) -> IpAssurance {
         let set = match self {
             Self::Local(image) => image.spec.ip_assurance,
@@ -107,20 +116,28 @@ impl Object {
         }
     }
 
-    /// `Ready`, if it is of the present generation.
+    /// `Ready`, if it is of the present source: its name in pods follows from the source alone. A
+    /// pre-pull, which changes the generation, needs no other answer.
     pub(crate) fn ready(&self) -> Option<&Condition> {
-        let ready = conditions::find(&self.status()?.conditions, READY)?;
-        let generation = ready.observed_generation?;
-        (generation == self.generation()).then_some(ready)
+        let status = self.status()?;
+        let ready = conditions::find(&status.conditions, READY)?;
+        let is_of_generation = ready.observed_generation == Some(self.generation());
+        (is_of_generation || self.is_of_source(status)).then_some(ready)
     }
 
-    /// Virtual size of its disk, if it is known of the present generation.
+    /// Whether the status is about the present source.
+    pub(crate) fn is_of_source(&self, status: &VirtualMachineImageStatus) -> bool {
+        let named = name::of(self.source()).ok();
+        named.is_some_and(|named| status.provider_item_id.as_deref() == Some(&named.name))
+    }
+
+    /// Virtual size of its disk, if it is known of the present source.
     pub(crate) fn virtual_size(&self) -> Option<&Quantity> {
         self.ready()?;
         self.status()?.disks.first()?.limit.as_ref()
     }
 
-    /// Whether the present generation was read.
+    /// Whether the present source was read.
     pub(crate) fn is_answered(&self) -> bool {
         self.ready().is_some_and(|ready| ready.reason == AVAILABLE)
     }

@@ -8,8 +8,8 @@
 //! | False | `NotSupported` | its source cannot be used |
 //! | Unknown | `Inspecting`, `NoNode`, `NotInspected` | a node reads it; no node can; it has a pull secret |
 //!
-//! Invariant: facts and `Ready` are of the generation in `observedGeneration`; `usedSince` is
-//! written elsewhere.
+//! Invariant: facts and `Ready` are of the source in `providerItemID`; `usedSince` is written
+//! elsewhere.
 //! Failure: a write that the API server refuses is repeated with the pass.
 
 use crds::conditions::{self, READY, Status};
@@ -19,10 +19,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
+use super::LONGEST;
 use super::inspect::Answer;
 use super::name::Named;
 use super::nodes::Holders;
 use super::object::{AVAILABLE, Object};
+use super::pre_pull::Pulls;
 use crate::context::Context;
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::{is_conflict, is_gone};
@@ -34,15 +36,13 @@ const MANAGER: &str = "vmlet-controller";
 const BOOTABLE: &str = "Bootable";
 /// Most nodes that the status names.
 const MOST_NODES: usize = 32;
-/// Longest message of a condition, in bytes.
-const LONGEST: usize = 2048;
 
 /// The status that the image should have.
 pub(crate) fn draft(
     object: &Object,
     named: Option<&Named>,
     answer: &Answer,
-    holders: &Holders,
+    (holders, pulls): (&Holders, &Pulls),
     now: &Time,
 ) -> VirtualMachineImageStatus {
     let mut new = object.status().cloned().unwrap_or_default();
@@ -55,6 +55,7 @@ pub(crate) fn draft(
         .filter(|_| holders.digests.len() == 1);
     new.provider_content_version = of_source.filter(|d| !d.is_empty()).or_else(|| one.cloned());
     new.node_names = holders.nodes.iter().take(MOST_NODES).cloned().collect();
+    new.pre_pull = pulls.status.clone();
     new.node_count = Some(u32::try_from(holders.nodes.len()).unwrap_or(u32::MAX));
     if let Answer::Found(found) = answer {
         new.type_ = Some(found.format.clone());
@@ -202,6 +203,7 @@ fn record_events(
     old: &VirtualMachineImageStatus,
     new: &VirtualMachineImageStatus,
 ) {
+    record_pulls(ctx, object, old, new);
     for kind in [READY, BOOTABLE] {
         let of = |status: &VirtualMachineImageStatus| {
             let found = conditions::find(&status.conditions, kind);
@@ -223,5 +225,26 @@ fn record_events(
             }
             _ => {}
         }
+    }
+}
+
+/// A failure of a node, and the moment at which all desired nodes have the image.
+fn record_pulls(
+    ctx: &Context,
+    object: &Object,
+    old: &VirtualMachineImageStatus,
+    new: &VirtualMachineImageStatus,
+) {
+    let Some(pulls) = &new.pre_pull else { return };
+    let before = old.pre_pull.clone().unwrap_or_default();
+    if pulls.failed > 0 && (pulls.failed, &pulls.message) != (before.failed, &before.message) {
+        object.report(&ctx.events, true, "PrePullFailed", &pulls.message);
+    }
+    if pulls.is_complete() && !before.is_complete() {
+        let text = match pulls.ready {
+            1 => "one node has the image".to_owned(),
+            count => format!("{count} nodes have the image"),
+        };
+        object.report(&ctx.events, false, "PrePulled", &text);
     }
 }

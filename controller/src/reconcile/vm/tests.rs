@@ -24,6 +24,7 @@ mod image_rows;
 mod network_rows;
 mod normal_rows;
 mod power_rows;
+mod pre_pull_rows;
 mod probe_rows;
 mod reconcile_rows;
 mod root_claim_rows;

@@ -66,8 +66,11 @@ fn images() -> Vec<Case> {
     let digest = |digest: &str| json!({ "source": { "http": { "url": good, "digest": digest } } });
     let claim = json!({ "source": { "pvc": { "name": "disk" } } });
     let one = "set exactly one of http, oci and pvc";
+    let oci = |oci: Value| json!({ "source": { "oci": oci } });
+    let public = "prePull needs a source that nodes pull without credentials";
     let mut cases = vec![
         Case::create(own, claim.clone()),
+        Case::create(own, with(claim.clone(), json!({ "prePull": {} }))).refused(public),
         Case::create(all, claim).refused("a claim belongs to one namespace"),
     ];
     for kind in [own, all] {
@@ -86,6 +89,13 @@ fn images() -> Vec<Case> {
             Case::create(kind, with(http(good), json!({ "ipAssurance": "Maybe" }))).refused("Unsupported value"),
             Case::edit(kind, http(good), http("https://images.example/other.qcow2")),
             Case::edit(kind, http(good), json!({ "ipAssurance": "PodIP" })),
+            Case::create(kind, with(http(good), json!({ "prePull": {} }))),
+            Case::create(kind, with(http(good), json!({ "prePull": { "nodeSelector": { "pool": "db" } } }))),
+            Case::create(kind, with(oci(json!({ "reference": "a" })), json!({ "prePull": {} }))),
+            Case::create(kind, with(oci(json!({ "reference": "a", "pullSecret": "s" })), json!({ "prePull": {} }))).refused(public),
+            Case::edit(kind, with(http(good), json!({ "prePull": {} })), json!({ "prePull": null })),
+            Case::edit(kind, with(http(good), json!({ "prePull": {} })), json!({ "prePull": { "nodeSelector": { "pool": "db" } } })),
+            Case::edit(kind, with(oci(json!({ "reference": "a" })), json!({ "prePull": {} })), oci(json!({ "pullSecret": "s" }))).refused(public),
         ]);
     }
     cases
@@ -183,6 +193,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
         Case::create(task, with(work.clone(), json!({ "vmUID": "../x" }))).refused("should match"),
         Case::create(task, with(work.clone(), json!({ "sizeBytes": -1 })))
             .refused("greater than or equal to 0"),
+        Case::create(task, with(work.clone(), json!({ "kind": "PullImage" }))),
         Case::edit(task, work.clone(), json!({ "cancel": true })),
         Case::edit(
             task,

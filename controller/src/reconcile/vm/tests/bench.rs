@@ -149,11 +149,11 @@ impl Bench {
         self.ctx.stores.agents.apply(&Event::Apply(lease));
     }
 
-    /// The leases are listed: agents of these nodes live, and their daemons read images.
+    /// The leases are listed: agents of these nodes live, and their daemons read and pull images.
     pub(super) fn agents(&mut self, nodes: &[&str]) {
         self.ctx.stores.agents.apply(&Event::Init);
         for node in nodes {
-            self.agent(node, &json!({ "taskKinds": ["InspectImage"] }));
+            self.agent(node, &json!({ "taskKinds": ["InspectImage", "PullImage"] }));
         }
         self.ctx.stores.agents.apply(&Event::InitDone);
     }

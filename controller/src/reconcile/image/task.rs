@@ -1,0 +1,103 @@
+//! Tasks of nodes for an image: their making, and when one that failed is repeated.
+//!
+//! Invariant: tasks of an image of the cluster are in the controller's own namespace; the image owns
+//! them, so that they go with it.
+//! Failure: what the API server reports of the creation.
+
+use std::time::Duration;
+
+use crds::{TaskKind, VirtualMachineTask, VirtualMachineTaskSpec};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, ResourceExt};
+
+use super::name::Named;
+use super::object::Object;
+use crate::context::{Context, Key};
+use crate::flow::{Outcome, PassError};
+use crate::reconcile::answers::{is_conflict, is_ending};
+use crate::reconcile::node_tasks;
+
+/// Seconds before a failure that may pass is tried again.
+const TRANSIENT_HOLD: i64 = 60;
+/// Seconds before any other failure is tried again.
+const HOLD: i64 = 300;
+
+/// What the creation of a task led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Created {
+    /// It is there, or one of its name, which the store does not show yet or which is being deleted:
+    /// its event wakes the image.
+    Yes,
+    /// Its namespace is being deleted.
+    No,
+}
+
+/// Creates a task of that kind and name on `node`.
+pub(super) async fn create(
+    ctx: &Context,
+    object: &Object,
+    named: &Named,
+    node: &str,
+    (kind, name): (TaskKind, &str),
+) -> Outcome<Created> {
+    let task = draft(ctx, object, named, node, (kind, name));
+    let namespace = task.namespace().unwrap_or_default();
+    let api = Api::<VirtualMachineTask>::namespaced(ctx.client.clone(), &namespace);
+    match api.create(&PostParams::default(), &task).await {
+        Ok(_) => Ok(Created::Yes),
+        Err(error) if is_conflict(&error) => Ok(Created::Yes),
+        Err(error) if is_ending(&error) => Ok(Created::No),
+        Err(source) => {
+            let error = anyhow::Error::new(source);
+            let text = format!("create task {}", task.name_any());
+            Err(PassError::Failed(error.context(text)))
+        }
+    }
+}
+
+/// How long a task that failed stays before another one replaces it; none once that time has passed.
+pub(super) fn held(ctx: &Context, task: &VirtualMachineTask) -> Option<Duration> {
+    let is_transient = task.status.as_ref().is_some_and(|s| s.transient);
+    let hold = match is_transient {
+        true => TRANSIENT_HOLD,
+        false => HOLD,
+    };
+    let now = (ctx.clock)().0.as_second();
+    let left = hold - node_tasks::age(task, now).unwrap_or(hold);
+    let left = u64::try_from(left).ok().filter(|left| *left > 0);
+    left.map(Duration::from_secs)
+}
+
+fn draft(
+    ctx: &Context,
+    object: &Object,
+    named: &Named,
+    node: &str,
+    (kind, task): (TaskKind, &str),
+) -> VirtualMachineTask {
+    let Key { namespace, name } = object.key();
+    let spec = VirtualMachineTaskSpec {
+        node_name: node.to_owned(),
+        vm_name: name,
+        vm_namespace: None,
+        vm_uid: object.uid().to_owned(),
+        kind,
+        cancel: false,
+        image: Some(named.name.clone()),
+        image_url: named.url.clone(),
+        size_bytes: None,
+        linked: false,
+        timeout_seconds: None,
+        discard: false,
+        instance_uid: None,
+    };
+    let mut task = VirtualMachineTask::new(task, spec);
+    let place = Some(namespace).filter(|namespace| !namespace.is_empty());
+    task.metadata = ObjectMeta {
+        name: task.metadata.name.take(),
+        namespace: Some(place.unwrap_or_else(|| ctx.config.namespace.clone())),
+        owner_references: Some(vec![object.owner()]),
+        ..ObjectMeta::default()
+    };
+    task
+}
