@@ -105,7 +105,7 @@ pub(crate) enum Command {
     Events(events::EventsArgs),
     /// Print the console log of a virtual machine, or of a VM pod.
     Logs(machine_logs::LogsArgs),
-    /// Show the images that virtual machines are made from.
+    /// Show the images that virtual machines are made from, and pull them to nodes.
     #[command(subcommand)]
     Image(image::ImageArgs),
     /// Create a virtual machine, or print its manifest.

@@ -159,7 +159,7 @@ fn kind(verb: &str, arg: &str) -> Option<Kind> {
         | ("start" | "stop" | "restart", "names")
         | ("suspend" | "resume" | "pause" | "unpause", "names") => Some(Kind::Machine),
         ("ssh", "machine") => Some(Kind::Login),
-        ("create vm", "image") => Some(Kind::Image),
+        ("create vm", "image") | ("image pull", "name") => Some(Kind::Image),
         ("create vm", "class") => Some(Kind::Class),
         (_, "namespace") if !OF_THE_NODE.contains(&first) => Some(Kind::Namespace),
         _ => None,

@@ -49,6 +49,8 @@ fn values_of_options_are_offered() {
     let create = |option| offered(&["create", "vm", "web", option, ""], &fake());
     assert_eq!(create("--image"), ["image-a", "image-b"]);
     assert_eq!(create("--class"), ["class-a", "class-b"]);
+    let pulled = offered(&["image", "pull", ""], &fake());
+    assert_eq!(pulled, ["image-a", "image-b"]);
     for line in [
         &["-n", ""][..],
         &["list", "--namespace", ""],

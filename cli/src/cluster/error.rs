@@ -25,6 +25,8 @@ pub(crate) enum ClusterError {
     NoKinds,
     #[error("there is no virtual machine {name} in namespace {namespace}")]
     NotFound { namespace: String, name: String },
+    #[error("there is no image {name} {}", place(.namespace))]
+    NoImage { namespace: String, name: String },
     #[error("there is no namespace {0}")]
     NoNamespace(String),
     #[error("others set the same fields of {name} otherwise: {message}")]
@@ -113,6 +115,10 @@ impl ClusterError {
                 "vmletctl list shows what is there; -n names another namespace, list -A shows all \
                  of them"
             }
+            Self::NoImage { .. } => {
+                "vmletctl image list shows what is there; -n names another namespace, image list \
+                 -A shows all of them"
+            }
             Self::NoNamespace(_) => {
                 "create it (kubectl create namespace), or name another one with -n"
             }
@@ -133,6 +139,14 @@ impl ClusterError {
             Self::Refused(_) => "change what the sentence names, and try again",
             Self::Other(_) => return None,
         })
+    }
+}
+
+/// Where an image was looked for.
+fn place(namespace: &str) -> String {
+    match namespace {
+        "" => "of the cluster".to_owned(),
+        namespace => format!("in namespace {namespace}, nor of the cluster"),
     }
 }
 

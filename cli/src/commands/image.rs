@@ -1,9 +1,10 @@
-//! `image list`: the images that machines of a namespace can be made from.
+//! `image list`: the images that machines of a namespace can be made from; `image pull`.
 //!
 //! Invariant: images of the namespace precede those of the cluster, as they win over them.
 //! Failure: one of the two kinds that may not be listed is left out with a message; of both it is
 //! an error.
 
+mod pull;
 mod row;
 
 use std::process::ExitCode;
@@ -22,6 +23,12 @@ pub(crate) enum ImageArgs {
     /// List images of a namespace and of the cluster.
     #[command(visible_alias = "ls")]
     List(ListArgs),
+    /// Pull an image to nodes before a virtual machine needs it, and show the progress.
+    ///
+    /// Writes spec.prePull of the image, which also lets nodes that join later pull it. Waits until
+    /// all selected nodes have the image; ends with code 1 and the error of a node if nodes fail.
+    /// The cluster repeats failed pulls.
+    Pull(pull::PullArgs),
 }
 
 /// Images to list, and the level of detail.
@@ -44,7 +51,13 @@ struct Images {
 }
 
 pub(crate) async fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
-    let ImageArgs::List(args) = args;
+    match args {
+        ImageArgs::List(args) => list(args).await,
+        ImageArgs::Pull(args) => pull::run(args).await,
+    }
+}
+
+async fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
     let place = if args.all_namespaces {
         "any namespace".to_owned()

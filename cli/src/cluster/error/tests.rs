@@ -57,6 +57,19 @@ fn every_refusal_states_the_problem_and_the_remedy() {
 }
 
 #[test]
+fn a_missing_image_is_named_with_the_place_where_it_was_looked_for() {
+    let shown = |namespace: &str| {
+        let (namespace, name) = (namespace.to_owned(), "debian".to_owned());
+        let error = ClusterError::NoImage { namespace, name };
+        assert!(error.advice().unwrap().contains("vmletctl image list"));
+        error.to_string()
+    };
+    let words = "there is no image debian in namespace x, nor of the cluster";
+    assert_eq!(shown("x"), words);
+    assert_eq!(shown(""), "there is no image debian of the cluster");
+}
+
+#[test]
 fn a_list_that_is_not_found_means_that_the_kind_is_missing() {
     assert!(matches!(
         ClusterError::of(status(404, "NotFound", "x", "web")),

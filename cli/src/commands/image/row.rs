@@ -6,7 +6,8 @@
 
 use crds::conditions::{READY, find};
 use crds::{
-    ClusterVirtualMachineImage, ImageSource, VirtualMachineImage, VirtualMachineImageStatus,
+    ClusterVirtualMachineImage, ImageSource, PrePullStatus, VirtualMachineImage,
+    VirtualMachineImageStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -30,6 +31,8 @@ pub(super) struct Row {
     type_: String,
     size: String,
     nodes: String,
+    /// Of the nodes that are to have it before a machine needs it; empty without such a request.
+    pre_pull: String,
     ready: String,
     age: String,
     source: String,
@@ -61,6 +64,7 @@ impl Row {
         now: Timestamp,
     ) -> Self {
         let (ready, message) = ready(&status);
+        let pre_pull = status.pre_pull.as_ref().map(pulled).unwrap_or_default();
         let size = status.disks.into_iter().next().and_then(|disk| disk.limit);
         Self {
             namespace: dash(meta.namespace.clone()),
@@ -69,6 +73,7 @@ impl Row {
             type_: dash(status.type_),
             size: dash(size.map(|size| size.0)),
             nodes: dash(status.node_count.map(|count| count.to_string())),
+            pre_pull,
             ready,
             age: age(meta.creation_timestamp.as_ref(), now),
             source: dash(origin(source)),
@@ -76,21 +81,40 @@ impl Row {
         }
     }
 
-    fn cells(&self, columns: Columns, has_message: bool) -> Vec<String> {
+    fn cells(&self, columns: Columns, has: Has) -> Vec<String> {
         let mut cells = Vec::new();
         if columns.namespace {
             cells.push(self.namespace.clone());
         }
         cells.extend([self.name.clone(), self.scope.to_owned()]);
         cells.extend([self.type_.clone(), self.size.clone(), self.nodes.clone()]);
+        if has.pre_pull {
+            cells.push(dash(Some(self.pre_pull.clone())));
+        }
         cells.extend([self.ready.clone(), self.age.clone()]);
         if columns.source {
             cells.push(self.source.clone());
         }
-        if has_message {
+        if has.message {
             cells.push(self.message.clone());
         }
         cells
+    }
+}
+
+/// Columns that are there only if a row has something to show in them.
+#[derive(Debug, Clone, Copy)]
+struct Has {
+    message: bool,
+    pre_pull: bool,
+}
+
+/// How many of the desired nodes have it, and how many failed.
+fn pulled(status: &PrePullStatus) -> String {
+    let done = format!("{}/{}", status.ready, status.desired);
+    match status.failed {
+        0 => done,
+        failed => format!("{done} ({failed} failed)"),
     }
 }
 
@@ -114,22 +138,25 @@ fn origin(source: &ImageSource) -> Option<String> {
 }
 
 pub(super) fn render(rows: &[Row], columns: Columns) -> String {
-    let has_message = rows.iter().any(|row| !row.message.is_empty());
+    let has = Has {
+        message: rows.iter().any(|row| !row.message.is_empty()),
+        pre_pull: rows.iter().any(|row| !row.pre_pull.is_empty()),
+    };
     let mut header = vec!["NAME", "SCOPE", "TYPE", "SIZE", "NODES", "READY", "AGE"];
+    if has.pre_pull {
+        header.insert(5, "PRE-PULL");
+    }
     if columns.namespace {
         header.insert(0, "NAMESPACE");
     }
     if columns.source {
         header.push("SOURCE");
     }
-    if has_message {
+    if has.message {
         header.push("MESSAGE");
     }
     let mut table = Table::new(&header);
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|row| row.cells(columns, has_message))
-        .collect();
+    let rows: Vec<_> = rows.iter().map(|row| row.cells(columns, has)).collect();
     for row in &rows {
         table.measure(row);
     }

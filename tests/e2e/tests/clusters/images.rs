@@ -1,5 +1,5 @@
 //! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail; and
-//! those of machines, which nodes read before.
+//! those of machines, which nodes read before, and pull before where that is requested.
 //!
 //! Invariant: a failure is an event or a status that states what is wrong.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
@@ -126,6 +126,94 @@ async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
     cluster.delete("vm/vm", GONE)?;
     cluster.await_clean().await?;
     cluster.down()
+}
+
+/// The node pulls the image before any machine names it; the machine then starts from the file that
+/// is there.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
+    let cluster = Cluster::up()?;
+    let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
+    let host = served.split('/').nth(2).context("no host in the URL")?;
+    cluster.apply(&class("tiny", "128Mi"))?;
+    cluster.apply(&image(&format!("http://{host}/None.qcow2?key=hush")))?;
+    let failed = pull(&cluster, &["--all-nodes"]);
+    let failed = format!("{:#}", failed.err().context("a missing file was pulled")?);
+    let words = "1 of 1 nodes failed to pull image guest: node node1: ";
+    ensure!(
+        failed.contains(words) && failed.contains("answered 404") && !failed.contains("hush"),
+        "{failed}"
+    );
+    pull(&cluster, &["--stop"])?;
+    cluster.apply(&image(&format!("http://{host}/Early.qcow2?version=1")))?;
+    let nobody = pull(&cluster, &["--nodes", "pool=none"]);
+    let nobody = format!("{:#}", nobody.err().context("no node has the label")?);
+    ensure!(nobody.contains("no node has the labels"), "{nobody}");
+    let images = cluster.stack().crictl(&["images", "-q"])?;
+    ensure!(images.trim().is_empty(), "it was pulled: {images}");
+
+    cluster.kubectl(&["label", "node", "node1", "pool=early"])?;
+    let done = pull(&cluster, &["--nodes", "pool=early"])?;
+    let title = "virtualmachineimage.vmlet.dev/guest is on 1 node";
+    ensure!(done == title, "{done}");
+    let images = cluster.stack().crictl(&["images", "-q"])?;
+    ensure!(images.lines().count() == 1, "{images}");
+    await_image(&cluster, |image| {
+        let pulls = &image["status"]["prePull"];
+        ensure!(
+            pulls["ready"] == 1 && pulls["desired"] == 1 && pulls["nodes"] == json!(["node1"]),
+            "{pulls}"
+        );
+        let ready = condition(image, "Ready");
+        ensure!(ready["reason"] == "Available", "{ready}");
+        Ok(())
+    })
+    .await?;
+    eventually(READY, "the end of the tasks", || async {
+        let tasks = cluster.get_json(&["virtualmachinetasks"])?;
+        ensure!(tasks["items"] == json!([]), "{tasks}");
+        Ok(())
+    })
+    .await?;
+    let listed = vmletctl(&cluster, &["image", "list"])?;
+    ensure!(
+        listed.contains("PRE-PULL") && listed.contains("1/1"),
+        "{listed}"
+    );
+
+    let downloads = || cluster.stack().log("vmlet").matches("image pulled").count();
+    let before = downloads();
+    ensure!(before == 1, "{before} downloads");
+    cluster.apply(&machine("vm", &json!({ "powerState": "PoweredOn" })))?;
+    cluster.await_word("vm", "Running", READY).await?;
+    cluster.await_boots("vm", &[1], READY).await?;
+    ensure!(downloads() == before, "the machine pulled it again");
+    pull(&cluster, &["--stop"])?;
+    await_image(&cluster, |image| {
+        let (spec, status) = (&image["spec"]["prePull"], &image["status"]["prePull"]);
+        ensure!(spec.is_null() && status.is_null(), "{spec} {status}");
+        Ok(())
+    })
+    .await?;
+    cluster.delete("vm/vm", GONE)?;
+    cluster.kubectl(&["delete", "vmimage", "guest"])?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+/// `vmletctl image pull guest` with these options.
+fn pull(cluster: &Cluster, options: &[&str]) -> Result<String> {
+    vmletctl(cluster, &[&["image", "pull", "guest"], options].concat())
+}
+
+fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    let mut command = cluster.stack().command("vmletctl");
+    let output = command.args(arguments).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let errors = text(&output.stderr);
+    ensure!(output.status.success(), "vmletctl {arguments:?}: {errors}");
+    Ok(text(&output.stdout))
 }
 
 /// The image `guest` at that URL.

@@ -82,3 +82,17 @@ fn namespaces_and_sources_are_columns_of_their_own() {
     -          debian  cluster    qcow2  2Gi   3      True                60m  https://images.example/debian.qcow2
     ");
 }
+
+#[test]
+fn pulls_before_machines_are_a_column_if_an_image_has_them() {
+    let pulls = |failed: u32| {
+        let status = json!({"prePull": {"desired": 5, "ready": 2, "failed": failed}});
+        bad("wanted", json!({"oci": {"reference": "x/y"}}), status)
+    };
+    insta::assert_snapshot!(render(&[pulls(0), pulls(1), good()], Columns::default()), @r"
+    NAME    SCOPE      TYPE   SIZE  NODES  PRE-PULL        READY  AGE
+    wanted  namespace  -      -     -      2/5             -      60m
+    wanted  namespace  -      -     -      2/5 (1 failed)  -      60m
+    debian  cluster    qcow2  2Gi   3      -               True   60m
+    ");
+}
