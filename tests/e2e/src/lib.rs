@@ -47,7 +47,7 @@ pub use cri::{Cri, PodOptions, await_text};
 pub use guest::{Console, Guest, Tick, ticks};
 pub use load::{Load, Quiet};
 pub use loop_device::LoopDevice;
-pub use manifests::{container_pod, service, vm_pod};
+pub use manifests::{container_pod, example, service, vm_pod};
 pub use node::{NodeApi, provision, uid};
 pub use node_server::{Manner, NodeServer};
 pub use objects::{Answer, Effect, Objects};

@@ -3,7 +3,17 @@
 //! Invariant: they are plain values, so that a test changes what it is about and nothing else.
 //! Failure: none here; the API server reports what it refuses.
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
+
+/// A file of `examples`.
+pub fn example(name: &str) -> Result<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let path = folder.join(name);
+    std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
 
 /// A pod that is a virtual machine: the test guest with one vCPU, by RuntimeClass.
 pub fn vm_pod(name: &str) -> Value {

@@ -1,4 +1,4 @@
-//! The examples of the documentation, as the real API server sees them.
+//! The examples of the documentation and of `examples`, as the real API server sees them.
 //!
 //! Invariant: whatever a page shows of our kinds can be applied as it is.
 //! Failure: the page, the example's name, and what the API server reported.
@@ -44,6 +44,15 @@ fn examples() -> Result<Vec<Example>> {
                     text: block.to_owned(),
                 });
             }
+        }
+    }
+    let folder = docs.join("../examples");
+    for entry in std::fs::read_dir(&folder)? {
+        let path = entry?.path();
+        let text = std::fs::read_to_string(&path)?;
+        if text.contains("apiVersion: vmlet.dev/") {
+            let page = path.strip_prefix(&docs)?.display().to_string();
+            examples.push(Example { page, text });
         }
     }
     Ok(examples)

@@ -16,41 +16,14 @@ const KEY: &str = "ssh-ed25519 AAAAsource guest-data";
 pub(super) async fn comes_from_mounts_and_by_permission_from_the_agent(
     cluster: &Cluster,
 ) -> Result<()> {
-    for (kind, name, key, value) in [
-        (
-            "Secret",
-            "init",
-            "user-data",
-            "#cloud-config\n# of a secret\n",
-        ),
-        ("ConfigMap", "keys", "authorized_keys", KEY),
-        ("Secret", "unmounted", "authorized_keys", KEY),
-    ] {
-        let data = if kind == "Secret" {
-            "stringData"
-        } else {
-            "data"
-        };
-        let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name }, data: { key: value } });
-        cluster.apply(&object)?;
-    }
-    let mut mounted = vm_pod("mounted");
-    mounted["metadata"]["annotations"] = json!({
-        "vmlet.dev/cloud-init-user-data-source": "secret/init/user-data",
-        "vmlet.dev/ssh-keys-source": "configmap/keys",
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "unmounted" },
+        "stringData": { "authorized_keys": KEY },
     });
-    mounted["spec"]["volumes"] = json!([
-        { "name": "a", "secret": { "secretName": "init" } },
-        { "name": "b", "projected": { "sources": [{ "configMap": { "name": "keys" } }] } },
-    ]);
-    let container: &mut Value = &mut mounted["spec"]["containers"][0];
-    container["volumeMounts"] = json!([
-        { "name": "a", "mountPath": "/run/vmlet/sources/secret/init", "readOnly": true },
-        { "name": "b", "mountPath": "/run/vmlet/sources/configmap/keys", "readOnly": true },
-    ]);
+    cluster.apply(&secret)?;
     let mut unmounted = vm_pod("unmounted");
     unmounted["metadata"]["annotations"] = json!({ "VirtletSSHKeySource": "secret/unmounted" });
-    cluster.apply(&mounted)?;
+    cluster.apply(&e2e::example("cloud-init.yaml")?)?;
     cluster.apply(&unmounted)?;
 
     eventually(READY, "the refusal of the agent", || async {
@@ -68,7 +41,10 @@ pub(super) async fn comes_from_mounts_and_by_permission_from_the_agent(
     );
     cluster.kubectl(&["apply", "-f", manifest])?;
 
-    for (pod, user_data) in [("mounted", "# of a secret"), ("unmounted", "#cloud-config")] {
+    for (pod, user_data) in [
+        ("cloud-init", "# of a secret"),
+        ("unmounted", "#cloud-config"),
+    ] {
         cluster.await_ready(&format!("pod/{pod}"), READY)?;
         cluster.await_commands(pod, READY).await?;
         let guest = Guest::of(cluster.stack(), pod)?;

@@ -146,7 +146,7 @@ async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
         "{failed}"
     );
     pull(&cluster, &["--stop"])?;
-    cluster.apply(&image(&format!("http://{host}/Early.qcow2?version=1")))?;
+    cluster.apply(&image(&format!("http://{host}/Hello.qcow2?version=1")))?;
     let nobody = pull(&cluster, &["--nodes", "pool=none"]);
     let nobody = format!("{:#}", nobody.err().context("no node has the label")?);
     ensure!(nobody.contains("no node has the labels"), "{nobody}");

@@ -18,14 +18,13 @@ const SOON: Duration = Duration::from_secs(60);
 #[ignore = "needs root"]
 async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
     let cluster = Cluster::up()?;
-    cluster.apply(&config_map("first"))?;
-    cluster.apply(&pod())?;
-    cluster.await_ready("pod/parts", READY)?;
-    let logs = cluster.kubectl(&["logs", "parts", "-c", "web"])?;
-    ensure!(logs == "web of parts", "{logs:?}");
+    cluster.apply(&e2e::example("processes.yaml")?)?;
+    cluster.await_ready("pod/processes", READY)?;
+    let logs = cluster.kubectl(&["logs", "processes", "-c", "web"])?;
+    ensure!(logs == "web of processes", "{logs:?}");
     let exec = [
         "exec",
-        "parts",
+        "processes",
         "-c",
         "web",
         "--",
@@ -38,21 +37,21 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
 
     // One container fails and is restarted; the other one goes on in the same machine.
     let restarts = "jsonpath={.status.containerStatuses[?(@.name==\"worker\")].restartCount}";
-    cluster.await_condition("pod/parts", &format!("{restarts}=1"), READY)?;
+    cluster.await_condition("pod/processes", &format!("{restarts}=1"), READY)?;
     let terminated = cluster.kubectl(&[
         "get",
         "pod",
-        "parts",
+        "processes",
         "-o",
         "jsonpath={.status.containerStatuses[?(@.name==\"worker\")].lastState.terminated.exitCode}",
     ])?;
     ensure!(terminated == "5", "{terminated}");
-    let previous = cluster.kubectl(&["logs", "parts", "-c", "worker", "--previous"])?;
+    let previous = cluster.kubectl(&["logs", "processes", "-c", "worker", "--previous"])?;
     ensure!(previous.contains("failed"), "{previous:?}");
 
     let message = "jsonpath={.status.containerStatuses[?(@.name==\"worker\")]\
                    .lastState.terminated.message}";
-    let message = cluster.kubectl(&["get", "pod", "parts", "-o", message])?;
+    let message = cluster.kubectl(&["get", "pod", "processes", "-o", message])?;
     ensure!(message == "no work", "{message:?}");
     volumes_are_those_of_kubelet(&cluster).await?;
 
@@ -71,7 +70,7 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
     .await?;
     let after = container_ids(&cluster)?;
     ensure!(before[0] == after[0], "{before:?} became {after:?}");
-    cluster.delete("pod/parts", GONE)?;
+    cluster.delete("pod/processes", GONE)?;
     cluster.await_clean().await?;
     cluster.down()
 }
@@ -79,12 +78,21 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
 /// The token, the names of the node, a volume of both containers, a ConfigMap with its update.
 async fn volumes_are_those_of_kubelet(cluster: &Cluster) -> Result<()> {
     let shell = |container: &str, script: &str| {
-        cluster.kubectl(&["exec", "parts", "-c", container, "--", "sh", "-c", script])
+        cluster.kubectl(&[
+            "exec",
+            "processes",
+            "-c",
+            container,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
     };
     let token = "cut -c1-2 /var/run/secrets/kubernetes.io/serviceaccount/token";
     ensure!(shell("web", token)? == "ey", "the token");
     ensure!(
-        shell("web", "grep -c parts /etc/hosts")? == "1",
+        shell("web", "grep -c processes /etc/hosts")? == "1",
         "names of the node"
     );
     shell("web", "echo of web >/work/shared")?;
@@ -104,7 +112,7 @@ async fn volumes_are_those_of_kubelet(cluster: &Cluster) -> Result<()> {
 fn config_map(greeting: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "conf" },
+        "metadata": { "name": "processes" },
         "data": { "greeting": greeting },
     })
 }
@@ -112,42 +120,6 @@ fn config_map(greeting: &str) -> Value {
 /// The ids of the containers `web` and `worker`.
 fn container_ids(cluster: &Cluster) -> Result<Vec<String>> {
     let path = "jsonpath={.status.containerStatuses[*].containerID}";
-    let ids = cluster.kubectl(&["get", "pod", "parts", "-o", path])?;
+    let ids = cluster.kubectl(&["get", "pod", "processes", "-o", path])?;
     Ok(ids.split_whitespace().map(str::to_owned).collect())
-}
-
-fn pod() -> Value {
-    let container = |name: &str, user: u32, script: &str| {
-        json!({
-            "name": name,
-            "image": "vmlet.dev/hello",
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", script],
-            "env": [{ "name": "PART", "value": name }],
-            "securityContext": { "runAsUser": user },
-            "volumeMounts": [
-                { "name": "work", "mountPath": "/work" },
-                { "name": "conf", "mountPath": "/conf" },
-            ],
-            "resources": { "limits": { "memory": "96Mi" } },
-        })
-    };
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": "parts" },
-        "spec": {
-            "runtimeClassName": "vmlet-process",
-            "terminationGracePeriodSeconds": 5,
-            "volumes": [
-                { "name": "work", "emptyDir": {} },
-                { "name": "conf", "configMap": { "name": "conf" } },
-            ],
-            "containers": [
-                container("web", 1000, "echo web of $(hostname); exec sleep 100000"),
-                container("worker", 0, "[ -e /tmp/second ] && exec sleep 100000; touch /tmp/second; \
-                                     echo failed; printf 'no work' >/dev/termination-log; exit 5"),
-            ],
-        },
-    })
 }

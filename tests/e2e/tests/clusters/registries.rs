@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, condition, machine};
 use e2e::{Cluster, Options, REGISTRY, REGISTRY_WITH_LOGIN, eventually, vm_pod};
-use serde_json::{Value, json};
+use serde_json::json;
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
@@ -21,7 +21,9 @@ async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()>
         registries: true,
         ..Options::default()
     })?;
-    cluster.apply(&pull_secret())?;
+    let example = e2e::example("registry.yaml")?;
+    let example = example.replace("registry.example", REGISTRY_WITH_LOGIN);
+    cluster.apply(&example.replace("change-me", "hush"))?;
     let image = format!("{REGISTRY_WITH_LOGIN}/disks/hello:1");
     let mut pod = vm_pod("without");
     pod["spec"]["containers"][0]["image"] = json!(image);
@@ -31,17 +33,16 @@ async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()>
         .await?;
     cluster.delete("pod/without", GONE)?;
 
-    cluster.apply(&deployment(&image))?;
     cluster
-        .kubectl(&["rollout", "status", "deployment/disks", "--timeout=300s"])
+        .kubectl(&["rollout", "status", "deployment/registry", "--timeout=300s"])
         .context("Deployment")?;
-    cluster.delete("deployment/disks", GONE)?;
+    cluster.delete("deployment/registry", GONE)?;
     cluster.kubectl(&[
         "wait",
         "--for=delete",
         "pod",
         "-l",
-        "app=disks",
+        "app=registry",
         "--timeout=180s",
     ])?;
 
@@ -58,7 +59,7 @@ async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()>
 async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Result<()> {
     let mut oci = json!({ "reference": reference });
     if is_secret {
-        oci["pullSecret"] = json!("login");
+        oci["pullSecret"] = json!("registry");
     }
     cluster.apply(&json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImage",
@@ -87,30 +88,4 @@ async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Resu
     .await?;
     cluster.delete("vm/vm", GONE)?;
     cluster.delete("virtualmachineimage/guest", GONE)
-}
-
-fn deployment(image: &str) -> Value {
-    let pod = vm_pod("disks");
-    let mut spec = pod["spec"].clone();
-    spec["containers"][0]["image"] = json!(image);
-    spec["imagePullSecrets"] = json!([{ "name": "login" }]);
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "disks" },
-        "spec": {
-            "replicas": 1,
-            "selector": { "matchLabels": { "app": "disks" } },
-            "template": { "metadata": { "labels": { "app": "disks" } }, "spec": spec },
-        },
-    })
-}
-
-fn pull_secret() -> Value {
-    let auths = json!({ "auths": {
-        REGISTRY_WITH_LOGIN: { "username": "me", "password": "hush", "auth": "bWU6aHVzaA==" },
-    } });
-    json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "login" },
-        "type": "kubernetes.io/dockerconfigjson",
-        "stringData": { ".dockerconfigjson": auths.to_string() },
-    })
 }

@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -21,9 +20,7 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 #[ignore = "needs root"]
 async fn a_guest_has_the_volumes_of_its_pod_and_sees_their_updates() -> Result<()> {
     let cluster = Cluster::up()?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let example = fs::read_to_string(root.join("examples/volumes.yaml"))?;
-    cluster.apply(&example)?;
+    cluster.apply(&e2e::example("volumes.yaml")?)?;
     cluster.await_ready("pod/volumes", READY)?;
     let run = |line: &str| cluster.kubectl(&["exec", "volumes", "--", "sh", "-c", line]);
 

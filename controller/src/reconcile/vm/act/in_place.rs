@@ -110,7 +110,9 @@ fn plan(pass: &Pass<'_>) -> Option<Plan> {
     let room = |key: &str| pod.annotations().get(key).cloned().map(Quantity);
     // Limits and requests of the class's own are not the guest's size.
     let policies = &spec["policies"]["resources"];
-    let is_plain = policies["limits"].is_null() && policies["requests"]["memory"].is_null();
+    let is_plain = ["/limits/cpu", "/limits/memory", "/requests/memory"]
+        .into_iter()
+        .all(|own| policies.pointer(own).is_none_or(Value::is_null));
     let mut limits = BTreeMap::new();
     if cpus != had.cpus {
         let most = thousandths(&room(names::MAX_VCPUS)?)? / 1000;

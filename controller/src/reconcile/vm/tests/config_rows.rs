@@ -295,7 +295,17 @@ async fn g3e_unless_the_machine_allows_it() {
 
 /// A running machine with room, whose class is edited.
 async fn edited_while_on(room: Value, hardware: Value) -> Bench {
+    edited_of(json!({}), room, hardware).await
+}
+
+/// The same of a class with these policies.
+async fn edited_of(policies: Value, room: Value, hardware: Value) -> Bench {
     let mut bench = Bench::new();
+    bench.edit(
+        CLASSES,
+        "small",
+        json!({ "spec": { "policies": policies } }),
+    );
     let mut annotations = json!({ "vmlet.dev/same-vm-class-resize": "" });
     json_patch::merge(&mut annotations, &room);
     bench
@@ -345,6 +355,22 @@ async fn an_edited_class_reaches_a_running_machine_with_room() {
         (hardware.cpus, hardware.memory.unwrap().0.as_str()),
         (2, "768Mi")
     );
+}
+
+#[tokio::test]
+async fn only_a_class_with_a_size_of_its_own_for_pods_waits() {
+    let room = json!({ "vmlet.dev/max-vcpus": "4", "vmlet.dev/max-memory": "1Gi" });
+    for (resources, limit) in [
+        (json!({ "requests": { "cpu": "100m" } }), "768Mi"),
+        (json!({ "requests": { "memory": "512Mi" } }), "512Mi"),
+        (json!({ "limits": { "cpu": "4" } }), "512Mi"),
+    ] {
+        let policies = json!({ "resources": resources });
+        let hardware = json!({ "memory": "768Mi" });
+        let bench = edited_of(policies, room.clone(), hardware).await;
+        let limits = &bench.pod()["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!(limits["memory"], limit, "{resources}");
+    }
 }
 
 #[tokio::test]
