@@ -4,6 +4,7 @@
 //! Failure: a half-made, half-started or half-removed container is finished or undone by the next
 //! request that meets it, or at start-up.
 
+mod answers;
 pub mod console;
 mod disks;
 pub mod domain;

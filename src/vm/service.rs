@@ -5,7 +5,7 @@
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use libvirt::Hypervisor;
@@ -353,27 +353,6 @@ impl<P: Platform> Containers<P> {
             change(row);
         };
         Ok(self.parts.table.change(&row.id, row.phase, both).await?)
-    }
-
-    pub(super) fn remember_answer(&self, id: &ContainerId) {
-        self.answered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(id.clone());
-    }
-
-    pub(super) fn was_answered(&self, id: &ContainerId) -> bool {
-        self.answered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(id)
-    }
-
-    pub(super) fn forget_answer(&self, id: &ContainerId) {
-        self.answered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(id);
     }
 
     /// What applies when a pod specifies nothing about its machine.
