@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, FastDeploy, Machine, Role, SandboxId};
+use podspec::{ContainerId, FastDeploy, Machine, Role, SandboxId, names};
 
 use super::request::{guest_data, instance, machine};
 use crate::clock;
@@ -78,7 +78,7 @@ impl<P: Platform> Containers<P> {
                 let given = Given::of(&sandbox.config, &config, shares, disks).await;
                 let found = self.unsupported(sandbox, &config, &blocks, (&image, given));
                 let mut found = found.await;
-                found.extend(unused_fast_deploy(sandbox, &root)?);
+                found.extend(unused_fast_deploy(sandbox, &config, &root)?);
                 found
             }
             Role::Provision => Vec::new(),
@@ -219,14 +219,23 @@ fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
     new.name == old.name && new.attempt > old.attempt
 }
 
-/// What a pod requests for a root disk that is not made for it.
-fn unused_fast_deploy(sandbox: &Sandbox, root: &Root) -> Result<Option<String>> {
-    let is_unused = fast_deploy(sandbox)? == FastDeploy::Direct && !matches!(root, Root::Image(_));
-    Ok(is_unused.then(|| {
-        let text = "vmlet.dev/fast-deploy has no effect: the root disk is a volume of the pod or \
-                    that of a virtual machine";
-        text.to_owned()
-    }))
+/// Requests for the making of a root disk that have no effect.
+fn unused_fast_deploy(
+    sandbox: &Sandbox,
+    config: &ContainerConfig,
+    root: &Root,
+) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    if fast_deploy(sandbox)? == FastDeploy::Direct && !matches!(root, Root::Image(_)) {
+        found.push(
+            "vmlet.dev/fast-deploy has no effect: the root disk is a volume of the pod or that of \
+             a virtual machine",
+        );
+    }
+    if config.annotations.contains_key(names::FAST_DEPLOY) {
+        found.push("vmlet.dev/fast-deploy of a container has no effect: annotate the pod");
+    }
+    Ok(found.into_iter().map(str::to_owned).collect())
 }
 
 /// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.

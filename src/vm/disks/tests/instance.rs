@@ -64,6 +64,33 @@ async fn the_removal_of_an_old_container_leaves_the_machine_alone() {
 }
 
 #[tokio::test]
+async fn a_way_to_make_a_disk_that_is_there_has_no_effect_and_says_so() {
+    let node = node().await;
+    let direct: &[_] = &[("fast-deploy", "direct")];
+    for (name, annotations, is_named) in [("plain", &[][..], false), ("copied", direct, true)] {
+        let id = create(&node, name, annotations).await.unwrap();
+        let found = node.row(&id).spec.unsupported.clone();
+        let words = "vmlet.dev/fast-deploy has no effect";
+        let named = found.iter().any(|text| text.contains(words));
+        assert_eq!(named, is_named, "{name}: {found:?}");
+        node.containers.remove(&id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_annotation_of_a_container_has_no_effect_on_its_disk_and_says_so() {
+    let node = node().await;
+    let sandbox = node.annotated("pod", &[]).await;
+    let mut config = node.machine(0);
+    let annotation = ("vmlet.dev/fast-deploy".to_owned(), "direct".to_owned());
+    config.annotations.extend([annotation]);
+    let id = node.containers.create(&sandbox, config).await.unwrap();
+    let found = &node.row(&id).spec.unsupported;
+    let is_named = |text: &String| text.contains("fast-deploy of a container has no effect");
+    assert!(found.iter().any(is_named), "{found:?}");
+}
+
+#[tokio::test]
 async fn a_second_machine_on_a_disk_is_refused() {
     let node = node().await;
     let first = create(&node, "first", &[]).await.unwrap();
