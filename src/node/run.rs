@@ -197,7 +197,7 @@ impl<P: Platform> Agenda<P> {
                 return Ok(Some(self.images.inspect(locator).await?));
             }
             Work::PullImage { image, url } => {
-                // A name that is here already is not pulled anew: machines take it as it is.
+                // The daemon does not pull an image again whose name is in the store: machines use that image.
                 if self.images.find(image).is_none() {
                     let reported = move |percent| {
                         progress.send_replace(percent);

@@ -14,7 +14,7 @@ use crate::images::{Conversion, Converter as _, Convertible, Unconverted};
 use crate::metadata::Db;
 use crate::space::Space;
 
-/// A user without rights: `nobody`.
+/// The user ID of a user without rights.
 const UNPRIVILEGED: u32 = 65534;
 
 /// The program as an unprivileged user; a test that is not root runs it as its own user.

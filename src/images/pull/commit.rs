@@ -1,7 +1,7 @@
 //! Makes an image of a complete download.
 //!
-//! Invariant: checked, unpacked and converted where that is needed, judged, moved into the store and recorded, in
-//! this order; a crash in between leaves a download that the next pull takes up, or a file that the
+//! Invariant: checked, unpacked and converted where that is needed, judged, moved into the store and
+//! recorded, in this order; a crash in between leaves a download that the next pull takes up, or a file that the
 //! next start removes.
 //! Failure: a download that is not what it is to be is discarded; one that only found no space to
 //! be unpacked to stays.

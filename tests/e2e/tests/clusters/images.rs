@@ -147,9 +147,9 @@ async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
     );
     pull(&cluster, &["--stop"])?;
     cluster.apply(&image(&format!("http://{host}/Hello.qcow2?version=1")))?;
-    let nobody = pull(&cluster, &["--nodes", "pool=none"]);
-    let nobody = format!("{:#}", nobody.err().context("no node has the label")?);
-    ensure!(nobody.contains("no node has the labels"), "{nobody}");
+    let refused = pull(&cluster, &["--nodes", "pool=none"]);
+    let refused = format!("{:#}", refused.err().context("no node has the label")?);
+    ensure!(refused.contains("no node has the labels"), "{refused}");
     let images = cluster.stack().crictl(&["images", "-q"])?;
     ensure!(images.trim().is_empty(), "it was pulled: {images}");
 

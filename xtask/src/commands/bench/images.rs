@@ -111,7 +111,7 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
         registry.within(
             Figure::P50,
             1.1,
-            "the disk is written and hashed after the layer, which is kept until then",
+            "Vmlet writes the layer and then the disk in it",
         ),
         row("PullImage of 64 KiB", "list", "small")?,
         Row::many(format!("ListImages, {LISTED} images"), "ms", lists).within(

@@ -16,7 +16,7 @@ const END: &str = "BENCH-END";
 /// Begins a line with the nanoseconds of a read.
 const READ: &str = "BENCH-READ ";
 /// Bytes that the guest reads.
-const SIZE: u64 = 256 << 20;
+const SIZE: u32 = 256 << 20;
 const READS: usize = 3;
 
 /// `count` runs of each kind.
@@ -70,8 +70,7 @@ fn paces(seen: &Seen) -> Result<Vec<f64>> {
     let paces: Vec<f64> = times
         .map(|(_, text)| -> Result<f64> {
             let nanoseconds: f64 = text.trim().parse().with_context(|| text.to_owned())?;
-            #[allow(clippy::cast_precision_loss, reason = "a power of two")]
-            Ok(SIZE as f64 * 1e3 / nanoseconds)
+            Ok(f64::from(SIZE) * 1e3 / nanoseconds)
         })
         .collect::<Result<_>>()?;
     ensure!(paces.len() == READS, "{}", seen.console);
