@@ -113,4 +113,30 @@ mod tests {
         assert!(weights.check(&["api::gone_too::x"].into_iter()).is_err());
         assert!(weights.check(&["api::gone::x"].into_iter()).is_ok());
     }
+
+    /// The names of the real table in the sources, which are there before the tests are built.
+    #[test]
+    fn each_row_of_the_table_names_a_module_or_a_test() {
+        let root = crate::workspace::root();
+        let table = std::fs::read_to_string(root.join("tests/e2e/weights.tsv")).unwrap();
+        let mut folders = vec![root.join("tests/e2e/tests")];
+        let mut sources = String::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    sources += &std::fs::read_to_string(path).unwrap();
+                }
+            }
+        }
+        for (name, _) in Weights::parse(&table).unwrap().0 {
+            let Some((_, last)) = name.rsplit_once("::") else {
+                continue;
+            };
+            let declared = [format!("mod {last};"), format!("fn {last}(")];
+            assert!(declared.iter().any(|d| sources.contains(d)), "{name}");
+        }
+    }
 }
