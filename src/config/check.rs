@@ -29,10 +29,11 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     shares(config)?;
     streaming(config)?;
     sockets(config)?;
-    tracing(config)
+    tracing(config, cfg!(feature = "otel"))
 }
 
-fn tracing(config: &Config) -> Result<(), String> {
+/// `has_traces`: whether this build can export them.
+pub(super) fn tracing(config: &Config, has_traces: bool) -> Result<(), String> {
     let rate = config.tracing.sampling_rate_per_million;
     if rate > 1_000_000 {
         return Err(format!(
@@ -44,7 +45,7 @@ fn tracing(config: &Config) -> Result<(), String> {
             "tracing.sampling_rate_per_million is {rate}, but there are no traces without \
              tracing.endpoint: set both"
         )),
-        Some(endpoint) if !cfg!(feature = "otel") => Err(format!(
+        Some(endpoint) if !has_traces => Err(format!(
             "tracing.endpoint is {endpoint}, but this build has no OpenTelemetry support; build \
              with --features otel"
         )),

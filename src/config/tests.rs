@@ -289,14 +289,16 @@ fn a_collector_needs_a_build_that_has_traces() {
         ("VMLET_TRACING_SAMPLING_RATE_PER_MILLION", "100"),
     ];
     let loaded = load_layers("", &variables, &[]);
-    if cfg!(feature = "otel") {
-        let tracing = loaded.unwrap().config.tracing;
-        assert_eq!(tracing.endpoint.unwrap().to_string(), variables[0].1);
-        assert_eq!(tracing.sampling_rate_per_million, 100);
-    } else {
-        let text = loaded.unwrap_err().to_string();
-        assert!(text.contains("build with --features otel"), "{text}");
+    assert_eq!(loaded.is_ok(), cfg!(feature = "otel"), "{loaded:?}");
+    let mut config = Config::default();
+    config.tracing.endpoint = Some(variables[0].1.to_owned().try_into().unwrap());
+    config.tracing.sampling_rate_per_million = 100;
+    if let Ok(loaded) = loaded {
+        assert_eq!(loaded.config.tracing, config.tracing);
     }
+    check::tracing(&config, true).unwrap();
+    let text = check::tracing(&config, false).unwrap_err();
+    assert!(text.contains("build with --features otel"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Confines the process to its directory, and gives its privileges up.
 //!
 //! Invariant: namespaces come first, since they need the privileges; after the change of user no
-//! capability is left, and none can be gained.
+//! capability is left, and none can be gained. The filter of system calls comes last.
 //! Failure: the step that the kernel refused.
 
 use std::os::unix::net::UnixListener;
@@ -13,6 +13,7 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use vhost::vhost_user::Listener;
 use virtiofsd::passthrough::{CachePolicy, Config};
 use virtiofsd::sandbox::{Sandbox, SandboxMode};
+use virtiofsd::seccomp::{SeccompAction, enable_seccomp};
 use virtiofsd::soft_idmap::cmdline::IdMap;
 
 use crate::args::Serve;
@@ -58,6 +59,12 @@ fn become_user(args: &Serve) -> Result<()> {
     setresgid(gid, gid, gid).context("change the group")?;
     setresuid(uid, uid, uid).context("change the user")?;
     set_no_new_privs().context("give up new privileges")
+}
+
+/// Leaves this thread, and those that it starts, the system calls that virtiofsd needs: any other one kills the
+/// process.
+pub(crate) fn filter_calls() -> Result<()> {
+    enable_seccomp(SeccompAction::Kill, false).context("filter system calls")
 }
 
 /// Every user of the guest acts as this one, which the guest knows by another number. This process

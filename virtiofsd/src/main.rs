@@ -2,8 +2,8 @@
 //! `virtiofsd`. Mounts volumes below the directory of a server that runs.
 //!
 //! Invariant: before the first byte of the guest is read, the directory is the root of the server's
-//! file system, the server has no network, no view of other processes, no capability, and the user
-//! and groups that it was started for. It serves one connection, and ends with it.
+//! file system, the server has no network, no view of other processes, no capability, the user and
+//! groups that it was started for, and a filter of system calls. It serves one connection, and ends with it.
 //! Failure: one line on standard error, and exit code 1; a machine that does not connect within
 //! [`CONNECTS_WITHIN`] counts as one.
 

@@ -20,6 +20,7 @@ use virtiofsd::vhost_user::VhostUserFsBackendBuilder;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::args::Serve;
+use crate::confine;
 
 /// Serves until the emulator disconnects.
 pub(crate) fn serve(
@@ -53,15 +54,17 @@ where
         .set_tag(Some(args.tag.clone()))
         .build(share)
         .map_err(|error| anyhow!("describe the device: {error}"))?;
+    await_connection(within)?;
+    close_socket()?;
+    confine::filter_calls()?;
+    // Threads inherit the filter.
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
     let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::new(backend), memory);
     let mut daemon = daemon.map_err(|error| anyhow!("set the device up: {error}"))?;
 
-    await_connection(within)?;
     let started = daemon.start(&mut listener);
     started.map_err(|error| anyhow!("accept the emulator: {error}"))?;
     drop(listener);
-    close_socket()?;
     match daemon.wait() {
         Ok(()) | Err(BackendError::HandleRequest(VhostError::Disconnected)) => Ok(()),
         Err(error) => Err(anyhow!("serve the emulator: {error}")),
@@ -79,7 +82,7 @@ fn await_connection(within: Duration) -> Result<()> {
     }
 }
 
-/// Nothing listens after the one connection.
+/// The listener is the last descriptor of the socket, so that nothing listens after the one connection.
 fn close_socket() -> Result<()> {
     dup2_stdout(io::stderr()).context("close the socket")
 }

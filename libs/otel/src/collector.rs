@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::net::TcpListener;
@@ -59,7 +59,7 @@ impl Collector {
     /// # Panics
     /// When there is no port.
     pub async fn start() -> Self {
-        Self::serve(true).await
+        Self::serve(Self::bind().await, true).await
     }
 
     /// One that receives spans and answers no export before [`Collector::release`].
@@ -67,13 +67,28 @@ impl Collector {
     /// # Panics
     /// When there is no port.
     pub async fn held() -> Self {
-        Self::serve(false).await
+        Self::serve(Self::bind().await, false).await
+    }
+
+    /// One that answers, at a listener, which may be of another network namespace.
+    ///
+    /// # Panics
+    /// When the listener is of no use to this runtime.
+    #[allow(clippy::expect_used)]
+    pub async fn at(listener: std::net::TcpListener) -> Self {
+        listener.set_nonblocking(true).expect("a listener");
+        let listener = TcpListener::from_std(listener);
+        Self::serve(listener.expect("a runtime"), true).await
     }
 
     #[allow(clippy::expect_used)]
-    async fn serve(answers: bool) -> Self {
+    async fn bind() -> TcpListener {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await;
-        let listener = listener.expect("a port");
+        listener.expect("a port")
+    }
+
+    #[allow(clippy::expect_used)]
+    async fn serve(listener: TcpListener, answers: bool) -> Self {
         let address = listener.local_addr().expect("an address");
         let received = Received {
             spans: Arc::default(),
@@ -157,10 +172,22 @@ impl Arrived {
         }
     }
 
-    fn value(&self, key: &str) -> Option<&Value> {
-        let found = self.span.attributes.iter().find(|a| a.key == key)?;
-        found.value.as_ref()?.value.as_ref()
+    /// An attribute of the program that sent the span, if it is a text.
+    pub fn of_resource(&self, key: &str) -> Option<&str> {
+        match value(&self.resource.attributes, key)? {
+            Value::StringValue(text) => Some(text),
+            _ => None,
+        }
     }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        value(&self.span.attributes, key)
+    }
+}
+
+fn value<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a Value> {
+    let found = attributes.iter().find(|a| a.key == key)?;
+    found.value.as_ref()?.value.as_ref()
 }
 
 impl Drop for Collector {

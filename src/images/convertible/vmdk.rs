@@ -164,9 +164,9 @@ impl Header {
 
     fn descriptor(&self, head: &[u8]) -> Result<(), Error> {
         let sectors = usize::try_from(self.descriptor_sectors * SECTOR).unwrap_or(usize::MAX);
-        let text = Fields(head).part(DESCRIPTOR, sectors)?;
+        Fields(head).part(DESCRIPTOR, sectors)?;
         let read_by_qemu = &head[DESCRIPTOR..head.len().min(BEGINNING)];
-        descriptor::check(text, read_by_qemu, self.bytes / SECTOR, self.grain)
+        descriptor::check(read_by_qemu, self.bytes / SECTOR, self.grain)
     }
 
     /// The footer takes the place of the header.

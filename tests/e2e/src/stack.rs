@@ -4,11 +4,14 @@
 //! Failure: `down` names what the stack leaked, and the test fails with that text.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -144,6 +147,17 @@ impl Stack {
             .arg(program)
             .envs(&self.env);
         Ok(command)
+    }
+
+    /// A listener on a free port of the loopback device in the stack's network namespace.
+    pub fn listen(&self) -> Result<TcpListener> {
+        let netns = File::open(Path::new("/run/netns").join(self.var("VMLET_NETNS")?))?;
+        // A thread of its own, which ends in that namespace.
+        let bound = std::thread::spawn(move || {
+            setns(netns, CloneFlags::CLONE_NEWNET)?;
+            TcpListener::bind(("127.0.0.1", 0)).context("listen in the stack's network")
+        });
+        bound.join().map_err(|_| anyhow!("the thread panicked"))?
     }
 
     /// Runs crictl and returns what it printed; an error shows both streams.

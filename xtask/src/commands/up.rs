@@ -32,8 +32,8 @@ const CRASH_POINTS: &[&str] = &[
     "vmlet-agent/fault-injection",
 ];
 
-/// The features of our programs that only releases have.
-const OF_RELEASES: &[&str] = &["vmlet/otel"];
+/// The features of our programs in all builds.
+const EVERYWHERE: &[&str] = &["vmlet/otel"];
 
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
 #[derive(Debug, clap::Args)]
@@ -217,12 +217,9 @@ impl Build {
     /// What to build. One call of cargo, so that all programs share what they are made of.
     fn selection(self) -> Vec<&'static str> {
         let mut selection: Vec<_> = PACKAGES.iter().flat_map(|name| ["-p", name]).collect();
-        let features = if self.release {
-            OF_RELEASES
-        } else {
-            CRASH_POINTS
-        };
-        selection.extend(features.iter().flat_map(|name| ["--features", name]));
+        let crash_points: &[&str] = if self.release { &[] } else { CRASH_POINTS };
+        let features = EVERYWHERE.iter().chain(crash_points);
+        selection.extend(features.flat_map(|name| ["--features", name]));
         selection
     }
 }

@@ -26,6 +26,9 @@ pub(crate) const CNI_BIN_DIR: &str = "/usr/lib/cni";
 /// The variable that names the stack of a process.
 pub(crate) const OWNER: &str = "VMLET_STACK_DIR";
 
+/// How much free memory the daemon's allocator keeps, which a node sets, too.
+const TRIM: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "131072");
+
 /// One supervised program.
 #[derive(
     Debug,
@@ -159,6 +162,9 @@ impl Program {
         command
             .env("VMLET_FAULT_DIR", layout.path("faults"))
             .current_dir("/");
+        if self == Self::Vmlet {
+            command.env(TRIM.0, TRIM.1);
+        }
         if self == Self::VmletAgent {
             command.uid(AGENT_UID).gid(AGENT_UID);
         }
@@ -215,4 +221,30 @@ fn seqpacket_accepts(layout: &Layout) -> Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     Ok(connect(socket.as_raw_fd(), &address)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::workspace;
+
+    #[test]
+    fn a_node_has_the_allocator_of_the_stacks() {
+        let (name, value) = TRIM;
+        for (file, line) in [
+            (
+                "deploy/systemd/vmlet.service",
+                format!("Environment={name}={value}"),
+            ),
+            (
+                "deploy/node/daemonset.yaml",
+                format!("env: [{{name: {name}, value: \"{value}\"}}]"),
+            ),
+        ] {
+            let text = fs::read_to_string(workspace::root().join(file)).unwrap();
+            assert!(text.contains(&line), "{file} has no {line}");
+        }
+    }
 }

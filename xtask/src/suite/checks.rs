@@ -80,7 +80,6 @@ impl Check {
                     "--quiet",
                     // All of it, so that dependencies are those that rustdoc has looked at.
                     "--workspace",
-                    "--features=vmlet/otel",
                     "--bin=vmlet",
                     "--",
                     "-D",

@@ -143,6 +143,8 @@ fn cargo() -> Command {
         "--bins",
         "--tests",
         "--no-run",
+        // As in a release. The check `features` looks at the daemon without it.
+        "--features=vmlet/otel",
     ]);
     cargo
 }

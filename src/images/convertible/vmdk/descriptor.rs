@@ -16,19 +16,18 @@ const KINDS: [&str; 2] = ["monolithicSparse", "streamOptimized"];
 /// Rights, with which the line of an extent begins.
 const RIGHTS: [&str; 3] = ["RW", "RDONLY", "NOACCESS"];
 
-/// Checks the descriptor at the beginning of `text`, which zeros may follow, of a disk with so many
-/// sectors. `read_by_qemu` is what QEMU looks through for a parent.
-pub(super) fn check(
-    text: &[u8],
-    read_by_qemu: &[u8],
-    sectors: u64,
-    grain: u64,
-) -> Result<(), Error> {
+/// Checks the descriptor of a disk with so many sectors. `read_by_qemu` is what QEMU looks through for
+/// a parent, whatever the header says about the length. The descriptor ends at the first zero: without
+/// one in its own sectors, it has what follows them.
+pub(super) fn check(read_by_qemu: &[u8], sectors: u64, grain: u64) -> Result<(), Error> {
     let names_parent = |bytes: &[u8]| bytes.eq_ignore_ascii_case(PARENT_HINT);
     if read_by_qemu.windows(PARENT_HINT.len()).any(names_parent) {
         return Err(Error::Parent);
     }
-    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = read_by_qemu
+        .split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default();
     if text.is_empty() {
         // A part of a disk in several files.
         return Err(Error::OtherFile);

@@ -169,6 +169,18 @@ fn a_parent_behind_a_short_descriptor_is_found() {
 }
 
 #[test]
+fn a_descriptor_that_does_not_end_in_its_sectors_is_read_to_its_end() {
+    let filler = |length: usize| "#".repeat(length - 1) + "\n";
+    let text = format!("{TEXT}{}", filler(1024 - TEXT.len()));
+    let mut file = described(&text);
+    put(&mut file, 36, 2);
+    assert_eq!(vmdk(&file), Ok(1 << 20));
+    let extent = b"RW 2048 SPARSE \"b.vmdk\"";
+    file[1536..1536 + extent.len()].copy_from_slice(extent);
+    assert_eq!(vmdk(&file), Err(Error::OtherFile));
+}
+
+#[test]
 fn a_parent_and_other_kinds_that_qemu_img_makes_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {

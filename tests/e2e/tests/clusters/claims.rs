@@ -1,8 +1,8 @@
 //! A machine whose disks are claims: its root disk a local volume on a loop device, a disk in a file
 //! system, and a file system that it mounts.
 //!
-//! Invariant: the image is written to the volume once; what the guest wrote outlives its pods, and
-//! the machine.
+//! Invariant: the machine is that of `examples/claims.yaml`; the image is written to the volume once;
+//! what the guest wrote outlives its pods, and the machine.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::fs;
@@ -18,44 +18,29 @@ use serde_json::{Value, json};
 const UP: Duration = Duration::from_secs(600);
 const DOWN: Duration = Duration::from_secs(300);
 
-/// A volume of that node, and a claim to it of the same name.
-fn volume_and_claim(name: &str, mode: &str, path: &Path, node: &str) -> [Value; 2] {
-    let size = json!({ "storage": "96Mi" });
+/// A volume of that node for the claim of the same name.
+fn volume(name: &str, mode: &str, path: &Path, node: &str) -> Value {
     let on_node = json!({
         "key": "kubernetes.io/hostname",
         "operator": "In",
         "values": [node],
     });
-    let volume = json!({
+    json!({
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": { "name": name },
         "spec": {
-            "capacity": size,
+            "capacity": { "storage": "96Mi" },
             "volumeMode": mode,
             "accessModes": ["ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": "by-hand",
             "claimRef": { "name": name, "namespace": "default" },
             "local": { "path": path },
             "nodeAffinity": {
                 "required": { "nodeSelectorTerms": [{ "matchExpressions": [on_node] }] },
             },
         },
-    });
-    let claim = json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": { "name": name },
-        "spec": {
-            "volumeMode": mode,
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "by-hand",
-            "volumeName": name,
-            "resources": { "requests": size },
-        },
-    });
-    [volume, claim]
+    })
 }
 
 /// A directory of the node for a file system of a claim.
@@ -74,18 +59,17 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
     cluster.machine_basics()?;
     let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
     let (data, files) = (directory(&cluster, "data")?, directory(&cluster, "files")?);
-    let claims = [
-        volume_and_claim("disk", "Block", device.path(), node),
-        volume_and_claim("data", "Filesystem", &data, node),
-        volume_and_claim("files", "Filesystem", &files, node),
+    let mut items = vec![
+        volume("disk", "Block", device.path(), node),
+        volume("data", "Filesystem", &data, node),
+        volume("files", "Filesystem", &files, node),
     ];
-    let mut items = claims.concat();
-    // The class of the volumes makes none: this one waits for the claim of a machine.
+    // A class that makes no volume: this one waits for the claim of a machine.
     let root = directory(&cluster, "root")?;
-    let [mut volume, _] = volume_and_claim("classed-root", "Filesystem", &root, node);
-    volume["spec"]["storageClassName"] = json!("classed");
+    let mut classed = volume("classed-root", "Filesystem", &root, node);
+    classed["spec"]["storageClassName"] = json!("classed");
     items.extend([
-        volume,
+        classed,
         json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": { "name": "classed" },
@@ -94,19 +78,10 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
         }),
     ]);
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }))?;
-    let volumes = json!([
-        { "name": "root", "persistentVolumeClaim": { "claimName": "disk", "root": true } },
-        { "name": "data", "persistentVolumeClaim": { "claimName": "data" } },
-        {
-            "name": "files",
-            "persistentVolumeClaim": { "claimName": "files", "mountPath": "/srv/files" },
-        },
-    ]);
     let classed = json!({ "powerState": "PoweredOn", "storageClass": "classed" });
     cluster.apply(&machine("classed", &classed))?;
-    let spec = json!({ "powerState": "PoweredOn", "volumes": volumes });
-    let name = "claimed";
-    cluster.apply(&machine(name, &spec))?;
+    cluster.apply(&e2e::example("claims.yaml")?)?;
+    let name = "claims";
     cluster.await_word(name, "Running", UP).await?;
     let vm = cluster.vm(name)?;
     let unique = vm["status"]["uniqueID"].as_str().unwrap_or_default();

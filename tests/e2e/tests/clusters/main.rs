@@ -41,6 +41,7 @@ mod restarts;
 mod sessions;
 mod storm;
 mod thirty;
+mod traces;
 mod unsupported;
 mod volumes;
 mod workloads;

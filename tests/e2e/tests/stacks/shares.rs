@@ -195,6 +195,7 @@ pub(crate) fn is_confined(process: &Path) -> bool {
     )) && has("CapEff:\t0000000000000000")
         && has("CapPrm:\t0000000000000000")
         && has("NoNewPrivs:\t1")
+        && has("Seccomp:\t2")
         && root.is_err()
         && links
             .lines()
