@@ -30,6 +30,7 @@ mod locator;
 mod mappings;
 mod none;
 mod partial;
+mod pod_pulls;
 mod progress;
 mod pull;
 mod qcow2;
@@ -55,6 +56,7 @@ pub use inspect::Inspected;
 pub use locator::Locator;
 pub use mappings::ClusterMapping;
 pub use none::{is_none, none};
+pub use pod_pulls::{PodPull, Requester};
 pub use progress::Progress;
 pub use qcow2::Error as Qcow2Error;
 pub(crate) use qcow2::tables as qcow2_tables;
@@ -74,6 +76,7 @@ use download::Downloader;
 use format::Rules;
 pub(crate) use format::judge;
 use mappings::Mappings;
+use pod_pulls::PodPulls;
 use registry::Registries;
 use share::Downloads;
 use store::Store;
@@ -107,6 +110,7 @@ struct Inner {
     /// By content: who places, unlinks, names or pins a file holds the lock of its digest.
     locks: Locks<Digest>,
     downloads: Downloads,
+    pod_pulls: PodPulls,
     downloader: Downloader,
     mappings: Arc<Mappings>,
     registries: Arc<Registries>,
@@ -180,6 +184,7 @@ impl Images {
                 store,
                 locks: Locks::default(),
                 downloads: Downloads::default(),
+                pod_pulls: PodPulls::default(),
                 downloader,
                 mappings: Arc::new(mappings),
                 registries: Arc::new(registries),

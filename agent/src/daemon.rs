@@ -8,8 +8,8 @@ use std::pin::Pin;
 
 use nodeapi::v1::node_client::NodeClient;
 use nodeapi::v1::{
-    InfoRequest, InfoResponse, MachineEvent, SourceEvent, TaskEvent, WatchMachinesRequest,
-    WatchSourcesRequest, WatchTasksRequest,
+    InfoRequest, InfoResponse, MachineEvent, PullEvent, SourceEvent, TaskEvent,
+    WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
 };
 use service::backoff::Backoff;
 use tokio::sync::mpsc::Sender;
@@ -85,6 +85,21 @@ impl StreamEvent for SourceEvent {
     fn open(mut daemon: Daemon) -> Opening<Self> {
         Box::pin(async move {
             let stream = daemon.watch_sources(WatchSourcesRequest {}).await?;
+            Ok(stream.into_inner())
+        })
+    }
+
+    fn synced(&self) -> bool {
+        self.synced
+    }
+}
+
+impl StreamEvent for PullEvent {
+    const WHAT: &'static str = "pulls";
+
+    fn open(mut daemon: Daemon) -> Opening<Self> {
+        Box::pin(async move {
+            let stream = daemon.watch_pulls(WatchPullsRequest {}).await?;
             Ok(stream.into_inner())
         })
     }

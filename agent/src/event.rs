@@ -1,7 +1,7 @@
 //! Events that the agent creates.
 //!
-//! Invariant: one event for each object and text: its name is made from both, so that another
-//! attempt, or another agent, creates none.
+//! Invariant: one event for each object and key, which is the text unless said otherwise: the
+//! event's name is made from both, so that another attempt, or another agent, creates none.
 //! Failure: the API server's message; objects that were created already stay.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -30,6 +30,26 @@ pub(crate) struct About<'a> {
     pub(crate) object: ObjectReference,
     pub(crate) action: &'static str,
     pub(crate) reason: &'static str,
+    pub(crate) severity: Severity,
+}
+
+/// The type of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    Normal,
+    Warning,
+}
+
+/// A pod, for [`About`].
+pub(crate) fn pod(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
 }
 
 /// Creates an event for each text.
@@ -39,23 +59,34 @@ pub(crate) async fn report(
     about: &About<'_>,
     texts: &[String],
 ) -> Result<(), String> {
-    let api: Api<Event> = Api::namespaced(client, about.namespace);
     for text in texts {
-        let event = event(node, about, text, Timestamp::now());
-        match tokio::time::timeout(API, api.create(&PostParams::default(), &event)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
-            Ok(Err(e)) => return Err(telemetry::one_line(&e)),
-            Err(_) => return Err("the API server did not answer in time".to_owned()),
-        }
+        report_once(client.clone(), node, about, text, text).await?;
     }
     Ok(())
 }
 
-fn event(node: &str, about: &About<'_>, text: &str, now: Timestamp) -> Event {
+/// Creates an event, unless the object has one with this key.
+pub(crate) async fn report_once(
+    client: kube::Client,
+    node: &str,
+    about: &About<'_>,
+    key: &str,
+    text: &str,
+) -> Result<(), String> {
+    let api: Api<Event> = Api::namespaced(client, about.namespace);
+    let event = event(node, about, key, text, Timestamp::now());
+    match tokio::time::timeout(API, api.create(&PostParams::default(), &event)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(()),
+        Ok(Err(e)) => Err(telemetry::one_line(&e)),
+        Err(_) => Err("the API server did not answer in time".to_owned()),
+    }
+}
+
+fn event(node: &str, about: &About<'_>, key: &str, text: &str, now: Timestamp) -> Event {
     let object = &about.object;
     let mut hash = DefaultHasher::new();
-    (&object.uid, text).hash(&mut hash);
+    (&object.uid, key).hash(&mut hash);
     let name = cut(object.name.as_deref().unwrap_or_default(), LONGEST_NAME);
     Event {
         metadata: ObjectMeta {
@@ -70,7 +101,7 @@ fn event(node: &str, about: &About<'_>, text: &str, now: Timestamp) -> Event {
         regarding: Some(object.clone()),
         reporting_controller: Some("vmlet-agent".to_owned()),
         reporting_instance: Some(cut(node, LONGEST_INSTANCE).to_owned()),
-        type_: Some("Warning".to_owned()),
+        type_: Some(format!("{:?}", about.severity)),
         ..Event::default()
     }
 }
@@ -94,9 +125,11 @@ mod tests {
             },
             action: "CreateContainer",
             reason: "Unsupported",
+            severity: Severity::Warning,
         };
-        let event = event("n1", &about, text, Timestamp::UNIX_EPOCH);
+        let event = event("n1", &about, text, text, Timestamp::UNIX_EPOCH);
         assert!(event.note.unwrap().len() <= LONGEST_NOTE);
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
         event.metadata.name.unwrap()
     }
 

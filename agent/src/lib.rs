@@ -30,6 +30,7 @@ mod mappings;
 mod metrics;
 mod objects;
 mod orphans;
+mod pulls;
 mod run;
 mod sources;
 mod tasks;

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::daemon::{Daemon, status_message};
-use crate::event::{self, About};
+use crate::event::{self, About, Severity};
 use judge::{Suspects, Verdict};
 
 pub(crate) use judge::Times;
@@ -153,6 +153,7 @@ impl Finder {
             },
             action: "LookForDisks",
             reason: "OrphanedDisk",
+            severity: Severity::Warning,
         };
         event::report(self.client.clone(), &self.node, &about, &[text]).await
     }

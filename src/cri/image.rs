@@ -13,7 +13,7 @@ use tracing::Span;
 
 use super::{convert, info, status, streams};
 use crate::app::App;
-use crate::images::{self, Image, ImageUse, Locator, Reference};
+use crate::images::{self, Image, ImageUse, Locator, Reference, Requester};
 use crate::{clock, disk};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -148,7 +148,12 @@ impl ImageService for Images {
         let request = request.into_inner();
         let name = named(request.image)?;
         let pod = request.sandbox_config.unwrap_or_default();
-        let uid = pod.metadata.unwrap_or_default().uid;
+        let v1::PodSandboxMetadata {
+            name: pod_name,
+            uid,
+            namespace,
+            ..
+        } = pod.metadata.unwrap_or_default();
         self.refuse_second_container(&uid, &name)?;
         if images::is_none(&name) {
             let image_ref = images::none().digest.to_string();
@@ -162,7 +167,10 @@ impl ImageService for Images {
                 tracing::warn!(pod = uid, "image pull secrets ignored");
                 self.app.containers.secrets_unused(&uid);
             }
-            images.pull_with(locator, credentials.as_ref()).await
+            let requester = Requester::new(namespace, pod_name, uid);
+            images
+                .pull_for(requester, locator, credentials.as_ref())
+                .await
         };
         let image = pull.await.map_err(|e| status::pull(&e))?;
         let image_ref = image.digest.to_string();

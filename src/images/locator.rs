@@ -58,6 +58,13 @@ impl<'a> Locator<'a> {
         Ok(Self { name, url })
     }
 
+    /// The URL, or else the name, as people may see it: without what may be a secret.
+    pub(super) fn presentable(self) -> String {
+        let url = self.url.filter(|url| !url.starts_with(SCHEME));
+        let text = presentable(url.unwrap_or(self.name));
+        text.chars().filter(char::is_ascii_graphic).collect()
+    }
+
     /// Whether name and URL go together.
     pub fn check(self) -> Result<()> {
         self.parse().map(drop)

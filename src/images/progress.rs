@@ -6,10 +6,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 use super::Images;
 use super::catalog::Image;
 use super::error::Result;
 use super::locator::Locator;
+use super::registry::Credentials;
 
 const UNKNOWN: u64 = u64::MAX;
 
@@ -41,14 +44,26 @@ impl Images {
         image: Locator<'_>,
         progress: impl Fn(u8) + Send + Sync,
     ) -> Result<Image> {
-        let mut pull = std::pin::pin!(self.pull(image));
+        let looked = |at: Progress| at.percent().into_iter().for_each(&progress);
+        self.pull_looking(image, None, looked).await
+    }
+
+    /// As [`Images::pull_with`]; `looked` gets the progress at each look while there is a download.
+    pub(super) async fn pull_looking(
+        &self,
+        image: Locator<'_>,
+        credentials: Option<&Credentials>,
+        mut looked: impl FnMut(Progress) + Send,
+    ) -> Result<Image> {
+        let mut pull = std::pin::pin!(self.pull_with(image, credentials));
         let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 pulled = &mut pull => return pulled,
                 _ = look.tick() => {
-                    if let Some(percent) = self.progress(image).and_then(|p| p.percent()) {
-                        progress(percent);
+                    if let Some(progress) = self.progress(image) {
+                        looked(progress);
                     }
                 }
             }

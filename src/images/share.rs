@@ -79,12 +79,15 @@ impl Downloads {
         }
     }
 
-    /// How far the download in progress is, if there is one.
+    /// How far the download in progress is, if there is one. Of those with different credentials
+    /// the one that is furthest: they share the download itself, which only one of them measures.
     pub(super) fn progress(&self, key: &str) -> Option<Progress> {
         let flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
         let of_source = |(other, _): &(&String, _)| other.split('/').next() == Some(key);
-        let mut found = flights.iter().filter(of_source);
-        found.next().map(|(_, flight)| flight.meter.read())
+        let found = flights.iter().filter(of_source);
+        found
+            .map(|(_, flight)| flight.meter.read())
+            .max_by_key(|progress| progress.received)
     }
 
     /// The names and the progress of all downloads, by name.

@@ -46,6 +46,7 @@ impl<P: Platform> Node for Service<P> {
     type WatchTasksStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
     type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
     type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;
+    type WatchPullsStream = ReceiverStream<Result<v1::PullEvent, Status>>;
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Reply<v1::InfoResponse> {
         let state_dir = self.state_dir.clone();
@@ -195,6 +196,21 @@ impl<P: Platform> Node for Service<P> {
         let (id, answer) = wire::answer(request.into_inner())?;
         self.services.containers.sources().answer(id, answer);
         Ok(Response::new(v1::ProvideSourceResponse {}))
+    }
+
+    async fn watch_pulls(
+        &self,
+        _request: Request<v1::WatchPullsRequest>,
+    ) -> Reply<Self::WatchPullsStream> {
+        let images = Arc::clone(&self.services.images);
+        let changes = vec![images.pod_pull_changes()];
+        let look = move || {
+            let all = images.pod_pulls().into_iter();
+            all.map(|(id, pull)| (id, (id, pull))).collect()
+        };
+        let tell = |change: Change<'_, _, _>| Some(wire::pull_event(&change));
+        let stop = self.stop.clone();
+        Ok(Response::new(stream(changes, look, tell, stop)))
     }
 
     async fn set_image_mappings(

@@ -13,6 +13,7 @@ use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
 
 mod inspect;
+mod pod_pulls;
 mod pull;
 
 type Tasks = Agenda<Fake>;

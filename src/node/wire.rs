@@ -11,8 +11,10 @@ use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, Phase};
 
 mod images;
+mod pulls;
 mod sources;
 
+pub(super) use pulls::pull_event;
 pub(super) use sources::{answer, source_event};
 
 /// Longest `namespace/name` in bytes.

@@ -11,14 +11,14 @@ use std::time::Duration;
 use crds::guest_facts::GuestFacts;
 use crds::names;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use service::telemetry;
 
 use super::machine::{Condition, conditions};
-use crate::event::About;
+use crate::event::{self, About, Severity};
 use crate::tasks::FIELD_MANAGER;
 
 /// Longest wait for the API server in one call.
@@ -37,16 +37,10 @@ impl Identity {
     pub(super) fn not_given(&self) -> About<'_> {
         About {
             namespace: &self.namespace,
-            object: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
-                name: Some(self.name.clone()),
-                namespace: Some(self.namespace.clone()),
-                uid: Some(self.uid.clone()),
-                ..ObjectReference::default()
-            },
+            object: event::pod(&self.namespace, &self.name, &self.uid),
             action: "CreateContainer",
             reason: "Unsupported",
+            severity: Severity::Warning,
         }
     }
 }

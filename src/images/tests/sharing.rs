@@ -89,3 +89,45 @@ async fn a_follower_of_a_wrong_digest_still_gets_its_image() {
     leader.await.unwrap().unwrap_err();
     follower.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn each_pod_that_waits_for_a_download_is_listed_until_its_pull_ends() {
+    let env = TestEnvironment::new().await;
+    let bytes = disk(400, 1);
+    env.server.offer("a.img", &bytes, "1");
+    env.server.script([Step::HoldAfter(bytes.len() / 2)]);
+    let url = format!("http://{}/a.img?key=hush", env.server.authority);
+    let waiting = |pod: &str| {
+        let (images, url) = (env.images.clone(), url.clone());
+        let part = |text: &str| text.to_owned();
+        let pod = Requester::new(part("ns"), part(pod), format!("uid-{pod}"));
+        tokio::spawn(async move {
+            let name = podspec::url_image_name(&url);
+            let image = Locator::new(&name, Some(&url));
+            images.pull_for(pod, image, None).await
+        })
+    };
+    let mut changes = env.images.pod_pull_changes();
+    let (one, two) = (waiting("one"), waiting("two"));
+    let both = async {
+        while env.images.pod_pulls().len() < 2 {
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(TIMEOUT, both).await.unwrap();
+    let mut listed: Vec<_> = env.images.pod_pulls().into_values().collect();
+    listed.sort_by(|one, other| one.pod.name.cmp(&other.pod.name));
+    for (pull, pod) in listed.iter().zip(["one", "two"]) {
+        assert_eq!(
+            (pull.pod.name.as_str(), pull.progress.percent()),
+            (pod, Some(50))
+        );
+        assert_eq!(pull.image, format!("http://{}/a.img", env.server.authority));
+    }
+    one.abort();
+    assert!(one.await.unwrap_err().is_cancelled());
+    assert_eq!(env.images.pod_pulls().len(), 1);
+    env.server.go_on();
+    two.await.unwrap().unwrap();
+    assert!(env.images.pod_pulls().is_empty());
+}

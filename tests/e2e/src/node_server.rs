@@ -16,9 +16,9 @@ use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
     CancelTaskRequest, Disk, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
     ListDisksRequest, ListDisksResponse, Machine, MachineEvent, ProvideSourceRequest,
-    ProvideSourceResponse, RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse,
-    SourceEvent, TaskEvent, TaskStatus, WatchMachinesRequest, WatchSourcesRequest,
-    WatchTasksRequest,
+    ProvideSourceResponse, Pull, PullEvent, RunTaskRequest, SetImageMappingsRequest,
+    SetImageMappingsResponse, SourceEvent, TaskEvent, TaskStatus, WatchMachinesRequest,
+    WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
 };
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
@@ -61,6 +61,8 @@ struct Known {
     disks: BTreeMap<String, Disk>,
     task_watchers: Vec<UnboundedSender<Result<TaskEvent, Status>>>,
     machine_watchers: Vec<UnboundedSender<Result<MachineEvent, Status>>>,
+    pulls: BTreeMap<String, Pull>,
+    pull_watchers: Vec<UnboundedSender<Result<PullEvent, Status>>>,
 }
 
 impl NodeServer {
@@ -76,6 +78,8 @@ impl NodeServer {
             disks: BTreeMap::new(),
             task_watchers: Vec::new(),
             machine_watchers: Vec::new(),
+            pulls: BTreeMap::new(),
+            pull_watchers: Vec::new(),
         };
         Self {
             socket: socket.to_owned(),
@@ -106,6 +110,9 @@ impl NodeServer {
             let mut known = self.memory.lock();
             known.task_watchers.clear();
             known.machine_watchers.clear();
+            // They end with the daemon.
+            known.pulls.clear();
+            known.pull_watchers.clear();
         }
         std::fs::remove_file(&self.socket).context("remove the socket")
     }
@@ -159,6 +166,18 @@ impl NodeServer {
             ..MachineEvent::default()
         };
         let to = &mut known.machine_watchers;
+        to.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
+    }
+
+    /// Sends a pull that a pod waits for to all watchers.
+    pub fn set_pull(&self, pull: &Pull) {
+        let mut known = self.memory.lock();
+        known.pulls.insert(pull.id.clone(), pull.clone());
+        let event = PullEvent {
+            pull: Some(pull.clone()),
+            ..PullEvent::default()
+        };
+        let to = &mut known.pull_watchers;
         to.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
     }
 }
@@ -350,6 +369,28 @@ impl Node for Memory {
         _: Request<ProvideSourceRequest>,
     ) -> Result<Response<ProvideSourceResponse>, Status> {
         Ok(Response::new(ProvideSourceResponse {}))
+    }
+
+    type WatchPullsStream = UnboundedReceiverStream<Result<PullEvent, Status>>;
+
+    async fn watch_pulls(
+        &self,
+        _: Request<WatchPullsRequest>,
+    ) -> Result<Response<Self::WatchPullsStream>, Status> {
+        let (sender, receiver) = unbounded_channel();
+        let mut known = self.lock();
+        for pull in known.pulls.values() {
+            let _ = sender.send(Ok(PullEvent {
+                pull: Some(pull.clone()),
+                ..PullEvent::default()
+            }));
+        }
+        let _ = sender.send(Ok(PullEvent {
+            synced: true,
+            ..PullEvent::default()
+        }));
+        known.pull_watchers.push(sender);
+        Ok(Response::new(UnboundedReceiverStream::new(receiver)))
     }
 
     async fn set_image_mappings(

@@ -16,8 +16,9 @@ use crate::v1::node_server::{Node, NodeServer};
 use crate::v1::{
     CancelTaskRequest, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
     ListDisksRequest, ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse,
-    RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SourceEvent, TaskEvent,
-    TaskStatus, WatchMachinesRequest, WatchSourcesRequest, WatchTasksRequest,
+    PullEvent, RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SourceEvent,
+    TaskEvent, TaskStatus, WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest,
+    WatchTasksRequest,
 };
 
 /// For calls that are answered, however slow the machine is.
@@ -106,6 +107,15 @@ impl Node for Silent {
         _: Request<ProvideSourceRequest>,
     ) -> Result<Response<ProvideSourceResponse>, Status> {
         Ok(Response::new(ProvideSourceResponse {}))
+    }
+
+    type WatchPullsStream = ReceiverStream<Result<PullEvent, Status>>;
+
+    async fn watch_pulls(
+        &self,
+        _: Request<WatchPullsRequest>,
+    ) -> Result<Response<Self::WatchPullsStream>, Status> {
+        Ok(Response::new(ReceiverStream::new(mpsc::channel(1).1)))
     }
 
     async fn set_image_mappings(

@@ -10,8 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
 use e2e::{Agent, Control, Manner, NodeServer, eventually, in_time};
+use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
+use nodeapi::v1::Pull;
 use nodeapi::v1::task_status::State;
 use serde_json::json;
 use tokio_stream::StreamExt;
@@ -155,6 +159,23 @@ impl TestEnvironment {
         in_time(SOON, what, found).await
     }
 
+    /// Notes of the events about pulls.
+    async fn pull_events(&self) -> Result<Vec<String>> {
+        let events: Api<Event> = Api::namespaced(self.control.client()?, "default");
+        let found = events.list(&ListParams::default()).await?.items.into_iter();
+        let of_pulls = found.filter(|event| event.reason.as_deref() == Some("Pulling"));
+        Ok(of_pulls.filter_map(|event| event.note).collect())
+    }
+
+    async fn await_pull_event(&self, words: &str) -> Result<()> {
+        eventually(SOON, "the progress of a pull", || async {
+            let notes = self.pull_events().await?;
+            ensure!(notes.iter().any(|note| note.contains(words)), "{notes:?}");
+            Ok(())
+        })
+        .await
+    }
+
     async fn await_forgotten(&self, uid: &str) -> Result<()> {
         eventually(SOON, "the daemon forgets", || async {
             let task = self.daemon.task(uid);
@@ -171,6 +192,19 @@ impl TestEnvironment {
             Ok(())
         })
         .await
+    }
+}
+
+/// A pull of an image of 100 MiB by a pod.
+fn pull(id: &str, percent: u64) -> Pull {
+    Pull {
+        id: id.to_owned(),
+        pod_namespace: "default".to_owned(),
+        pod_name: "web".to_owned(),
+        pod_uid: "0f0f0f0f-0000-4000-8000-000000000002".to_owned(),
+        image: "h.org/a:1".to_owned(),
+        received_bytes: percent << 20,
+        total_bytes: 100 << 20,
     }
 }
 
@@ -235,6 +269,8 @@ async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Re
         Ok(())
     })
     .await?;
+    env.daemon.set_pull(&pull("1", 40));
+    env.await_pull_event("40 %").await?;
     env.cancel("first").await?;
     env.await_state("first", TaskState::Cancelled).await?;
     env.await_forgotten(&uid(&first)).await?;
@@ -250,6 +286,12 @@ async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Re
     env.daemon.set_manner(Manner::Succeed);
     env.daemon.start()?;
     env.await_state("third", TaskState::Success).await?;
+    // kubelet repeats the pull, which continues where it ended: what was reported is not repeated.
+    env.daemon.set_pull(&pull("2", 45));
+    env.daemon.set_pull(&pull("2", 50));
+    env.await_pull_event("50 %").await?;
+    let notes = env.pull_events().await?;
+    ensure!(notes.len() == 2, "{notes:?}");
     env.daemon.stop()?;
     let fourth = env.create("fourth", TaskKind::Reset).await?;
     env.cancel("fourth").await?;

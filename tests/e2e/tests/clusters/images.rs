@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, condition, machine};
-use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
+use e2e::{Cluster, Endpoint, Guest, HeldServer, container_pod, eventually, vm_pod};
 use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(300);
@@ -26,6 +26,7 @@ async fn image_pulls_follow_the_pull_policy_and_fail_with_clear_errors() -> Resu
         .await
         .context("images that cannot be had")?;
     in_use(&cluster).await.context("an image in use")?;
+    slow(&cluster).await.context("a long pull")?;
     cluster.delete("pod/box", GONE)?;
     cluster.await_clean().await?;
     cluster.down()
@@ -230,6 +231,35 @@ async fn await_image(cluster: &Cluster, check: impl Fn(&Value) -> Result<()>) ->
         check(&cluster.get_json(&["virtualmachineimage", "guest"])?)
     })
     .await
+}
+
+/// Both pods that wait for one download show how far it is.
+async fn slow(cluster: &Cluster) -> Result<()> {
+    let server = HeldServer::start(cluster.stack(), vec![0; 4 << 20])?;
+    let name = format!("{}/slow.img", server.authority());
+    let pods = ["slow-1", "slow-2"];
+    for name_of_pod in pods {
+        cluster.apply(&pod(name_of_pod, &name, "IfNotPresent"))?;
+    }
+    let words = ": 50 % of 4.0 MiB";
+    for pod in pods {
+        let reported = cluster.await_event(pod, "Pulling", words, READY);
+        reported.await.context(pod)?;
+    }
+    server.release();
+    for pod in pods {
+        // Nothing boots from a disk without content.
+        cluster.await_event(pod, "Started", "", READY).await?;
+        let described = cluster.kubectl(&["describe", "pod", pod])?;
+        let mut lines = described.lines().filter(|line| line.contains(" % of "));
+        let named = lines.next().is_some_and(|line| line.contains(&name));
+        ensure!(named && lines.next().is_none(), "{described}");
+    }
+    ensure!(server.requests() == 1, "{} requests", server.requests());
+    for pod in pods {
+        cluster.delete(&format!("pod/{pod}"), GONE)?;
+    }
+    Ok(())
 }
 
 async fn never(cluster: &Cluster) -> Result<()> {
