@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use podspec::Content;
 use service::locks::Locks;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -64,6 +65,7 @@ pub use reference::{Name, Reference, Version};
 pub use registry::Credentials;
 pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
 pub use store::Usage;
+pub use transport::ServerTls;
 
 use crate::clock;
 use crate::metadata::Db;
@@ -81,6 +83,7 @@ use registry::Registries;
 use share::Downloads;
 use store::Store;
 use translate::{Place, Translator};
+use transport::Profile;
 
 /// Points of [`faultpoint`] in this module, in the order in which a life passes them.
 pub const FAULT_POINTS: &[&str] = &[
@@ -251,10 +254,24 @@ impl Images {
         replaced.map_err(|error| Error::Mappings(Arc::new(error)))
     }
 
+    /// Certificates for the server of an image, from the content of a Secret; or what is wrong with
+    /// it, without a part of it.
+    pub async fn server_tls(&self, content: Content) -> Result<ServerTls, String> {
+        let mappings = Arc::clone(&self.inner.mappings);
+        let make = move || {
+            let profile = Profile::of_secret(&content.0)?;
+            let transport = mappings.transport(&profile)?;
+            Ok(ServerTls(Arc::new(transport)))
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        made.unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
+    }
+
     /// Whether an image is in a registry, where credentials are of use.
     pub async fn is_in_registry(&self, image: impl Into<Locator<'_>>) -> Result<bool> {
-        let (name, origin) = image.into().parse()?;
-        let place = self.inner.place(&name, origin).await?;
+        let image = image.into();
+        let (name, origin) = image.parse()?;
+        let place = self.inner.place(&name, origin, None).await?;
         Ok(matches!(place, Place::Registry(_)))
     }
 
@@ -310,7 +327,8 @@ impl Images {
 
     /// How far the download for a name is; `None` if none is in progress.
     pub fn progress<'a>(&self, image: impl Into<Locator<'a>>) -> Option<Progress> {
-        let (name, origin) = image.into().parse().ok()?;
+        let image = image.into();
+        let (name, origin) = image.parse().ok()?;
         let inner = &self.inner;
         let serves = |host: &str| inner.registries.serves(host);
         let key = match inner
@@ -319,7 +337,7 @@ impl Images {
             .translate(&name, origin, serves)
             .ok()?
         {
-            Place::File(source) => source.key(),
+            Place::File(source) => source.secured(image.tls()).key(),
             Place::Registry(place) => pull::progress_key(&name, &place),
         };
         inner.downloads.progress(&key)

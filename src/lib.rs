@@ -25,6 +25,7 @@ pub mod fuzzing;
 pub mod guest;
 pub mod health;
 mod helper;
+pub mod image_tls;
 pub mod images;
 pub mod metadata;
 pub mod metrics;

@@ -55,15 +55,17 @@ pub enum Error {
     },
 }
 
-/// An object, and the pod that names it.
+/// An object, and the pod or the task that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Namespace of the pod and of the object.
+    /// Namespace of the pod and of the object; empty for a task, whose namespace the agent knows.
     pub namespace: String,
-    /// The pod's name.
+    /// The pod's name; empty for a task.
     pub pod: String,
-    /// The pod's UID.
+    /// The pod's UID; empty for a task.
     pub pod_uid: String,
+    /// UID of the task that names the object, in place of a pod; else empty.
+    pub task: String,
     /// The object.
     pub source: Source,
 }
@@ -71,7 +73,10 @@ pub struct Wanted {
 impl std::fmt::Display for Wanted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Source { kind, .. } = &self.source;
-        write!(f, "{kind} {}/{}", self.namespace, self.source.name())
+        match self.namespace.as_str() {
+            "" => write!(f, "{kind} {}", self.source.name()),
+            namespace => write!(f, "{kind} {namespace}/{}", self.source.name()),
+        }
     }
 }
 
@@ -206,6 +211,7 @@ mod tests {
             namespace: "default".to_owned(),
             pod: "web".to_owned(),
             pod_uid: "u".to_owned(),
+            task: String::new(),
             source: Source::new(SourceKind::Secret, name).unwrap(),
         }
     }

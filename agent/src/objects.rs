@@ -1,4 +1,4 @@
-//! Reads one object of the cluster, for a sentence that people read.
+//! Reads objects of the cluster, for a sentence that people read.
 //!
 //! Invariant: no error repeats what is in an object.
 //! Failure: a sentence that states what is missing and what to do.
@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use kube::Api;
+use kube::api::ListParams;
 use serde::de::DeserializeOwned;
 use service::telemetry;
 
@@ -19,8 +20,30 @@ pub(crate) async fn read<K>(api: &Api<K>, name: &str, what: &str, advice: &str) 
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    match tokio::time::timeout(API, api.get(name)).await {
-        Ok(Ok(object)) => Ok(object),
+    answer(api.get(name), what, advice).await
+}
+
+/// All objects with these parameters, as [`read`].
+pub(crate) async fn list<K>(
+    api: &Api<K>,
+    parameters: &ListParams,
+    what: &str,
+) -> Result<Vec<K>, String>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let advice = "apply deploy/agent/serviceaccount.yaml";
+    let list = answer(api.list(parameters), what, advice).await?;
+    Ok(list.items)
+}
+
+async fn answer<T>(
+    request: impl Future<Output = kube::Result<T>>,
+    what: &str,
+    advice: &str,
+) -> Result<T, String> {
+    match tokio::time::timeout(API, request).await {
+        Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
             Err(format!("{what} does not exist: create it"))
         }

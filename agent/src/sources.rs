@@ -1,18 +1,20 @@
-//! Reads the ConfigMaps and Secrets that the daemon waits for before it makes a guest.
+//! Reads the ConfigMaps and Secrets that the daemon waits for before it makes a guest, and the
+//! Secrets with certificates for the servers of images.
 //!
-//! Invariant: an object is read only for a pod of this node that names it in its own namespace;
-//! what is in it goes to the daemon and nowhere else, no log, no event.
-//! Failure: an answer that states what is missing; kubelet makes the container again, and the
-//! daemon asks again.
+//! Invariant: an object is read only for a pod or a task of this node that names it, in their own
+//! namespace; what is in it goes to the daemon and nowhere else, no log, no event.
+//! Failure: an answer that states what is missing; kubelet repeats its request, the controller its
+//! task, and the daemon requests the object again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crds::VirtualMachineTask;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use nodeapi::v1::wanted_source::Kind;
 use nodeapi::v1::{ProvideSourceRequest, SourceEvent, WantedSource};
-use podspec::{GuestData, Source, SourceKind};
+use podspec::{Annotations, GuestData, Source, SourceKind};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -29,6 +31,18 @@ mod tests;
 const AT_ONCE: usize = 8;
 /// The annotation that holds the UID by which kubelet and the daemon identify a static pod.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// What gives the agent the right to read an object.
+const RIGHT: &str = "give vmlet-agent the right (deploy/agent/sources.yaml)";
+
+/// Why a pod names an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Data for its guest.
+    GuestData,
+    /// Certificates for the server of its image.
+    ImageTls,
+}
 
 /// What is in an object, by key, or a sentence for people.
 type Found = Result<BTreeMap<String, Vec<u8>>, String>;
@@ -92,10 +106,11 @@ impl Resolver {
         let _slot = self.slots.acquire().await;
         let found = find(&self.client, &self.node, &wanted).await;
         let (namespace, pod, name) = (&wanted.pod_namespace, &wanted.pod_name, &wanted.name);
+        let task = &wanted.task_uid;
         match &found {
-            Ok(_) => tracing::info!(namespace, pod, name, "guest data read"),
+            Ok(_) => tracing::info!(namespace, pod, task, name, "source read"),
             Err(reason) => {
-                tracing::warn!(namespace, pod, name, reason, "guest data refused");
+                tracing::warn!(namespace, pod, task, name, reason, "source refused");
             }
         }
         self.metrics.source(found.is_ok());
@@ -110,7 +125,7 @@ impl Resolver {
         if let Err(status) = notified.await {
             tracing::warn!(
                 error = status_message(&status),
-                "guest data not accepted by the daemon"
+                "source not accepted by the daemon"
             );
         }
     }
@@ -123,24 +138,25 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
         Kind::Secret => SourceKind::Secret,
     };
     let source = Source::new(kind, &wanted.name).map_err(str::to_owned)?;
+    if !wanted.task_uid.is_empty() {
+        let all: Api<VirtualMachineTask> = Api::all(client.clone());
+        let mine = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let tasks = objects::list(&all, &mine, "the tasks of its node").await?;
+        let namespace = of_task(&tasks, wanted, &source)?;
+        return secret(client, &namespace, &source, RIGHT).await;
+    }
     let advice = "apply deploy/agent/serviceaccount.yaml";
     let pods: Api<Pod> = Api::namespaced(client.clone(), &wanted.pod_namespace);
     let pod = objects::read(&pods, &wanted.pod_name, "its pod", advice).await?;
-    check(&pod, node, wanted, &source)?;
-    let advice = format!(
-        "mount it into the pod at {}, or give vmlet-agent the right (deploy/agent/sources.yaml)",
-        source.mount_path()
-    );
+    let advice = match check(&pod, node, wanted, &source)? {
+        Purpose::GuestData => format!(
+            "mount it into the pod at {}, or {RIGHT}",
+            source.mount_path()
+        ),
+        Purpose::ImageTls => RIGHT.to_owned(),
+    };
     match kind {
-        SourceKind::Secret => {
-            let all: Api<Secret> = Api::namespaced(client.clone(), &wanted.pod_namespace);
-            let secret = objects::read(&all, source.name(), "it", &advice).await?;
-            let data = secret.data.unwrap_or_default();
-            Ok(data
-                .into_iter()
-                .map(|(key, value)| (key, value.0))
-                .collect())
-        }
+        SourceKind::Secret => secret(client, &wanted.pod_namespace, &source, &advice).await,
         SourceKind::ConfigMap => {
             let all: Api<ConfigMap> = Api::namespaced(client.clone(), &wanted.pod_namespace);
             let map = objects::read(&all, source.name(), "it", &advice).await?;
@@ -154,8 +170,36 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
     }
 }
 
-/// Whether a pod of this node names the object.
-fn check(pod: &Pod, node: &str, wanted: &WantedSource, source: &Source) -> Result<(), String> {
+/// What is in a Secret.
+async fn secret(client: &kube::Client, namespace: &str, source: &Source, advice: &str) -> Found {
+    let all: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = objects::read(&all, source.name(), "it", advice).await?;
+    let data = secret.data.unwrap_or_default().into_iter();
+    Ok(data.map(|(key, value)| (key, value.0)).collect())
+}
+
+/// The namespace of the task that names the Secret, if it is a task of this node.
+fn of_task(
+    tasks: &[VirtualMachineTask],
+    wanted: &WantedSource,
+    source: &Source,
+) -> Result<String, String> {
+    let mut of_uid = tasks.iter().filter(|task| {
+        let uid = task.metadata.uid.as_deref();
+        uid == Some(wanted.task_uid.as_str())
+    });
+    let task = of_uid
+        .next()
+        .ok_or("its task does not exist on this node any more")?;
+    let named = task.spec.image_tls_secret.as_deref();
+    if source.kind != SourceKind::Secret || named != Some(source.name()) {
+        return Err("its task does not name it".to_owned());
+    }
+    Ok(task.vm_namespace().to_owned())
+}
+
+/// For what a pod of this node names the object.
+fn check(pod: &Pod, node: &str, wanted: &WantedSource, source: &Source) -> Result<Purpose, String> {
     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
     let uid = pod.metadata.uid.as_deref();
     let known = [uid, annotations.get(CONFIG_HASH).map(String::as_str)];
@@ -166,10 +210,12 @@ fn check(pod: &Pod, node: &str, wanted: &WantedSource, source: &Source) -> Resul
         return Err("its pod is not on this node".to_owned());
     }
     let data = GuestData::from_pod(&annotations).map_err(|e| e.to_string())?;
-    let names_it = data.is_some_and(|data| data.sources().contains(source));
-    if names_it {
-        Ok(())
-    } else {
-        Err("its pod does not name it any more".to_owned())
+    if data.is_some_and(|data| data.sources().contains(source)) {
+        return Ok(Purpose::GuestData);
+    }
+    let of_image = Annotations::new(&annotations).image_tls_secret();
+    match of_image.map_err(|e| e.to_string())? {
+        Some(secret) if secret == *source => Ok(Purpose::ImageTls),
+        _ => Err("its pod does not name it any more".to_owned()),
     }
 }

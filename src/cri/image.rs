@@ -3,18 +3,20 @@
 //! Invariant: one short method per RPC: decode, call, encode.
 //! Failure: statuses from [`super::status`]; an image that is not here is an empty answer.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageService;
+use podspec::Annotations;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 
 use super::{convert, info, status, streams};
 use crate::app::App;
-use crate::images::{self, Image, ImageUse, Locator, Reference, Requester};
-use crate::{clock, disk};
+use crate::images::{self, Image, ImageUse, Locator, Reference, Requester, ServerTls};
+use crate::sources::Wanted;
+use crate::{clock, disk, image_tls};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -49,6 +51,32 @@ impl Images {
             pods.map(|pod| (pod.namespace.as_str(), pod.name.as_str())),
             disks.iter().map(|disk| disk.name.as_str()),
         )
+    }
+
+    /// The certificates for the image's server, if the pod names a Secret with some.
+    async fn tls(
+        &self,
+        namespace: &str,
+        pod: &str,
+        uid: &str,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Option<ServerTls>, Status> {
+        let secret = Annotations::new(annotations).image_tls_secret();
+        let secret = secret.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let Some(source) = secret else {
+            return Ok(None);
+        };
+        let wanted = Wanted {
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            pod_uid: uid.to_owned(),
+            task: String::new(),
+            source,
+        };
+        let sources = self.app.containers.sources();
+        let read = image_tls::read(sources, &self.app.images, wanted).await;
+        read.map(Some)
+            .map_err(|e| Status::failed_precondition(e.to_string()))
     }
 
     /// Refuses an image for another container of a pod whose machine runs, such as `kubectl debug`
@@ -161,8 +189,11 @@ impl ImageService for Images {
         }
         let credentials = request.auth.and_then(convert::image::credentials);
         let images = &self.app.images;
+        let tls = self
+            .tls(&namespace, &pod_name, &uid, &pod.annotations)
+            .await?;
         let pull = async {
-            let locator = Locator::of_pod(&name, &pod.annotations)?;
+            let locator = Locator::of_pod(&name, &pod.annotations)?.with_tls(tls.as_ref());
             if credentials.is_some() && !images.is_in_registry(locator).await? {
                 tracing::warn!(pod = uid, "image pull secrets ignored");
                 self.app.containers.secrets_unused(&uid);

@@ -33,7 +33,7 @@ pub struct Inspected {
 impl Inner {
     pub(super) async fn inspect(&self, locator: Locator<'_>) -> Result<Inspected> {
         let (name, origin) = locator.parse()?;
-        let (location, head, bytes) = match self.place(&name, origin).await? {
+        let (location, head, bytes) = match self.place(&name, origin, locator.tls()).await? {
             Place::File(source) => {
                 let location = source.location();
                 let head = self.downloader.peek(&Target::of(source)).await?;

@@ -16,6 +16,7 @@ use reqwest::Url;
 use super::error::{Error, Result};
 use super::reference::{Name, Reference, presentable};
 use super::registry::SCHEME;
+use super::transport::ServerTls;
 
 /// How an image is located.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,12 +35,26 @@ pub(super) enum Origin {
 pub struct Locator<'a> {
     name: &'a str,
     url: Option<&'a str>,
+    tls: Option<&'a ServerTls>,
 }
 
 impl<'a> Locator<'a> {
     /// A name, and the URL that came with it.
     pub const fn new(name: &'a str, url: Option<&'a str>) -> Self {
-        Self { name, url }
+        Self {
+            name,
+            url,
+            tls: None,
+        }
+    }
+
+    /// With certificates for the server.
+    pub const fn with_tls(self, tls: Option<&'a ServerTls>) -> Self {
+        Self { tls, ..self }
+    }
+
+    pub(super) const fn tls(self) -> Option<&'a ServerTls> {
+        self.tls
     }
 
     /// A name in a pod with these annotations. A URL of another kind than the name is left alone.
@@ -55,7 +70,7 @@ impl<'a> Locator<'a> {
             }
             _ => None,
         };
-        Ok(Self { name, url })
+        Ok(Self::new(name, url))
     }
 
     /// The URL, or else the name, as people may see it: without what may be a secret.

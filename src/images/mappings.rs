@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use super::client::Clients;
 use super::settings::Protocol;
 use super::translate::{Rule, Translator};
-use super::transport::Transport;
+use super::transport::{Profile, Transport};
 use crate::metrics::{Metrics, TranslationFiles};
 
 mod cluster;
@@ -79,6 +79,11 @@ impl Mappings {
             replacing: Mutex::default(),
             known: Mutex::default(),
         }
+    }
+
+    /// A client for a profile, as those of the files have one. Blocks.
+    pub(super) fn transport(&self, profile: &Profile) -> Result<Transport, String> {
+        Transport::new(profile, &self.clients)
     }
 
     /// The rules as of the last reading.

@@ -20,6 +20,7 @@ use super::registry::Credentials;
 use super::rows;
 use super::share::{Arrived, Leadership, Turn};
 use super::translate::{Place, Source};
+use super::transport::ServerTls;
 use super::unpack::Shape;
 use crate::clock;
 
@@ -29,6 +30,11 @@ mod from_registry;
 
 use commit::Download;
 pub(super) use from_registry::progress_key;
+
+const TLS_OF_REGISTRY: &str = "is in a registry, and certificates of a Secret are for files on web \
+    servers; configure the registry in images.registries_dir";
+const TLS_OF_HTTP: &str =
+    "is fetched without TLS, and has a Secret with certificates; use https or remove the Secret";
 
 /// What one caller wants of a web server.
 #[derive(Debug, Clone)]
@@ -47,19 +53,36 @@ impl Inner {
         if let Some(image) = self.present(&name).await? {
             return Ok(image);
         }
-        match self.place(&name, origin).await? {
+        match self.place(&name, origin, locator.tls()).await? {
             Place::File(source) => self.pull_file(DesiredImage { name, source }).await,
             Place::Registry(place) => self.pull_from_registry(&name, &place, credentials).await,
         }
     }
 
-    /// Where an image is.
-    pub(super) async fn place(&self, name: &Name, origin: Origin) -> Result<Place> {
+    /// Where an image is, and how its server is reached.
+    pub(super) async fn place(
+        &self,
+        name: &Name,
+        origin: Origin,
+        tls: Option<&ServerTls>,
+    ) -> Result<Place> {
         let host = name.bare().split('/').next().unwrap_or_default().to_owned();
         let (registries, mappings) = (Arc::clone(&self.registries), Arc::clone(&self.mappings));
         let read = move || (registries.serves(&host), mappings.read());
         let (serves, translator) = tokio::task::spawn_blocking(read).await?;
-        translator.translate(name, origin, |_| serves)
+        let place = translator.translate(name, origin, |_| serves)?;
+        let refuse = |reason| Error::InvalidName {
+            name: name.repository().to_owned(),
+            reason,
+        };
+        match (place, tls) {
+            (place, None) => Ok(place),
+            (Place::Registry(_), Some(_)) => Err(refuse(TLS_OF_REGISTRY)),
+            (Place::File(source), Some(_)) if source.url().scheme() != "https" => {
+                Err(refuse(TLS_OF_HTTP))
+            }
+            (Place::File(source), tls) => Ok(Place::File(source.secured(tls))),
+        }
     }
 
     /// The image that a name with a digest means, if it is here.

@@ -20,7 +20,7 @@ use super::locator::Origin;
 use super::reference::{Name, Reference, Version, without_routing};
 use super::registry::{self, SCHEME};
 use super::settings::{Protocol, Translation};
-use super::transport::Transport;
+use super::transport::{ServerTls, Transport};
 
 mod expression;
 mod rule;
@@ -43,6 +43,13 @@ impl Source {
             url,
             transport: None,
         }
+    }
+
+    /// With these certificates, unless its rule has a transport.
+    pub(super) fn secured(mut self, tls: Option<&ServerTls>) -> Self {
+        let given = || tls.map(|ServerTls(transport)| Arc::clone(transport));
+        self.transport = self.transport.or_else(given);
+        self
     }
 
     pub(super) const fn url(&self) -> &Url {

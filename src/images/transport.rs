@@ -5,7 +5,9 @@
 //! servers are checked as for those.
 //! Failure: a sentence that names the field, without its value.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, Url};
@@ -18,6 +20,9 @@ use super::client::Clients;
 
 /// Most redirects that a profile may allow.
 const MOST_REDIRECTS: i64 = 100;
+
+/// Keys of a Secret that are used.
+const SECRET_KEYS: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 
 /// A profile in a file, as Virtlet has it.
 #[derive(Default, Serialize, Deserialize)]
@@ -80,6 +85,11 @@ pub(super) struct Transport {
     fingerprint: [u8; 32],
 }
 
+/// Certificates for the server of one image, ready for use. What came by them is known by them: a
+/// pull with others, or with none, takes nothing from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTls(pub(super) Arc<Transport>);
+
 impl Written {
     /// Checks what a file says.
     pub(super) fn profile(&self) -> Result<Profile, String> {
@@ -100,6 +110,63 @@ impl Written {
             tls: tls.flatten(),
             fingerprint: Sha256::digest(text).into(),
         })
+    }
+}
+
+impl Profile {
+    /// The profile of a Secret: authorities in `ca.crt`, a client certificate in `tls.crt` and
+    /// `tls.key`. An empty value counts as none.
+    pub(super) fn of_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, String> {
+        let value = |key: &str| data.get(key).filter(|value| !value.is_empty());
+        let mut hash = Sha256::new();
+        for key in SECRET_KEYS {
+            let value = value(key).map_or(&[][..], Vec::as_slice);
+            hash.update((value.len() as u64).to_be_bytes());
+            hash.update(value);
+        }
+        let [authorities, chain, key] = SECRET_KEYS.map(value);
+        let identity = match (chain, key) {
+            (Some(chain), Some(key)) => {
+                let key = PrivateKeyDer::from_pem_slice(key);
+                let key =
+                    key.map_err(|_| "tls.key has no private key in PEM without a passphrase")?;
+                Some((chain_of("tls.crt", chain)?, key))
+            }
+            (None, None) if authorities.is_none() => {
+                return Err("it has none of ca.crt, tls.crt and tls.key".to_owned());
+            }
+            (None, None) => None,
+            _ => return Err("it has only one of tls.crt and tls.key".to_owned()),
+        };
+        let authorities = match authorities {
+            Some(authorities) => chain_of("ca.crt", authorities)?,
+            None => Vec::new(),
+        };
+        for authority in &authorities {
+            if !is_authority(authority).map_err(|_| "ca.crt has a certificate that is not valid")? {
+                return Err("ca.crt has a certificate that is no authority".to_owned());
+            }
+        }
+        Ok(Self {
+            timeout: None,
+            max_redirects: None,
+            proxy: None,
+            tls: Some(Tls {
+                authorities,
+                identity,
+                trust: Trust::Host,
+            }),
+            fingerprint: hash.finalize().into(),
+        })
+    }
+}
+
+/// The certificates in a value of a Secret.
+fn chain_of(key: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(format!("{key} has no certificate in PEM")),
     }
 }
 

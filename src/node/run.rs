@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::agenda::Agenda;
 use super::task::{Failure, Progress, State, Task, Work};
 use crate::clock;
-use crate::disk::DesiredDisk;
-use crate::images::{Inspected, Locator};
+use crate::disk::{DesiredDisk, Phase};
+use crate::image_tls;
+use crate::images::{Inspected, Locator, ServerTls};
 use crate::metadata;
 use crate::platform::Platform;
 
@@ -165,7 +166,14 @@ impl<P: Platform> Agenda<P> {
                 size,
                 linked,
                 name,
+                tls_secret,
             } => {
+                let there = self.disks.get(vm).is_some_and(|d| d.phase == Phase::Ready);
+                if tls_secret.is_some() && !there && self.images.find(image).is_none() {
+                    let tls = self.tls(task, tls_secret.as_deref()).await?;
+                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
+                    self.images.pull(locator).await?;
+                }
                 let desired = DesiredDisk {
                     vm,
                     name: name.clone(),
@@ -192,22 +200,43 @@ impl<P: Platform> Agenda<P> {
             Work::Restore { discard } => machines.restore(vm, *discard).await?,
             Work::Pause => machines.pause(vm).await?,
             Work::Unpause => machines.unpause(vm).await?,
-            Work::InspectImage { image, url } => {
-                let locator = Locator::new(image, url.as_deref());
+            Work::InspectImage {
+                image,
+                url,
+                tls_secret,
+            } => {
+                let tls = self.tls(task, tls_secret.as_deref()).await?;
+                let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
                 return Ok(Some(self.images.inspect(locator).await?));
             }
-            Work::PullImage { image, url } => {
+            Work::PullImage {
+                image,
+                url,
+                tls_secret,
+            } => {
                 // The daemon does not pull an image again whose name is in the store: machines use that image.
                 if self.images.find(image).is_none() {
                     let reported = move |percent| {
                         progress.send_replace(percent);
                     };
-                    let locator = Locator::new(image, url.as_deref());
+                    let tls = self.tls(task, tls_secret.as_deref()).await?;
+                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
                     self.images.pull_reporting(locator, reported).await?;
                 }
             }
         }
         Ok(None)
+    }
+
+    /// The certificates for the server of a task's image, if it names a Secret with some.
+    async fn tls(&self, task: &Task, secret: Option<&str>) -> Result<Option<ServerTls>, Failure> {
+        let Some(secret) = secret else {
+            return Ok(None);
+        };
+        let wanted = image_tls::of_task(&task.uid.to_string(), secret);
+        let wanted = wanted.map_err(|reason| Failure::new(reason, false))?;
+        let sources = self.containers.sources();
+        Ok(Some(image_tls::read(sources, &self.images, wanted).await?))
     }
 
     async fn shut_down(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
@@ -266,6 +295,7 @@ mod tests {
                 size: 0,
                 linked: true,
                 name: String::new(),
+                tls_secret: None,
             },
             state: State::Running,
             cancelled: false,

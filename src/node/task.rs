@@ -12,6 +12,7 @@ use podspec::VmUid;
 use serde::{Deserialize, Serialize};
 use service::telemetry;
 
+use crate::image_tls;
 use crate::images::{self, Inspected};
 use crate::metadata::Record;
 use crate::vm;
@@ -67,6 +68,9 @@ pub enum Work {
         /// versions.
         #[serde(default)]
         url: Option<String>,
+        /// Secret with certificates for the server; none in rows of older versions.
+        #[serde(default)]
+        tls_secret: Option<String>,
         /// Least size in bytes; 0 for the image's.
         size: u64,
         /// An overlay on the image, or a full copy.
@@ -114,6 +118,9 @@ pub enum Work {
         /// The URL that this name refers to, when it is made of one.
         #[serde(default)]
         url: Option<String>,
+        /// Secret with certificates for the server; none in rows of older versions.
+        #[serde(default)]
+        tls_secret: Option<String>,
     },
     /// Pulls an image into the store.
     PullImage {
@@ -121,6 +128,9 @@ pub enum Work {
         image: String,
         /// The URL that this name refers to, when it is made of one.
         url: Option<String>,
+        /// Secret with certificates for the server; none in rows of older versions.
+        #[serde(default)]
+        tls_secret: Option<String>,
     },
 }
 
@@ -201,6 +211,13 @@ impl From<vm::Error> for Failure {
 impl From<crate::disk::Error> for Failure {
     fn from(error: crate::disk::Error) -> Self {
         Self::new(&crate::one_line(&error), error.is_transient())
+    }
+}
+
+impl From<image_tls::Error> for Failure {
+    /// The Secret may be created or changed.
+    fn from(error: image_tls::Error) -> Self {
+        Self::new(&error.to_string(), true)
     }
 }
 

@@ -52,6 +52,7 @@ fn provision(node: &Node, image: &str) -> Work {
         size: 0,
         linked: true,
         name: "default/vm".to_owned(),
+        tls_secret: None,
     }
 }
 
@@ -178,6 +179,7 @@ async fn a_failed_or_cancelled_provision_leaves_nothing() {
         size: 0,
         linked: true,
         name: String::new(),
+        tls_secret: None,
     };
     agenda.submit(uid(1), uid(1), absent).await.unwrap();
     agenda

@@ -98,12 +98,14 @@ fn provision(wanted: v1::Provision) -> Result<Work, Invalid> {
     let mut name = telemetry::bounded(&wanted.vm_name);
     name.truncate(name.floor_char_boundary(NAME));
     let url = images::url("provision.image_url", &wanted.image, wanted.image_url)?;
+    let tls_secret = images::secret("provision.image_tls_secret", wanted.image_tls_secret)?;
     Ok(Work::Provision {
         image: wanted.image,
         url,
         size: wanted.size_bytes,
         linked,
         name,
+        tls_secret,
     })
 }
 

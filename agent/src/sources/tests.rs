@@ -23,6 +23,9 @@ const NAMES: (&str, &str) = ("vmlet.dev/ssh-keys-source", "secret/keys");
 #[case::named("u", "n", &[NAMES], None)]
 #[case::by_the_predecessors_name("u", "n", &[("VirtletCloudInitUserDataSource", "secret/keys")], None)]
 #[case::static_pod("mirror", "n", &[NAMES, (CONFIG_HASH, "u")], None)]
+#[case::certificates_of_the_image("u", "n", &[("vmlet.dev/image-tls-secret", "keys")], None)]
+#[case::another_secret("u", "n", &[("vmlet.dev/image-tls-secret", "other")], Some("does not name it"))]
+#[case::no_secret("u", "n", &[("vmlet.dev/image-tls-secret", "a/b")], Some("the name of a Secret"))]
 #[case::another_pod("v", "n", &[NAMES], Some("another pod"))]
 #[case::elsewhere("u", "m", &[NAMES], Some("not on this node"))]
 #[case::not_named("u", "n", &[("vmlet.dev/ssh-keys", "k")], Some("does not name it"))]
@@ -41,7 +44,45 @@ fn an_object_is_read_only_for_a_pod_of_this_node_that_names_it(
     let source = Source::new(SourceKind::Secret, "keys").unwrap();
     let verdict = check(&pod(uid, node, annotations), "n", &wanted, &source);
     match refused {
-        None => assert_eq!(verdict, Ok(())),
+        None => assert!(verdict.is_ok(), "{verdict:?}"),
         Some(words) => assert!(verdict.as_ref().unwrap_err().contains(words), "{verdict:?}"),
     }
+}
+
+#[test]
+fn an_object_is_read_only_for_a_task_of_this_node_that_names_it() {
+    let task = |uid: &str, secret: Option<&str>| -> VirtualMachineTask {
+        serde_json::from_value(json!({
+            "metadata": { "name": "t", "namespace": "images", "uid": uid },
+            "spec": {
+                "nodeName": "n", "vmName": "debian", "vmUID": "i", "kind": "PullImage",
+                "imageTLSSecret": secret,
+            },
+        }))
+        .unwrap()
+    };
+    let mut tasks = vec![
+        task("t-1", Some("keys")),
+        task("t-2", Some("other")),
+        task("t-3", None),
+    ];
+    let verdict = |tasks: &[VirtualMachineTask], uid: &str, kind| {
+        let wanted = WantedSource {
+            task_uid: uid.to_owned(),
+            ..WantedSource::default()
+        };
+        of_task(tasks, &wanted, &Source::new(kind, "keys").unwrap())
+    };
+    let of = |uid: &str| verdict(&tasks, uid, SourceKind::Secret);
+    assert_eq!(of("t-1"), Ok("images".to_owned()));
+    for uid in ["t-2", "t-3"] {
+        assert!(of(uid).unwrap_err().contains("does not name it"));
+    }
+    assert!(of("t-4").unwrap_err().contains("does not exist"));
+    let map = verdict(&tasks, "t-1", SourceKind::ConfigMap);
+    assert!(map.unwrap_err().contains("does not name it"));
+    // One for a machine of a namespace that is being deleted.
+    tasks[0].spec.vm_namespace = Some("machines".to_owned());
+    let of_machine = verdict(&tasks, "t-1", SourceKind::Secret);
+    assert_eq!(of_machine, Ok("machines".to_owned()));
 }

@@ -61,10 +61,12 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         TaskKind::InspectImage => Kind::InspectImage(InspectImage {
             image: image(spec)?,
             image_url: spec.image_url.clone().unwrap_or_default(),
+            image_tls_secret: spec.image_tls_secret.clone().unwrap_or_default(),
         }),
         TaskKind::PullImage => Kind::PullImage(PullImage {
             image: image(spec)?,
             image_url: spec.image_url.clone().unwrap_or_default(),
+            image_tls_secret: spec.image_tls_secret.clone().unwrap_or_default(),
         }),
         TaskKind::Promote | TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
             return Err(format!(
@@ -86,6 +88,7 @@ fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision
     Ok(Provision {
         image: image(spec)?,
         image_url: spec.image_url.clone().unwrap_or_default(),
+        image_tls_secret: spec.image_tls_secret.clone().unwrap_or_default(),
         size_bytes,
         mode: mode.into(),
         vm_name: format!("{namespace}/{}", spec.vm_name),
@@ -125,6 +128,7 @@ mod tests {
             cancel: false,
             image: Some("debian".to_owned()),
             image_url: Some("https://h/a?v=1".to_owned()),
+            image_tls_secret: Some("images-tls".to_owned()),
             size_bytes: Some(7),
             linked: true,
             timeout_seconds: None,
@@ -163,6 +167,7 @@ mod tests {
         );
         assert_eq!(provision.image, "debian");
         assert_eq!(provision.image_url, "https://h/a?v=1");
+        assert_eq!(provision.image_tls_secret, "images-tls");
         assert_eq!(provision.size_bytes, 7);
         assert_eq!(provision.mode(), provision::Mode::Linked);
         assert_eq!(provision.vm_name, "ns/vm");
@@ -176,6 +181,7 @@ mod tests {
         let expected = |image_url: &str| InspectImage {
             image: "debian".to_owned(),
             image_url: image_url.to_owned(),
+            image_tls_secret: "images-tls".to_owned(),
         };
         let kind = Kind::InspectImage(expected("https://h/a?v=1"));
         assert_eq!(request.kind, Some(kind));
@@ -194,6 +200,7 @@ mod tests {
         let expected = PullImage {
             image: "debian".to_owned(),
             image_url: "https://h/a?v=1".to_owned(),
+            image_tls_secret: "images-tls".to_owned(),
         };
         assert_eq!(request.kind, Some(Kind::PullImage(expected)));
         let older: Vec<_> = all().into_iter().filter(|k| k != "pull_image").collect();

@@ -99,6 +99,8 @@ pub struct VirtualMachineImageSpec {
 #[x_kube(
     validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use \
         VirtualMachineImage"),
+    validation = rule("!has(self.source.http) || !has(self.source.http.tlsSecret)", "a Secret \
+        belongs to one namespace: use VirtualMachineImage"),
     validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE),
 )]
 #[serde(rename_all = "camelCase")]
@@ -144,6 +146,10 @@ pub struct ImageSource {
 
 /// A file on a web server.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(validation = rule(
+    "!has(self.tlsSecret) || self.url.startsWith('https://')",
+    "tlsSecret needs a URL with the scheme https",
+))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpSource {
     /// URL with the scheme `http` or `https`.
@@ -153,8 +159,8 @@ pub struct HttpSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 71), regex(pattern = rules::DIGEST))]
     pub digest: Option<String>,
-    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client
-    /// certificate.
+    /// Secret in the namespace of the image with `ca.crt`, and with `tls.crt` and `tls.key` if the
+    /// server requires a client certificate. Nodes read it at each pull.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub tls_secret: Option<String>,

@@ -48,6 +48,7 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("kind"),
     validation = immutable("image"),
     validation = immutable("imageURL"),
+    validation = immutable("imageTLSSecret"),
     validation = immutable("sizeBytes"),
     validation = immutable("linked"),
     validation = immutable("timeoutSeconds"),
@@ -87,6 +88,15 @@ pub struct VirtualMachineTaskSpec {
     #[serde(rename = "imageURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048), regex(pattern = rules::IMAGE_URL))]
     pub image_url: Option<String>,
+    /// Provision, InspectImage, PullImage: Secret with certificates for the server of the image, in
+    /// the namespace of the machine or the image.
+    #[serde(
+        rename = "imageTLSSecret",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
+    pub image_tls_secret: Option<String>,
     /// Provision: virtual size in bytes. Defaults to the size of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
+use crate::guest_data::{Source, SourceKind};
 use crate::image::LONGEST_IMAGE_URL;
 use crate::machine::FastDeploy;
 use crate::names;
@@ -51,6 +52,8 @@ macro_rules! keys {
 keys! {
     /// URL that the name of the image refers to.
     ImageUrl = IMAGE_URL;
+    /// Secret with certificates for the server of the image.
+    ImageTlsSecret = IMAGE_TLS_SECRET;
     /// Number of virtual CPUs.
     VcpuCount = VCPU_COUNT or "VirtletVCPUCount";
     /// Guest memory.
@@ -192,6 +195,16 @@ impl<'a> Annotations<'a> {
         }
     }
 
+    /// The Secret with certificates for the server of the image.
+    pub fn image_tls_secret(self) -> Result<Option<Source>, AnnotationError> {
+        let Some((name, value)) = self.raw(Key::ImageTlsSecret) else {
+            return Ok(None);
+        };
+        let secret = Source::new(SourceKind::Secret, value);
+        let refuse = |_| error(name, value, "the name of a Secret is needed".to_owned());
+        secret.map(Some).map_err(refuse)
+    }
+
     /// How the root disk is made.
     pub fn fast_deploy(self) -> Result<FastDeploy, AnnotationError> {
         Ok(self.get(Key::FastDeploy)?.unwrap_or_default())
@@ -294,6 +307,20 @@ mod tests {
         assert!(refused.contains("longer than 2048 bytes"), "{refused}");
         assert!(!refused.contains("kk"), "{refused}");
         assert_eq!(Annotations::new(&map(&[])).image_url(), Ok(None));
+    }
+
+    #[test]
+    fn the_secret_for_the_server_of_an_image_has_a_name_that_secrets_have() {
+        let read = |value: &str| {
+            let map = map(&[("vmlet.dev/image-tls-secret", value)]);
+            let read = Annotations::new(&map).image_tls_secret();
+            read.map(|source| source.map(|source| source.name().to_owned()))
+        };
+        assert_eq!(read("images-tls"), Ok(Some("images-tls".to_owned())));
+        for wrong in ["", "other/secret", "Upper", &"a".repeat(254)] {
+            let refused = read(wrong).unwrap_err().to_string();
+            assert!(refused.contains("the name of a Secret"), "{refused}");
+        }
     }
 
     #[test]

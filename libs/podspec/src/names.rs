@@ -7,6 +7,8 @@
 
 /// On pods: the URL that the name of the image refers to, when it is made of the URL's hash.
 pub const IMAGE_URL: &str = "vmlet.dev/image-url";
+/// On pods: the Secret with certificates for the server of the image.
+pub const IMAGE_TLS_SECRET: &str = "vmlet.dev/image-tls-secret";
 /// Number of virtual CPUs.
 pub const VCPU_COUNT: &str = "vmlet.dev/vcpu-count";
 /// Guest memory.

@@ -10,7 +10,11 @@ use crate::images::{Format, Inspected};
 use crate::node::wire;
 
 fn inspect(image: String) -> Work {
-    Work::InspectImage { image, url: None }
+    Work::InspectImage {
+        image,
+        url: None,
+        tls_secret: None,
+    }
 }
 
 #[tokio::test]
@@ -61,6 +65,7 @@ async fn an_image_with_a_url_is_inspected_and_provisioned() {
     let look = Work::InspectImage {
         image: image.clone(),
         url: Some(url.clone()),
+        tls_secret: None,
     };
     let make = Work::Provision {
         image: image.clone(),
@@ -68,6 +73,7 @@ async fn an_image_with_a_url_is_inspected_and_provisioned() {
         size: 0,
         linked: true,
         name: String::new(),
+        tls_secret: None,
     };
     for (task, work) in [(1, look), (2, make)] {
         agenda.submit(uid(task), uid(9), work).await.unwrap();

@@ -3,12 +3,16 @@
 //! Invariant: the image is in the store when the task has succeeded, and nothing keeps it there.
 //! Failure: as of the other tests of tasks.
 
-use podspec::url_image_name;
+use podspec::{Content, url_image_name};
 
 use super::*;
 
 fn pull(image: String) -> Work {
-    Work::PullImage { image, url: None }
+    Work::PullImage {
+        image,
+        url: None,
+        tls_secret: None,
+    }
 }
 
 #[tokio::test]
@@ -40,6 +44,7 @@ async fn an_image_is_pulled_by_its_url_for_the_machine_that_comes_later() {
     let wanted = Work::PullImage {
         image: image.clone(),
         url: Some(url.clone()),
+        tls_secret: None,
     };
     agenda.submit(uid(1), uid(9), wanted).await.unwrap();
     assert_eq!(ended(&agenda, uid(1)).await.state, State::Success);
@@ -50,6 +55,7 @@ async fn an_image_is_pulled_by_its_url_for_the_machine_that_comes_later() {
         size: 0,
         linked: true,
         name: String::new(),
+        tls_secret: None,
     };
     agenda.submit(uid(2), uid(8), make).await.unwrap();
     assert_eq!(ended(&agenda, uid(2)).await.state, State::Success);
@@ -104,4 +110,49 @@ async fn two_images_are_pulled_at_once() {
     }
     let chosen: Vec<_> = agenda.next().iter().map(|task| task.uid).collect();
     assert_eq!(chosen, [1, 2].map(uid));
+}
+
+/// The task waits for the Secret: why there is none, or what is wrong with it, is in its message.
+#[tokio::test]
+async fn a_pull_with_certificates_requests_their_secret_for_its_task() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let url = "https://127.0.0.1:9/disk";
+    let secret = |pem: &str| Content([("ca.crt".to_owned(), pem.as_bytes().to_vec())].into());
+    let sources = Arc::clone(node.containers.sources());
+    for (task, answer, words) in [
+        (
+            1,
+            Err("it does not exist: create it".to_owned()),
+            "secret images-tls: it does not exist: create it",
+        ),
+        (2, Ok(secret("hush")), "ca.crt has no certificate in PEM"),
+    ] {
+        let wanted = Work::PullImage {
+            image: url_image_name(url),
+            url: Some(url.to_owned()),
+            tls_secret: Some("images-tls".to_owned()),
+        };
+        agenda.submit(uid(task), uid(9), wanted).await.unwrap();
+        let mut changes = sources.changes();
+        let requested = async {
+            loop {
+                if let Some((id, wanted)) = sources.wanted().pop_first() {
+                    return (id, wanted);
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        let (id, wanted) = tokio::time::timeout(TIMEOUT, requested).await.unwrap();
+        assert_eq!(
+            (wanted.task, wanted.pod_uid),
+            (uid(task).to_string(), String::new())
+        );
+        sources.answer(id, answer);
+        let done = ended(&agenda, uid(task)).await;
+        let failure = done.failure.clone().unwrap();
+        assert!(failure.message.contains(words), "{failure:?}");
+        assert!(failure.transient && !failure.message.contains("hush"));
+    }
 }

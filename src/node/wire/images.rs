@@ -4,6 +4,7 @@
 //! Failure: [`Invalid`] names the field; it repeats neither name nor URL.
 
 use nodeapi::v1;
+use podspec::{Source, SourceKind};
 
 use super::Invalid;
 use crate::images::{Inspected, Locator, Reference};
@@ -16,9 +17,11 @@ const IMAGE: usize = 4096;
 pub(super) fn inspect(wanted: v1::InspectImage) -> Result<Work, Invalid> {
     named("inspect_image.image", &wanted.image)?;
     let url = url("inspect_image.image_url", &wanted.image, wanted.image_url)?;
+    let tls_secret = secret("inspect_image.image_tls_secret", wanted.image_tls_secret)?;
     Ok(Work::InspectImage {
         image: wanted.image,
         url,
+        tls_secret,
     })
 }
 
@@ -26,9 +29,11 @@ pub(super) fn inspect(wanted: v1::InspectImage) -> Result<Work, Invalid> {
 pub(super) fn pull(wanted: v1::PullImage) -> Result<Work, Invalid> {
     named("pull_image.image", &wanted.image)?;
     let url = url("pull_image.image_url", &wanted.image, wanted.image_url)?;
+    let tls_secret = secret("pull_image.image_tls_secret", wanted.image_tls_secret)?;
     Ok(Work::PullImage {
         image: wanted.image,
         url,
+        tls_secret,
     })
 }
 
@@ -71,6 +76,18 @@ pub(super) fn url(
     Ok(url)
 }
 
+/// The name of a Secret, if there is one.
+pub(super) fn secret(field: &'static str, given: String) -> Result<Option<String>, Invalid> {
+    let given = Some(given).filter(|name| !name.is_empty());
+    let check = |name: &String| Source::new(SourceKind::Secret, name).map(drop);
+    let checked = given.as_ref().map_or(Ok(()), check);
+    let refused = |_| Invalid {
+        field,
+        reason: "it must be the name of a Secret, or empty",
+    };
+    checked.map_err(refused).map(|()| given)
+}
+
 /// As clients see it.
 pub(super) fn inspected(image: Inspected) -> v1::InspectedImage {
     v1::InspectedImage {
@@ -91,9 +108,15 @@ mod tests {
         let wanted = v1::InspectImage {
             image: image.clone(),
             image_url: image_url.clone(),
+            ..v1::InspectImage::default()
         };
         let refused = inspect(wanted).unwrap_err().field;
-        let also = pull(v1::PullImage { image, image_url }).unwrap_err().field;
+        let wanted = v1::PullImage {
+            image,
+            image_url,
+            ..v1::PullImage::default()
+        };
+        let also = pull(wanted).unwrap_err().field;
         assert_eq!(
             also.strip_prefix("pull_image"),
             refused.strip_prefix("inspect_image")
@@ -118,22 +141,38 @@ mod tests {
             let wanted = v1::InspectImage {
                 image: image.to_owned(),
                 image_url: url.to_owned(),
+                image_tls_secret: "images-tls".to_owned(),
             };
             let given = Some(url.to_owned()).filter(|url| !url.is_empty());
             let work = Work::InspectImage {
                 image: image.to_owned(),
                 url: given.clone(),
+                tls_secret: Some("images-tls".to_owned()),
             };
             assert_eq!(inspect(wanted).unwrap(), work);
             let wanted = v1::PullImage {
                 image: image.to_owned(),
                 image_url: url.to_owned(),
+                ..v1::PullImage::default()
             };
             let work = Work::PullImage {
                 image: image.to_owned(),
                 url: given,
+                tls_secret: None,
             };
             assert_eq!(pull(wanted).unwrap(), work);
         }
+    }
+
+    #[test]
+    fn a_secret_has_a_name_that_secrets_have() {
+        let wanted = |name: &str| v1::PullImage {
+            image: "h.org/disk".to_owned(),
+            image_tls_secret: name.to_owned(),
+            ..v1::PullImage::default()
+        };
+        assert!(pull(wanted("images-tls")).is_ok());
+        let refused = pull(wanted("../other")).unwrap_err();
+        assert_eq!(refused.field, "pull_image.image_tls_secret");
     }
 }

@@ -48,6 +48,7 @@ fn question(id: &Uuid, wanted: &Wanted) -> v1::WantedSource {
         }
         .into(),
         name: wanted.source.name().to_owned(),
+        task_uid: wanted.task.clone(),
     }
 }
 

@@ -129,7 +129,9 @@ proptest! {
         use v1::run_task_request::Kind;
         // Bytes of any kind, and what is nearly right.
         let any = <v1::RunTaskRequest as prost::Message>::decode(&*bytes);
-        let provision = v1::Provision { image, image_url: url, vm_name, size_bytes, mode };
+        let provision = v1::Provision {
+            image, image_url: url, vm_name, size_bytes, mode, image_tls_secret: String::new(),
+        };
         let near = v1::RunTaskRequest {
             uid: uid.clone(),
             vm_uid: uid.clone(),

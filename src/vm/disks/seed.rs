@@ -87,6 +87,7 @@ impl<P: Platform> Containers<P> {
                 namespace: pod.namespace.clone(),
                 pod: pod.name.clone(),
                 pod_uid: pod.uid.clone(),
+                task: String::new(),
                 source: source.clone(),
             };
             let inside = source.mount_path();

@@ -134,5 +134,6 @@ pub fn provision(image: &str) -> Kind {
         mode: v1::provision::Mode::Linked.into(),
         vm_name: "default/vm".to_owned(),
         image_url: String::new(),
+        image_tls_secret: String::new(),
     })
 }

@@ -40,6 +40,7 @@ fn object() -> Object {
             cancel: false,
             image: None,
             image_url: None,
+            image_tls_secret: None,
             size_bytes: None,
             linked: false,
             timeout_seconds: None,

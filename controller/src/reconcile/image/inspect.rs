@@ -139,6 +139,6 @@ fn next_node(ctx: &Context, object: &Object, last: Option<&str>) -> Option<Strin
 }
 
 fn task_name(object: &Object, named: &Named) -> String {
-    let seed = format!("{}/{}", object.uid(), named.name);
+    let seed = object.seed(&named.name);
     node_tasks::name(&object.key().name, TaskKind::InspectImage, &seed)
 }

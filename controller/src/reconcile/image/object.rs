@@ -86,6 +86,25 @@ impl Object {
         oci.is_some_and(|oci| oci.pull_secret.is_some())
     }
 
+    /// The Secret with certificates for its server. A Secret belongs to one namespace, an image of
+    /// the cluster to none.
+    pub(crate) fn tls_secret(&self) -> Option<&str> {
+        let named = self.named_tls_secret();
+        named.filter(|_| matches!(self, Self::Local(_)))
+    }
+
+    /// What one task of the image differs by from one of another source: nothing waits for the end
+    /// of a task with other certificates.
+    pub(crate) fn seed(&self, named: &str) -> String {
+        let secret = self.tls_secret().map(|secret| format!("/{secret}"));
+        format!("{}/{named}{}", self.uid(), secret.unwrap_or_default())
+    }
+
+    /// The Secret that it names, of use or not.
+    pub(crate) fn named_tls_secret(&self) -> Option<&str> {
+        self.source().http.as_ref()?.tls_secret.as_deref()
+    }
+
     pub(crate) fn source(&self) -> &ImageSource {
         match self {
             Self::Local(image) => &image.spec.source,

@@ -295,6 +295,6 @@ fn count(number: usize) -> u32 {
 }
 
 fn task_name(object: &Object, named: &Named, node: &str) -> String {
-    let seed = format!("{}/{}/{node}", object.uid(), named.name);
+    let seed = format!("{}/{node}", object.seed(&named.name));
     node_tasks::name(&object.key().name, TaskKind::PullImage, &seed)
 }

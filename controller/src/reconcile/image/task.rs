@@ -85,6 +85,7 @@ fn draft(
         cancel: false,
         image: Some(named.name.clone()),
         image_url: named.url.clone(),
+        image_tls_secret: object.tls_secret().map(str::to_owned),
         size_bytes: None,
         linked: false,
         timeout_seconds: None,

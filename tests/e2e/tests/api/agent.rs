@@ -77,6 +77,7 @@ impl TestEnvironment {
                 cancel: false,
                 image: (kind == TaskKind::Provision).then(|| "vmlet.dev/hello".to_owned()),
                 image_url: None,
+                image_tls_secret: None,
                 size_bytes: None,
                 linked: kind == TaskKind::Provision,
                 timeout_seconds: None,

@@ -67,11 +67,16 @@ fn images() -> Vec<Case> {
     let claim = json!({ "source": { "pvc": { "name": "disk" } } });
     let one = "set exactly one of http, oci and pvc";
     let oci = |oci: Value| json!({ "source": { "oci": oci } });
+    let secured =
+        |url: &str| json!({ "source": { "http": { "url": url, "tlsSecret": "images-tls" } } });
     let public = "prePull needs a source that nodes pull without credentials";
     let mut cases = vec![
         Case::create(own, claim.clone()),
         Case::create(own, with(claim.clone(), json!({ "prePull": {} }))).refused(public),
         Case::create(all, claim).refused("a claim belongs to one namespace"),
+        Case::create(own, secured(good)),
+        Case::create(own, secured("http://h/a")).refused("needs a URL with the scheme https"),
+        Case::create(all, secured(good)).refused("a Secret belongs to one namespace"),
     ];
     for kind in [own, all] {
         cases.extend([

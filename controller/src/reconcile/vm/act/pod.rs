@@ -26,7 +26,7 @@ use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Keys that say which machine a pod is, and what its disk is.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     names::VM_UID_LABEL,
     names::POD_ROLE_LABEL,
     names::VM_DISK,
@@ -38,6 +38,7 @@ const OURS: [&str; 13] = [
     names::REVISION,
     names::GUEST_FACTS,
     names::IMAGE_URL,
+    names::IMAGE_TLS_SECRET,
     names::IP_ASSURANCE,
     names::FILE_DISKS,
 ];

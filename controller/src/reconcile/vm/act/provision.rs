@@ -244,6 +244,8 @@ async fn make(
     let mut spec = tasks::spec(pass, node, TaskKind::Provision);
     spec.image = Some(prerequisites.image.name.clone());
     spec.image_url.clone_from(&prerequisites.image.url);
+    spec.image_tls_secret
+        .clone_from(&prerequisites.image.tls_secret);
     spec.linked = pass.mode == Mode::Linked;
     let wanted = pass.vm.spec.boot_disk_capacity.as_ref();
     spec.size_bytes = wanted

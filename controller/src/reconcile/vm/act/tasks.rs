@@ -52,6 +52,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         cancel: false,
         image: None,
         image_url: None,
+        image_tls_secret: None,
         size_bytes: None,
         linked: false,
         timeout_seconds: None,

@@ -30,8 +30,10 @@ pub(crate) struct Image {
     pub(crate) pull_secret: Option<String>,
     /// What proves an address.
     pub(crate) ip_assurance: IpAssurance,
-    /// Its server requires credentials.
-    pub(crate) has_tls_secret: bool,
+    /// Secret with certificates for its server, which nodes read.
+    pub(crate) tls_secret: Option<String>,
+    /// It names such a Secret, which has no namespace.
+    pub(crate) has_unused_tls_secret: bool,
 }
 
 /// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
@@ -43,6 +45,7 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
             let found = found.unwrap_or_else(|_| none());
             Ok(Image {
                 virtual_bytes: found.virtual_bytes.filter(|_| found.name == name),
+                tls_secret: found.tls_secret.clone().filter(|_| found.name == name),
                 name,
                 url,
                 object: None,
@@ -95,7 +98,8 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
         virtual_bytes: found.virtual_size().and_then(bytes),
         pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
         ip_assurance: found.ip_assurance(),
-        has_tls_secret: source.http.as_ref().is_some_and(|h| h.tls_secret.is_some()),
+        tls_secret: found.tls_secret().map(str::to_owned),
+        has_unused_tls_secret: found.tls_secret().is_none() && found.named_tls_secret().is_some(),
         object: Some(found),
     })
 }
@@ -122,6 +126,7 @@ fn none() -> Image {
         virtual_bytes: None,
         pull_secret: None,
         ip_assurance: IpAssurance::default(),
-        has_tls_secret: false,
+        tls_secret: None,
+        has_unused_tls_secret: false,
     }
 }

@@ -65,8 +65,9 @@ fn list(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<String> {
             !matches!(cpu_model, "" | "host-model"),
         ),
         (
-            "the image's source.http.tlsSecret",
-            image.is_some_and(|i| i.has_tls_secret),
+            "the image's source.http.tlsSecret (a Secret belongs to one namespace: use \
+             VirtualMachineImage)",
+            image.is_some_and(|i| i.has_unused_tls_secret),
         ),
     ];
     let elsewhere = elsewhere.into_iter().filter(|(_, is_so)| *is_so);

@@ -406,3 +406,29 @@ async fn an_image_that_is_made_again_after_a_failed_provision_is_followed() {
     );
     assert_eq!(task["spec"]["nodeName"], "n1");
 }
+
+#[tokio::test]
+async fn tasks_and_pods_name_the_secret_of_the_images_server() {
+    let mut bench = Bench::new();
+    bench.agents(&["n1"]);
+    passes(&mut bench, 1).await.ok();
+    let before = bench.task("InspectImage");
+    assert!(before["spec"]["imageTLSSecret"].is_null());
+    // What failed without certificates does not delay what has them.
+    let secret = json!({ "spec": { "source": { "http": { "tlsSecret": "images-tls" } } } });
+    bench.edit(IMAGES, "debian", secret);
+    passes(&mut bench, 2).await.ok();
+    let task = bench.task("InspectImage");
+    assert_ne!(task["metadata"]["name"], before["metadata"]["name"]);
+    assert_eq!(task["spec"]["imageTLSSecret"], "images-tls");
+    answers(&mut bench, qcow2());
+    passes(&mut bench, 2).await.ok();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    let placeholder = bench.placeholder("vm").unwrap();
+    assert_eq!(
+        placeholder["metadata"]["annotations"]["vmlet.dev/image-tls-secret"],
+        "images-tls"
+    );
+    assert_eq!(bench.condition_text("UnsupportedFeatures"), "-");
+}

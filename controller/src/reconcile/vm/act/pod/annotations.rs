@@ -45,6 +45,9 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(url) = &plan.prerequisites.image.url {
         set(names::IMAGE_URL, url.clone());
     }
+    if let Some(secret) = &plan.prerequisites.image.tls_secret {
+        set(names::IMAGE_TLS_SECRET, secret.clone());
+    }
     set(names::BIOS_UUID, plan.bios_uuid.to_owned());
     if let Some(disk) = plan.disk {
         set(names::VM_DISK, disk.to_owned());
@@ -146,5 +149,7 @@ pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
         pair(names::POD_ROLE_LABEL, PROVISION),
     ]);
     all.extend(url.map(|url| pair(names::IMAGE_URL, url)));
+    let secret = plan.prerequisites.image.tls_secret.as_deref();
+    all.extend(secret.map(|secret| pair(names::IMAGE_TLS_SECRET, secret)));
     all
 }
