@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use podspec::Content;
 use service::locks::Locks;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -115,6 +116,8 @@ struct Inner {
     downloads: Downloads,
     pod_pulls: PodPulls,
     downloader: Downloader,
+    /// For disks that are extracted while their layers arrive.
+    extractions: Arc<Semaphore>,
     mappings: Arc<Mappings>,
     registries: Arc<Registries>,
     rules: Rules,
@@ -189,6 +192,7 @@ impl Images {
                 downloads: Downloads::default(),
                 pod_pulls: PodPulls::default(),
                 downloader,
+                extractions: Arc::new(Semaphore::new(pull::EXTRACTIONS)),
                 mappings: Arc::new(mappings),
                 registries: Arc::new(registries),
                 rules,

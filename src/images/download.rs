@@ -17,7 +17,7 @@ use reqwest::header::HeaderMap;
 use super::addresses::Guard;
 use super::error::{Error, Result};
 use super::format::Rules;
-use super::partial::{Handle, Room, RoomClaim, Validators};
+use super::partial::{Handle, Partial, Room, RoomClaim, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
 use super::translate::Source;
@@ -120,9 +120,14 @@ impl Downloader {
             meter,
         };
         let ended = self.persist(target, || transfer.attempt(known)).await;
+        // At the end of its time a transfer is dropped, and its last write goes on.
+        partial.settle().await;
         let continuable = partial.read(|p| p.received() > 0);
         match ended {
-            Ok(Ending::Whole) => return Ok(Fetched::Whole(partial)),
+            Ok(Ending::Whole) => {
+                partial.read(Partial::complete);
+                return Ok(Fetched::Whole(partial));
+            }
             Err(error) if continuable && is_kept_after(&error) => return Err(error),
             _ => partial.discard().await?,
         }

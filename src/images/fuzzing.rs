@@ -117,7 +117,7 @@ pub(crate) fn disk_in(
         })?,
         stopping: CancellationToken::new(),
     };
-    let found = unpack(&file, shape(is_layer), &mut disk, limits);
+    let found = unpack(file, shape(is_layer), &mut disk, limits);
     let content = || -> io::Result<Vec<u8>> {
         disk.file().set_len(disk.received())?;
         let bytes = std::fs::read(disk.path())?;

@@ -15,12 +15,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use service::{boot_id, files};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 
 use super::digest::Digest;
 
+mod follow;
 mod handle;
 mod room;
 
+use follow::Extent;
+pub(super) use follow::Follower;
 pub(super) use handle::Handle;
 pub(super) use room::{Claim as RoomClaim, Full, Room, STALE};
 
@@ -93,6 +97,8 @@ pub(super) struct Partial {
     hasher: Sha256,
     received: u64,
     note: Note,
+    /// For followers.
+    extent: watch::Sender<Extent>,
 }
 
 impl Partial {
@@ -108,11 +114,13 @@ impl Partial {
             hasher: Sha256::new(),
             received: 0,
             note: Note::default(),
+            extent: watch::Sender::default(),
         };
         match partial.read_note()? {
             Some(note) => partial.take_up(note)?,
             None => partial.file.set_len(0)?,
         }
+        partial.extent.send_replace(Extent::of(partial.received));
         Ok(partial)
     }
 
@@ -139,6 +147,7 @@ impl Partial {
 
     /// Forgets all bytes; what follows is part of the file that `note` is about. Blocks.
     pub(super) fn restart(&mut self, note: Note) -> io::Result<()> {
+        self.extent.send_modify(Extent::restart);
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
         self.hasher = Sha256::new();
@@ -156,9 +165,16 @@ impl Partial {
     /// then.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
-        self.hasher.update(bytes);
         self.received += bytes.len() as u64;
+        let received = self.received;
+        self.extent.send_modify(|extent| extent.grow(received));
+        self.hasher.update(bytes);
         Ok(())
+    }
+
+    /// No bytes will be added: a follower reaches the end.
+    pub(super) fn complete(&self) {
+        self.extent.send_modify(Extent::complete);
     }
 
     /// As [`Partial::append`] for a part of a disk: zeros take no space. Only [`Partial::finish`]
@@ -195,7 +211,12 @@ impl Partial {
             .set_permissions(Permissions::from_mode(FILE_MODE))?;
         self.file.set_len(self.received)?;
         self.file.sync_all()?;
-        Ok(Digest::from_bytes(self.hasher.clone().finalize().into()))
+        Ok(self.digest())
+    }
+
+    /// The digest of all bytes, which may not be on the disk yet.
+    pub(super) fn digest(&self) -> Digest {
+        Digest::from_bytes(self.hasher.clone().finalize().into())
     }
 
     /// Makes the finished file appear as `target`, replacing what is there, in one step. Blocks.

@@ -1,6 +1,7 @@
 //! The progress of a download.
 //!
-//! Invariant: `received` counts the bytes in the partial file, those of earlier pulls included.
+//! Invariant: `received` counts the bytes in the partial file, those of earlier pulls included, and
+//! those that are being written to it.
 //! Failure: none; a server that does not send the size of its file gets no percents.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How far a download is, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes on disk.
+    /// Bytes received.
     pub received: u64,
     /// Bytes of the whole file, if the server sent its size.
     pub total: Option<u64>,

@@ -26,9 +26,12 @@ use crate::clock;
 
 mod commit;
 mod convert;
+mod extract;
 mod from_registry;
 
 use commit::Download;
+pub(super) use extract::EXTRACTIONS;
+use extract::Early;
 pub(super) use from_registry::progress_key;
 
 const TLS_OF_REGISTRY: &str = "is in a registry, and certificates of a Secret are for files on web \
@@ -138,10 +141,10 @@ impl Inner {
                 leadership.publish(Ok(arrived));
                 Ok(image)
             }
-            Ok(Arrival::New(download, partial)) => {
+            Ok(Arrival::New(download, partial, early)) => {
                 let inner = Arc::clone(self);
                 let commit = async move {
-                    let outcome = inner.commit(&download, &partial).await;
+                    let outcome = inner.commit(&download, &partial, early).await;
                     drop(partial);
                     let published = outcome.as_ref().map(|(_, arrived)| *arrived);
                     leadership.publish(published.map_err(Error::clone));
@@ -172,7 +175,7 @@ impl Inner {
                 .fetch(&target, partial, validators, leadership.meter());
             match (fetched.await?, known) {
                 (Fetched::Whole(partial), _) => {
-                    return Ok(Arrival::New(desired.download(&partial), partial));
+                    return Ok(Arrival::New(desired.download(&partial), partial, None));
                 }
                 (Fetched::Unchanged, Some((arrived, _))) => {
                     desired.check(arrived.content)?;
@@ -228,7 +231,7 @@ impl Inner {
 
 /// How a fetch ended well.
 enum Arrival {
-    New(Download, Handle),
+    New(Download, Handle, Option<Early>),
     Known(Image, Arrived),
 }
 

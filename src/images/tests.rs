@@ -15,6 +15,7 @@ mod addresses;
 mod collect;
 mod convert;
 mod crash;
+mod early;
 mod inspect;
 mod keep;
 mod limits;

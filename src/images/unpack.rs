@@ -6,9 +6,7 @@
 //! before the rest is written.
 //! Failure: [`Error`] by what is wrong; the caller discards what was written.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
-use std::os::unix::fs::FileExt as _;
 
 use tokio_util::sync::CancellationToken;
 
@@ -58,22 +56,21 @@ impl Shape {
     }
 }
 
-/// Writes the disk in `file` to `disk`, which is empty. `Ok(false)`: a layer without a disk.
-/// Blocks.
+/// Writes the disk in `file`, which is read from its beginning, to `disk`, which is empty.
+/// `Ok(false)`: a layer without a disk. Blocks.
 pub(super) fn unpack(
-    file: &File,
+    file: impl Read,
     shape: Shape,
     disk: &mut Partial,
     mut limits: Limits,
 ) -> Result<bool> {
-    let start = Positioned { file, offset: 0 };
     match shape {
         Shape::Disk => {
-            let mut opened = open(start).map_err(|e| limits.broken(&e))?;
+            let mut opened = open(file).map_err(|e| limits.broken(&e))?;
             limits.write(&mut opened.reader, None, disk)?;
             Ok(true)
         }
-        Shape::Layer => layer::unpack(start, disk, &mut limits),
+        Shape::Layer => layer::unpack(file, disk, &mut limits),
     }
 }
 
@@ -215,21 +212,6 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(filled)
-}
-
-/// Reads a file from its beginning, wherever its own offset is.
-#[derive(Debug)]
-struct Positioned<'a> {
-    file: &'a File,
-    offset: u64,
-}
-
-impl Read for Positioned<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.file.read_at(buffer, self.offset)?;
-        self.offset += n as u64;
-        Ok(n)
-    }
 }
 
 #[cfg(test)]

@@ -1,21 +1,26 @@
 //! One request and its reply.
 //!
-//! Invariant: what is received is written before the next wait, so that a dropped transfer loses
-//! nothing that the kernel had delivered; hashing and writing happen on blocking threads.
+//! Invariant: what is received is handed to a thread that writes and hashes it before the next wait
+//! for the network; a dropped transfer loses at most the batch that waits for the write before it.
+//! A transfer that has ended has no write in progress.
 //! Failure: an error leaves the partial continuable, unless it says otherwise.
+
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 
 use super::super::error::Result;
 use super::super::format::{HEAD, head_of};
-use super::super::partial::{Handle, Note, Validators};
+use super::super::partial::{Handle, Note, RoomClaim, Validators};
 use super::super::progress::Meter;
 use super::super::unpack::Packing;
 use super::reply;
 use super::request::Request;
+use crate::space::Claim;
 
 /// Bytes that are gathered before they are written, if the network is faster than the disk.
 const BATCH: usize = 1 << 20;
@@ -93,29 +98,54 @@ impl Transfer<'_> {
         self.body(response, total).await
     }
 
-    async fn body(&self, mut response: Response, total: Option<u64>) -> Result<Ending> {
-        let mut received = self.partial.read(|p| p.received());
+    async fn body(&self, response: Response, total: Option<u64>) -> Result<Ending> {
+        let received = self.partial.read(|p| p.received());
         self.request.fits(total.unwrap_or_default())?;
         let downloader = self.request.downloader;
         let claimed = downloader.room.claim(total.unwrap_or(received));
-        let mut claim = claimed.map_err(Request::crowded)?;
+        let claim = claimed.map_err(Request::crowded)?;
         downloader.trim(self.partial.dir()).await?;
         let first = total.unwrap_or_else(|| received.saturating_add(BATCH as u64));
         let space = downloader.space.clone();
-        let mut place = self.partial.claim_space(space, first, first).await?;
-        let mut judged = received >= HEAD;
+        let place = self.partial.claim_space(space, first, first).await?;
+        let mut writer = Writer {
+            transfer: self,
+            place: Arc::new(place),
+            total,
+            received,
+            batch: Vec::new(),
+            writing: None,
+            spare: Vec::new(),
+        };
+        let streamed = self.stream(response, claim, &mut writer).await;
+        let written = writer.settle().await;
+        streamed.and(written)?;
+        match total {
+            Some(total) if total != writer.received => {
+                Err(self.request.truncated(writer.received, total))
+            }
+            _ => Ok(Ending::Whole),
+        }
+    }
+
+    /// Receives a body to its end. The last write may be in progress then.
+    async fn stream(
+        &self,
+        mut response: Response,
+        mut claim: RoomClaim,
+        writer: &mut Writer<'_>,
+    ) -> Result<()> {
+        let downloader = self.request.downloader;
+        let mut judged = writer.received >= HEAD;
         let mut pace = Pace::new(downloader.stall_timeout, downloader.min_rate);
-        let mut batch = Vec::new();
         loop {
             let ready = response.chunk().now_or_never();
-            if ready.is_none() || batch.len() >= BATCH {
-                self.write(&mut batch, received, total).await?;
-                let next = received.saturating_add(BATCH as u64);
-                let needed = total.unwrap_or(next);
-                place = self.partial.more_space(place, needed).await?;
-                if !judged && received >= HEAD {
+            if ready.is_none() || writer.batch.len() >= BATCH {
+                writer.write().await?;
+                if !judged && writer.received >= HEAD {
                     judged = true;
-                    self.judge(total).await?;
+                    writer.settle().await?;
+                    self.judge(writer.total).await?;
                 }
             }
             let next = match ready {
@@ -124,27 +154,22 @@ impl Transfer<'_> {
             };
             match next {
                 Ok(Some(chunk)) => {
-                    received += chunk.len() as u64;
+                    let received = writer.received + chunk.len() as u64;
                     self.request.fits(received)?;
                     claim.at_least(received).map_err(Request::crowded)?;
+                    writer.take(&chunk);
                     if pace.is_too_slow(chunk.len() as u64) {
-                        batch.extend_from_slice(&chunk);
-                        self.write(&mut batch, received, total).await?;
+                        writer.write().await?;
                         return Err(self.request.slow());
                     }
-                    batch.extend_from_slice(&chunk);
                 }
-                Ok(None) => break,
+                Ok(None) => return writer.write().await,
                 Err(error) => {
-                    self.write(&mut batch, received, total).await?;
+                    writer.write().await?;
+                    let (received, total) = (writer.received, writer.total);
                     return Err(self.request.cut(error, received, total));
                 }
             }
-        }
-        self.write(&mut batch, received, total).await?;
-        match total {
-            Some(total) if total != received => Err(self.request.truncated(received, total)),
-            _ => Ok(Ending::Whole),
         }
     }
 
@@ -162,22 +187,48 @@ impl Transfer<'_> {
             .map(drop)
             .map_err(|reason| self.request.unfit(reason))
     }
+}
 
-    async fn write(&self, batch: &mut Vec<u8>, received: u64, total: Option<u64>) -> Result<()> {
-        if batch.is_empty() {
+/// Writes batches one after the other, each while the next one arrives.
+struct Writer<'a> {
+    transfer: &'a Transfer<'a>,
+    place: Arc<Claim>,
+    total: Option<u64>,
+    /// Bytes of the file, with those of the batch.
+    received: u64,
+    batch: Vec<u8>,
+    writing: Option<JoinHandle<Result<Vec<u8>>>>,
+    /// The buffer of the next batch.
+    spare: Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn take(&mut self, chunk: &[u8]) {
+        self.batch.extend_from_slice(chunk);
+        self.received += chunk.len() as u64;
+    }
+
+    /// Begins to write the batch, after the one before it is written.
+    async fn write(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
             return Ok(());
         }
-        let bytes = std::mem::take(batch);
-        *batch = self
-            .partial
-            .work(move |p| {
-                p.append(&bytes)?;
-                let mut bytes = bytes;
-                bytes.clear();
-                Ok(bytes)
-            })
-            .await?;
-        self.meter.set(received, total);
+        self.settle().await?;
+        let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
+        let size = self.total.unwrap_or(self.received);
+        let place = Arc::clone(&self.place);
+        self.writing = Some(self.transfer.partial.append(batch, place, size).await);
+        self.transfer.meter.set(self.received, self.total);
+        Ok(())
+    }
+
+    /// Waits until no write is in progress.
+    async fn settle(&mut self) -> Result<()> {
+        if let Some(writing) = &mut self.writing {
+            let written = writing.await;
+            self.writing = None;
+            self.spare = written??;
+        }
         Ok(())
     }
 }

@@ -6,16 +6,20 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::task::JoinHandle;
 
 use super::super::error::{Error, Result};
-use super::Partial;
+use super::{Follower, Partial};
 use crate::space::{Claim, Full, Space};
 
 /// A partial that async code works on; clones are the same partial.
 #[derive(Debug, Clone)]
 pub(in crate::images) struct Handle {
     partial: Arc<Mutex<Partial>>,
+    /// Held by the job that appends.
+    appending: Arc<tokio::sync::Mutex<()>>,
     dir: Arc<Path>,
 }
 
@@ -33,6 +37,7 @@ impl Handle {
         let partial = partial.map_err(|e| disk_error(e, &dir))?;
         Ok(Self {
             partial: Arc::new(Mutex::new(partial)),
+            appending: Arc::default(),
             dir,
         })
     }
@@ -60,9 +65,14 @@ impl Handle {
         tokio::task::spawn_blocking(locked).await?
     }
 
+    /// A reader of the file beside its writer, for a blocking thread.
+    pub(in crate::images) async fn follow(&self) -> Result<Follower> {
+        self.work(|p| p.follow()).await
+    }
+
     /// Reads the state in memory; no I/O.
     pub(in crate::images) fn read<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
-        read(&self.partial.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.lock())
     }
 
     /// The directory of all downloads.
@@ -87,10 +97,36 @@ impl Handle {
         claimed.await?.map_err(|full| self.no_space(full))
     }
 
-    /// Makes the claim as large as the file is going to be, and looks whether the reserve is free.
-    pub(in crate::images) async fn more_space(&self, claim: Claim, bytes: u64) -> Result<Claim> {
-        let grown = self.work(move |_| Ok(claim.at_least(bytes).map(|()| claim)));
-        grown.await?.map_err(|full| self.no_space(full))
+    /// Adds bytes at the end, behind those of earlier calls, once `claim` is as large as the file is
+    /// going to be. It happens on a blocking thread, also when the result is dropped, which is the
+    /// empty buffer.
+    pub(in crate::images) async fn append(
+        &self,
+        mut bytes: Vec<u8>,
+        claim: Arc<Claim>,
+        size: u64,
+    ) -> JoinHandle<Result<Vec<u8>>> {
+        let appending = Arc::clone(&self.appending).lock_owned().await;
+        let handle = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let _appending = appending;
+            let claimed = claim.at_least(size);
+            claimed.map_err(|full| handle.no_space(full))?;
+            let mut partial = handle.lock();
+            let appended = partial.append(&bytes);
+            appended.map_err(|e| disk_error(e, &handle.dir))?;
+            bytes.clear();
+            Ok(bytes)
+        })
+    }
+
+    /// Waits until all bytes are added, also those of calls whose result was dropped.
+    pub(in crate::images) async fn settle(&self) {
+        drop(self.appending.lock().await);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Partial> {
+        self.partial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn no_space(&self, full: Full) -> Error {

@@ -1,8 +1,8 @@
 //! Makes an image of a complete download.
 //!
 //! Invariant: checked, unpacked and converted where that is needed, judged, moved into the store and
-//! recorded, in this order; a crash in between leaves a download that the next pull takes up, or a file that the
-//! next start removes.
+//! recorded, in this order; what was unpacked before is used only after the check. A crash in between
+//! leaves a download that the next pull takes up, or a file that the next start removes.
 //! Failure: a download that is not what it is to be is discarded; one that only found no space to
 //! be unpacked to stays.
 
@@ -17,7 +17,8 @@ use super::super::partial::{Handle, Validators};
 use super::super::reference::Name;
 use super::super::rows::{self, Arrival};
 use super::super::share::Arrived;
-use super::super::unpack::{Limits, Shape, unpack};
+use super::super::unpack::Shape;
+use super::extract::{Early, Found};
 use crate::clock;
 
 /// A complete download, and what it is to become.
@@ -52,8 +53,16 @@ impl Inner {
         self: &Arc<Self>,
         download: &Download,
         partial: &Handle,
+        early: Option<Early>,
     ) -> Result<(Image, Arrived)> {
-        let content = match partial.work(|p| p.finish()).await {
+        let head = partial.work(|p| head_of(p.file())).await?;
+        let is_packed = download.shape.is_packed(&head);
+        // Only the disk in a packed file becomes an image, and has to be on the disk.
+        let content = partial.work(move |p| match is_packed {
+            true => Ok(p.digest()),
+            false => p.finish(),
+        });
+        let content = match content.await {
             Ok(digest) => digest,
             Err(error) => {
                 partial.discard().await?;
@@ -62,6 +71,9 @@ impl Inner {
         };
         faultpoint::point("images.pull.downloaded");
         if let Some(expected) = download.expected.filter(|expected| *expected != content) {
+            if let Some(early) = early {
+                early.discard().await;
+            }
             partial.discard().await?;
             return Err(Error::Digest {
                 location: download.location.clone(),
@@ -69,9 +81,8 @@ impl Inner {
                 actual: content,
             });
         }
-        let head = partial.work(|p| head_of(p.file())).await?;
-        let made = match download.shape.is_packed(&head) {
-            true => self.unpack(download, partial).await,
+        let made = match is_packed {
+            true => self.unpack(download, partial, early).await,
             false => self.whole(download, partial, content).await,
         };
         let (unpacked, facts) = match made {
@@ -159,10 +170,15 @@ impl Inner {
         }
     }
 
-    /// The disk in a packed download.
-    async fn unpack(&self, download: &Download, partial: &Handle) -> Result<(Unpacked, Facts)> {
-        let disk = self.partial(&format!("{}-disk", download.key)).await?;
-        let made = match self.unpack_to(download, partial, &disk).await {
+    /// The disk in a packed download, whose digest was checked.
+    async fn unpack(
+        &self,
+        download: &Download,
+        partial: &Handle,
+        early: Option<Early>,
+    ) -> Result<(Unpacked, Facts)> {
+        let (disk, found) = self.extracted(download, partial, early).await?;
+        let made = match self.finished(download, &disk, found).await {
             Ok(unpacked) => self.usable(download, unpacked.clone()).await.map(|made| {
                 let is_kept = made.0.digest == unpacked.digest;
                 (made, is_kept)
@@ -175,25 +191,9 @@ impl Inner {
         made.map(|(made, _)| made)
     }
 
-    async fn unpack_to(
-        &self,
-        download: &Download,
-        partial: &Handle,
-        disk: &Handle,
-    ) -> Result<Unpacked> {
-        let size = partial.read(|p| p.received());
-        let (room, space) = self.downloader.claim(disk, size, size).await?;
-        let limits = Limits {
-            location: download.location.clone(),
-            max_bytes: self.downloader.max_bytes(),
-            rules: self.rules.clone(),
-            room,
-            space,
-            stopping: self.stopping.clone(),
-        };
-        let (shape, packed) = (download.shape, partial.clone());
-        let found = disk.run(move |disk| packed.read(|p| unpack(p.file(), shape, disk, limits)));
-        if !found.await? {
+    /// What was taken out of a packed download, as a complete file.
+    async fn finished(&self, download: &Download, disk: &Handle, found: Found) -> Result<Unpacked> {
+        if found == Found::Nothing {
             return Err(Error::Content {
                 location: download.location.clone(),
                 reason: NO_DISK.to_owned(),

@@ -125,21 +125,6 @@ impl Inner {
         meter: &Meter,
     ) -> Result<Arrival> {
         let key = key_of(blob.digest);
-        let (mut servers, mut target) = resolved.servers(&self.downloader, request.wanted, blob)?;
-        let partial = loop {
-            let partial = self.partial(&key).await?;
-            match self.downloader.fetch(&target, partial, None, meter).await {
-                Ok(Fetched::Whole(partial)) => break partial,
-                // Nothing was known, so that the server has nothing to compare.
-                Ok(Fetched::Unchanged) => {
-                    return Err(Error::Content {
-                        location: request.wanted.place.to_string(),
-                        reason: "its server did not send the file".to_owned(),
-                    });
-                }
-                Err(error) => target = servers.after(error).await?,
-            }
-        };
         let download = Download {
             name: request.name.clone(),
             key,
@@ -153,7 +138,25 @@ impl Inner {
                 modified: None,
             },
         };
-        Ok(Arrival::New(download, partial))
+        let (mut servers, mut target) = resolved.servers(&self.downloader, request.wanted, blob)?;
+        loop {
+            let partial = self.partial(&download.key).await?;
+            let early = self.extract_early(&download, &partial, blob.size).await?;
+            let fetched = self.downloader.fetch(&target, partial, None, meter).await;
+            let error = match fetched {
+                Ok(Fetched::Whole(partial)) => return Ok(Arrival::New(download, partial, early)),
+                // Nothing was known, so that the server has nothing to compare.
+                Ok(Fetched::Unchanged) => Error::Content {
+                    location: request.wanted.place.to_string(),
+                    reason: "its server did not send the file".to_owned(),
+                },
+                Err(error) => error,
+            };
+            if let Some(early) = early {
+                early.discard().await;
+            }
+            target = servers.after(error).await?;
+        }
     }
 }
 

@@ -15,10 +15,15 @@ const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 /// A registry, whose host the node knows.
-async fn registry() -> TestEnvironment {
+pub(super) async fn registry() -> TestEnvironment {
+    registry_with(|_| {}).await
+}
+
+pub(super) async fn registry_with(adjust: impl FnOnce(&mut Settings)) -> TestEnvironment {
     let t = TestEnvironment::with(|settings| {
         let dir = settings.dir.with_file_name("certs.d");
         settings.registries_dir = dir;
+        adjust(settings);
     })
     .await;
     let dir = t.settings.registries_dir.join(&t.server.authority);
@@ -27,14 +32,14 @@ async fn registry() -> TestEnvironment {
 }
 
 /// Offers a blob; yields its descriptor.
-fn blob(server: &Server, repository: &str, kind: &str, bytes: &[u8]) -> Value {
+pub(super) fn blob(server: &Server, repository: &str, kind: &str, bytes: &[u8]) -> Value {
     let digest = digest_of(bytes).to_string();
     server.offer(&format!("v2/{repository}/blobs/{digest}"), bytes, &digest);
     json!({"mediaType": kind, "digest": digest, "size": bytes.len()})
 }
 
 /// Offers a manifest by a tag and by its digest, which it yields.
-fn manifest(server: &Server, repository: &str, tag: &str, manifest: &Value) -> Digest {
+pub(super) fn manifest(server: &Server, repository: &str, tag: &str, manifest: &Value) -> Digest {
     let bytes = serde_json::to_vec(manifest).unwrap();
     let digest = digest_of(&bytes);
     for label in [tag, &digest.to_string()] {

@@ -3,6 +3,7 @@
 //! Invariant: `gzip`, `xz`, `zstd` and the crate `tar` make the files.
 //! Failure: a tool that is missing fails the test with its name.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -99,7 +100,7 @@ fn run(bytes: &[u8], shape: Shape, max_bytes: u64) -> Unpacked {
         space: Space::default().claim(disk.path(), 0, 0).unwrap(),
         stopping: CancellationToken::new(),
     };
-    let outcome = unpack(&File::open(&path).unwrap(), shape, &mut disk, limits);
+    let outcome = unpack(File::open(&path).unwrap(), shape, &mut disk, limits);
     let digest = disk.finish().unwrap();
     Unpacked {
         outcome,
@@ -301,7 +302,7 @@ fn a_daemon_that_stops_does_not_wait_for_the_rest() {
         stopping: CancellationToken::new(),
     };
     limits.stopping.cancel();
-    let outcome = unpack(&File::open(&path).unwrap(), Shape::Disk, &mut disk, limits);
+    let outcome = unpack(File::open(&path).unwrap(), Shape::Disk, &mut disk, limits);
     assert!(matches!(outcome, Err(Error::Stopping)));
     assert_eq!(disk.received(), 0);
 }
