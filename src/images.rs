@@ -80,6 +80,7 @@ use format::Rules;
 pub(crate) use format::judge;
 use mappings::Mappings;
 use pod_pulls::PodPulls;
+use pull::Diskless;
 use registry::Registries;
 use share::Downloads;
 use store::Store;
@@ -118,6 +119,7 @@ struct Inner {
     downloader: Downloader,
     /// For disks that are extracted while their layers arrive.
     extractions: Arc<Semaphore>,
+    diskless: Diskless,
     mappings: Arc<Mappings>,
     registries: Arc<Registries>,
     rules: Rules,
@@ -193,6 +195,7 @@ impl Images {
                 pod_pulls: PodPulls::default(),
                 downloader,
                 extractions: Arc::new(Semaphore::new(pull::EXTRACTIONS)),
+                diskless: Diskless::default(),
                 mappings: Arc::new(mappings),
                 registries: Arc::new(registries),
                 rules,

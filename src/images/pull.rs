@@ -26,10 +26,12 @@ use crate::clock;
 
 mod commit;
 mod convert;
+mod diskless;
 mod extract;
 mod from_registry;
 
 use commit::Download;
+pub(super) use diskless::Diskless;
 pub(super) use extract::EXTRACTIONS;
 use extract::Early;
 pub(super) use from_registry::progress_key;

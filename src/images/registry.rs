@@ -1,8 +1,8 @@
 //! Images in OCI registries: container disks, and artifacts whose one file is a disk.
 //!
 //! Invariant: every manifest and configuration has the digest that led to it, or that its name
-//! demands; replies are bounded. Mirrors are used before the registry; only the registry's own
-//! answer counts as final.
+//! demands; replies are bounded. Mirrors are used before the registry, which follows when they fail or
+//! send other content; only the registry's own answer counts as final.
 //! Failure: [`Error`] of the registry itself, after all mirrors have failed.
 
 use std::collections::BTreeSet;
@@ -212,6 +212,7 @@ const fn is_of_server(error: &Error) -> bool {
                 | Error::Untrusted { .. }
                 | Error::Redirect { .. }
                 | Error::Address { .. }
+                | Error::Digest { .. }
         )
 }
 

@@ -20,6 +20,7 @@ mod inspect;
 mod keep;
 mod limits;
 mod mappings;
+mod mirrors;
 mod names;
 mod packed;
 mod registries;

@@ -1,7 +1,8 @@
 //! Pulls an image from a registry.
 //!
 //! Invariant: pulls of one name with the same credentials share one request; pulls of one blob
-//! share its download, whatever their names. A blob whose disk is here is not sent again.
+//! share its download, whatever their names. A blob whose disk is here is not sent again, nor a layer
+//! that was found to hold none. A blob leaves here with the digest of its manifest.
 //! Failure: as of every pull; a partial blob is continued by the next pull that needs it.
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::super::catalog::{Image, names_of};
 use super::super::digest::Digest;
 use super::super::download::Fetched;
 use super::super::error::{Error, Result};
-use super::super::partial::Validators;
+use super::super::partial::{Partial, Validators};
 use super::super::progress::Meter;
 use super::super::reference::Name;
 use super::super::registry::{Blob, Credentials, Place, Resolved, Wanted};
@@ -66,7 +67,8 @@ impl Inner {
         let place = request.wanted.place;
         let resolved = self.registries.resolve(&self.downloader, request.wanted);
         let resolved = resolved.await?;
-        for blob in &resolved.candidates {
+        let unknown = |blob: &&Blob| !self.diskless.has(blob);
+        for blob in resolved.candidates.iter().filter(unknown) {
             match self.bring_blob(request, &resolved, blob, meter).await {
                 Ok(image) => {
                     let arrived = Arrived {
@@ -76,7 +78,9 @@ impl Inner {
                     return Ok((image, arrived));
                 }
                 // The disk may be in a layer below.
-                Err(Error::Content { reason, .. }) if reason == NO_DISK => {}
+                Err(Error::Content { reason, .. }) if reason == NO_DISK => {
+                    self.diskless.add(blob);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -141,10 +145,22 @@ impl Inner {
         let (mut servers, mut target) = resolved.servers(&self.downloader, request.wanted, blob)?;
         loop {
             let partial = self.partial(&download.key).await?;
+            let is_continued = partial.read(|p| p.received() > 0);
             let early = self.extract_early(&download, &partial, blob.size).await?;
             let fetched = self.downloader.fetch(&target, partial, None, meter).await;
             let error = match fetched {
-                Ok(Fetched::Whole(partial)) => return Ok(Arrival::New(download, partial, early)),
+                Ok(Fetched::Whole(partial)) => {
+                    let actual = partial.read(Partial::digest);
+                    if actual == blob.digest {
+                        return Ok(Arrival::New(download, partial, early));
+                    }
+                    partial.discard().await?;
+                    Error::Digest {
+                        location: target.source.location(),
+                        expected: blob.digest,
+                        actual,
+                    }
+                }
                 // Nothing was known, so that the server has nothing to compare.
                 Ok(Fetched::Unchanged) => Error::Content {
                     location: request.wanted.place.to_string(),
@@ -155,7 +171,11 @@ impl Inner {
             if let Some(early) = early {
                 early.discard().await;
             }
-            target = servers.after(error).await?;
+            // The wrong bytes may be those of another server.
+            let is_retried = is_continued && matches!(error, Error::Digest { .. });
+            if !is_retried {
+                target = servers.after(error).await?;
+            }
         }
     }
 }

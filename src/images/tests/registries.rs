@@ -83,7 +83,7 @@ pub(super) fn container_disk(
     manifest(server, repository, tag, &image)
 }
 
-fn artifact(server: &Server, repository: &str, tag: &str, disk: &[u8]) -> Digest {
+pub(super) fn artifact(server: &Server, repository: &str, tag: &str, disk: &[u8]) -> Digest {
     let image = json!({
         "schemaVersion": 2,
         "artifactType": "application/x-disk",
@@ -192,7 +192,10 @@ async fn an_image_that_is_not_what_its_digest_says_is_refused() {
 #[tokio::test]
 async fn a_container_image_is_no_container_disk() {
     let t = registry().await;
-    let layers = [blob(&t.server, "a", OCI_LAYER, &layer("bin/sh", b"#!"))];
+    let layers = ["bin/sh", "bin/ls"].map(|path| {
+        let layer = layer(path, b"#!");
+        blob(&t.server, "a", OCI_LAYER, &layer)
+    });
     let image = json!({
         "schemaVersion": 2, "layers": layers,
         "config": blob(&t.server, "a", "application/vnd.oci.empty.v1+json", b"{}"),
@@ -201,6 +204,31 @@ async fn a_container_image_is_no_container_disk() {
     let refused = t.images.pull(&t.server.name("a")).await.unwrap_err();
     assert!(refused.to_string().contains("container image"), "{refused}");
     assert!(t.partials().is_empty() && t.data().is_empty());
+
+    // A repetition requests the manifest, and downloads no layer again.
+    let before = paths(&t).len();
+    let again = t.images.pull(&t.server.name("a")).await.unwrap_err();
+    assert_eq!(again.to_string(), refused.to_string());
+    let more = paths(&t).split_off(before);
+    assert_eq!(more, ["/v2/a/manifests/latest"], "{more:?}");
+
+    // A layer that is remembered is not downloaded for another image either.
+    let known = blob(&t.server, "b", OCI_LAYER, &layer("bin/sh", b"#!"));
+    let with_disk = blob(
+        &t.server,
+        "b",
+        OCI_LAYER,
+        &layer("disk/a.img", &disk(64, 1)),
+    );
+    let image = json!({
+        "schemaVersion": 2, "layers": [with_disk, known],
+        "config": blob(&t.server, "b", "application/vnd.oci.empty.v1+json", b"{}"),
+    });
+    manifest(&t.server, "b", "2", &image);
+    let before = paths(&t).len();
+    let image = t.images.pull(&t.server.name("b:2")).await.unwrap();
+    assert_eq!(image.digest, digest_of(&disk(64, 1)));
+    assert_eq!(paths(&t).len(), before + 2, "the manifest and one layer");
 }
 
 #[tokio::test]
