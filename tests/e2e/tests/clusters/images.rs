@@ -41,20 +41,15 @@ async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
     let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     let host = served.split('/').nth(2).context("no host in the URL")?;
     cluster.apply(&class("tiny", "128Mi"))?;
+    // The agent of the node requests the Secret, and lacks the right to read it at first.
+    let mut secured = image(&format!("https://{host}/None.qcow2?key=hush"));
+    secured["spec"]["source"]["http"]["tlsSecret"] = json!("images-tls");
+    cluster.apply(&secured)?;
+    await_message(&cluster, "secret images-tls: vmlet-agent may not read it").await?;
     cluster.apply(&image(&format!("http://{host}/None.qcow2?key=hush")))?;
     cluster.apply(&machine("vm", &json!({ "powerState": "PoweredOn" })))?;
     let words = "None.qcow2 answered 404";
-    await_image(&cluster, |image| {
-        let ready = condition(image, "Ready");
-        let message = ready["message"].as_str().unwrap_or_default();
-        ensure!(
-            ready["reason"] == "NotReady" && message.contains(words),
-            "{ready}"
-        );
-        ensure!(!message.contains("hush"), "the query is shown: {message}");
-        Ok(())
-    })
-    .await?;
+    await_message(&cluster, words).await?;
     cluster
         .await_vm("vm", "the cause on the machine", READY, |vm| {
             let cause = condition(vm, "VirtualMachineImageReady");
@@ -224,6 +219,21 @@ fn image(url: &str) -> Value {
         "metadata": { "name": "guest" },
         "spec": { "source": { "http": { "url": url } } },
     })
+}
+
+/// The image is not ready, for a reason with these words.
+async fn await_message(cluster: &Cluster, words: &str) -> Result<()> {
+    await_image(cluster, |image| {
+        let ready = condition(image, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ensure!(
+            ready["reason"] == "NotReady" && message.contains(words),
+            "{ready}"
+        );
+        ensure!(!message.contains("hush"), "the query is shown: {message}");
+        Ok(())
+    })
+    .await
 }
 
 async fn await_image(cluster: &Cluster, check: impl Fn(&Value) -> Result<()>) -> Result<()> {
