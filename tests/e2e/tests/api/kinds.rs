@@ -215,6 +215,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("kind is immutable", json!("Reset")),
         ("image is immutable", json!("x")),
         ("imageURL is immutable", json!("https://images.example/x")),
+        ("imageTLSSecret is immutable", json!("certificates")),
         ("sizeBytes is immutable", json!(1)),
         ("linked is immutable", json!(true)),
         ("timeoutSeconds is immutable", json!(1)),
