@@ -36,6 +36,8 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
         no_vmlet: true,
         ..Options::default()
     })?;
+    // A machine may have the folder already.
+    on_node(&cluster, "mkdir -p /etc/cni/net.d")?;
     let before = state_of_node(&cluster)?;
     connect_to_network(&cluster)?;
     for image in [&first, &second] {
@@ -136,9 +138,7 @@ fn connect_to_network(cluster: &Cluster) -> Result<()> {
     ipam["dataDir"] = "/var/lib/cni/machines".into();
     on_node(
         cluster,
-        &format!(
-            "mkdir -p /etc/cni/net.d && echo '{network}' >/etc/cni/net.d/10-machines.conflist"
-        ),
+        &format!("echo '{network}' >/etc/cni/net.d/10-machines.conflist"),
     )
     .map(drop)
 }
@@ -240,7 +240,7 @@ fn remove_state(cluster: &Cluster) -> Result<()> {
         "find /run/vmlet -mindepth 1 -maxdepth 1 -not -name proxy -exec rm -r {} +; \
          find /var/lib/vmlet -mindepth 1 -delete; \
          rmdir --ignore-fail-on-non-empty --parents /opt/cni/bin; \
-         rm -r /etc/cni /var/lib/cni/machines",
+         rm -r /etc/cni/net.d/10-machines.conflist /var/lib/cni/machines",
     )
     .map(drop)
 }
