@@ -26,7 +26,8 @@ const REQUESTS: [&str; 6] = [
     "RuntimeService/StopPodSandbox",
 ];
 
-#[tokio::test]
+// The collector receives on another thread while the test waits for kubectl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "needs root"]
 async fn requests_and_their_steps_are_in_the_traces_of_kubelet() -> Result<()> {
     let cluster = Cluster::up()?;
