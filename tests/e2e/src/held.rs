@@ -7,11 +7,9 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
-use nix::sched::{CloneFlags, setns};
+use anyhow::Result;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::stack::Stack;
@@ -40,11 +38,7 @@ struct State {
 impl HeldServer {
     /// Serves `body` under every path, on loopback in the network namespace of the stack.
     pub fn start(stack: &Stack, body: Vec<u8>) -> Result<Self> {
-        let netns = Path::new("/run/netns").join(stack.var("VMLET_NETNS")?);
-        let listener = std::thread::scope(|scope| {
-            let inside = scope.spawn(|| listen_inside(&netns));
-            inside.join().map_err(|_| anyhow!("the thread panicked"))?
-        })?;
+        let listener = stack.listen()?;
         let server = Self {
             address: listener.local_addr()?,
             listener: Arc::new(listener),
@@ -88,12 +82,6 @@ impl Drop for HeldServer {
         // The thread that accepts ends; there is nothing else to do about a failure.
         let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
     }
-}
-
-fn listen_inside(netns: &Path) -> Result<TcpListener> {
-    let file = std::fs::File::open(netns).with_context(|| format!("open {}", netns.display()))?;
-    setns(file, CloneFlags::CLONE_NEWNET).context("enter the network namespace")?;
-    TcpListener::bind("127.0.0.1:0").context("listen in the stack")
 }
 
 impl Shared {

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, condition, machine};
-use e2e::{Cluster, Endpoint, Guest, HeldServer, container_pod, eventually, vm_pod};
+use e2e::{
+    Authority, Cluster, Endpoint, Guest, HeldServer, SecureServer, container_pod, eventually,
+    vm_pod,
+};
 use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(300);
@@ -41,11 +44,7 @@ async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
     let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     let host = served.split('/').nth(2).context("no host in the URL")?;
     cluster.apply(&class("tiny", "128Mi"))?;
-    // The agent of the node requests the Secret, and lacks the right to read it at first.
-    let mut secured = image(&format!("https://{host}/None.qcow2?key=hush"));
-    secured["spec"]["source"]["http"]["tlsSecret"] = json!("images-tls");
-    cluster.apply(&secured)?;
-    await_message(&cluster, "secret images-tls: vmlet-agent may not read it").await?;
+    certificates(&cluster).await.context("tlsSecret")?;
     cluster.apply(&image(&format!("http://{host}/None.qcow2?key=hush")))?;
     cluster.apply(&machine("vm", &json!({ "powerState": "PoweredOn" })))?;
     let words = "None.qcow2 answered 404";
@@ -269,6 +268,44 @@ async fn slow(cluster: &Cluster) -> Result<()> {
     for pod in pods {
         cluster.delete(&format!("pod/{pod}"), GONE)?;
     }
+    Ok(())
+}
+
+/// A server of a private authority, which requires a certificate of its clients: both come from a
+/// Secret, as it is at the time of each pull.
+async fn certificates(cluster: &Cluster) -> Result<()> {
+    let (authority, other) = (Authority::new()?, Authority::new()?);
+    let server = SecureServer::start(cluster.stack(), &authority, vec![0; 1 << 20])?;
+    // Another address, or another Secret, makes the next inspection begin at once.
+    let with = |file: &str, secret: &str| {
+        let url = format!("https://{}/{file}?key=hush", server.authority());
+        let mut image = image(&url);
+        image["spec"]["source"]["http"]["tlsSecret"] = json!(secret);
+        image
+    };
+    // The agent of the node lacks the right to read it at first.
+    cluster.apply(&with("Secure.qcow2", "unreadable"))?;
+    await_message(cluster, "secret unreadable: vmlet-agent may not read it").await?;
+    let right = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../deploy/agent/sources.yaml"
+    );
+    cluster.kubectl(&["apply", "--filename", right])?;
+    cluster.apply(&with("Secure.qcow2", "missing"))?;
+    await_message(cluster, "secret missing: it does not exist: create it").await?;
+    cluster.apply(&other.for_client("images-tls")?)?;
+    cluster.apply(&with("Secure.qcow2", "images-tls"))?;
+    await_message(cluster, "certificate").await?;
+    cluster.apply(&authority.for_client("images-tls")?)?;
+    cluster.apply(&with("Rotated.qcow2", "images-tls"))?;
+    await_image(cluster, |image| {
+        let ready = condition(image, "Ready");
+        ensure!(ready["reason"] == "Available", "{ready}");
+        Ok(())
+    })
+    .await?;
+    cluster.kubectl(&["delete", "--filename", right])?;
+    cluster.kubectl(&["delete", "secret", "images-tls"])?;
     Ok(())
 }
 
