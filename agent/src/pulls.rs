@@ -159,7 +159,7 @@ impl Reporter {
     }
 }
 
-/// As kubelet names the begin of a pull.
+/// With the reason that kubelet uses when a pull starts.
 fn about(pull: &Pull) -> About<'_> {
     About {
         namespace: &pull.pod_namespace,

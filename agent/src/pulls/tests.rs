@@ -1,6 +1,6 @@
 //! The events of pulls, against an API server that the test plays.
 //!
-//! Invariant: the test answers each request; one that nobody expects fails it.
+//! Invariant: the test answers each request; a request that it does not await fails it.
 //! Failure: the request that is wrong.
 
 use http::{Request, Response, StatusCode};

@@ -27,7 +27,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one, which nobody else knows.
+    /// A new one. No client trusts it unless it has the Secret of [`Authority::for_client`].
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
