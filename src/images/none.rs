@@ -8,6 +8,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Digest, Format, Image, Reference};
 
+/// What clients see as its size: kubelet refuses an image of 0 bytes.
+const LEAST_SIZE: u64 = 1;
+
 /// Whether a name, with or without a tag, or an id means it.
 pub fn is_none(name: &str) -> bool {
     match Reference::parse(name) {
@@ -21,7 +24,7 @@ pub fn is_none(name: &str) -> bool {
 pub fn none() -> Image {
     Image {
         digest: digest_of_nothing(),
-        size: 0,
+        size: LEAST_SIZE,
         virtual_size: 0,
         format: Format::Raw,
         path: std::path::PathBuf::new(),
@@ -38,6 +41,12 @@ fn digest_of_nothing() -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kubelet_takes_it() {
+        let image = none();
+        assert!(image.size > 0 && !image.digest.to_string().is_empty());
+    }
 
     #[test]
     fn it_is_known_by_name_and_by_id() {

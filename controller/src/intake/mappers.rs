@@ -219,6 +219,21 @@ impl Wakes for PersistentVolumeClaim {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::Claim(Key::of(&**change.object())))
     }
+
+    fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && old.spec == new.spec
+            && old.status == new.status
+        {
+            return Vec::new();
+        }
+        let claim = Key::of(&**change.object());
+        let is_in_it = |image: &Object| {
+            image.claim() == Some(&claim.name) && image.key().namespace == claim.namespace
+        };
+        let all = Object::all(stores).filter(is_in_it);
+        all.map(|image| image.key()).collect()
+    }
 }
 
 impl Wakes for DataVolume {

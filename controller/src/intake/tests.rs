@@ -11,7 +11,7 @@ use crds::{
     PowerState, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineImage,
     VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher::Event;
 use rstest::rstest;
@@ -399,6 +399,37 @@ fn a_node_that_gets_an_image_wakes_that_image_alone() {
     assert_eq!(woken(feeds.nodes.apply(Event::Apply(both))), ["default/b"]);
     let gone = Event::Delete(node_with("4", &[name("a"), name("b")]));
     assert_eq!(woken(feeds.nodes.apply(gone)).len(), 2);
+}
+
+#[test]
+fn a_claim_wakes_the_images_in_it() {
+    let (intake, mut feeds) = ours();
+    let mut golden = image("golden");
+    golden.spec.source = serde_json::from_value(json!({ "pvc": { "name": "disk" } })).unwrap();
+    for image in [image("other"), golden] {
+        feeds.images.apply(Event::Apply(image));
+    }
+    let claim = |namespace: &str, version: &str, phase: &str| -> PersistentVolumeClaim {
+        let meta = json!({
+            "name": "disk", "namespace": namespace, "uid": namespace, "resourceVersion": version,
+        });
+        let object = json!({ "metadata": meta, "status": { "phase": phase } });
+        serde_json::from_value(object).unwrap()
+    };
+    let mut woken = |claim: PersistentVolumeClaim| -> Vec<String> {
+        let changes = feeds.claims.apply(Event::Apply(claim));
+        let keys = changes.iter();
+        let keys =
+            keys.flat_map(|change| PersistentVolumeClaim::wakes_images(change, &intake.stores));
+        keys.map(|key| key.to_string()).collect()
+    };
+    assert!(woken(claim("elsewhere", "1", "Bound")).is_empty());
+    assert_eq!(woken(claim("default", "1", "Pending")), ["default/golden"]);
+    assert_eq!(woken(claim("default", "2", "Bound")), ["default/golden"]);
+    assert!(
+        woken(claim("default", "3", "Bound")).is_empty(),
+        "nothing that a pass reads"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
 //!                └────────► nodes of spec.prePull pull it ─► status: how many have it
+//! claim  ─► whether it is bound ─► status: size, Ready
 //! ```
 //!
 //! Invariant: a pass waits for no node; nothing is written when nothing changed. The task of an
@@ -10,6 +11,7 @@
 //! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`, and
 //! what is wrong with a pull in `status.prePull`.
 
+mod claim;
 mod inspect;
 pub(crate) mod name;
 mod nodes;
@@ -50,23 +52,26 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     }
     let named = name::of(object.source());
     let answer = match &named {
+        Ok(_) if object.claim().is_some() => claim::observe(ctx, &object).await?,
         // Tasks have no credentials: kubelet pulls such an image for its pods.
         Ok(_) if object.needs_credentials() => Answer::Private,
         Ok(named) => inspect::observe(ctx, &object, named).await?,
         Err(refused) => Answer::NotSupported(refused.0.clone()),
     };
-    let named = named.ok();
+    let named = named.ok().filter(|_| object.claim().is_none());
     let holders = match &named {
         Some(named) => Holders::of(&ctx.stores, &named.name),
         None => Holders::default(),
     };
     let pulls = pre_pull::observe(ctx, &object, named.as_ref(), &holders).await?;
     let now = (ctx.clock)();
-    let status = report::draft(&object, named.as_ref(), &answer, (&holders, &pulls), &now);
+    let status = report::draft(&object, &answer, (&holders, &pulls), &now);
     report::write(ctx, &object, &status).await?;
     let flow = match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
         Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
+        // The claim's event wakes it.
+        Answer::Claim(_) | Answer::NoClaim(_) => Flow::Continue,
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
         // The lists of nodes change without an event for the image.
         Answer::Waiting { .. } | Answer::NoNode | Answer::Private => Flow::RequeueAfter(RECHECK),

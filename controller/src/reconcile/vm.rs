@@ -31,7 +31,7 @@ mod tests;
 mod update;
 mod write;
 
-pub(crate) use prerequisites::quantity;
+pub(crate) use prerequisites::{disk_bytes, quantity};
 
 use std::time::Duration;
 

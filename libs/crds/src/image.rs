@@ -139,7 +139,7 @@ pub struct ImageSource {
     /// A container disk or artifact in a registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<OciSource>,
-    /// A PersistentVolumeClaim that contains the disk.
+    /// A PersistentVolumeClaim that contains the disk. The storage clones it for each machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pvc: Option<PvcSource>,
 }
@@ -186,7 +186,7 @@ pub struct OciSource {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PvcSource {
-    /// Name of the PersistentVolumeClaim.
+    /// Name of the PersistentVolumeClaim, in the namespace of the image.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
@@ -221,7 +221,8 @@ pub struct VirtualMachineImageStatus {
     /// Format of the disk, such as `qcow2` or `raw`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub type_: Option<String>,
-    /// Name of the image in pods. The runtime of the node resolves it.
+    /// Name of the image in pods, which the runtime of the node resolves; `pvc/` and the name of the
+    /// claim if `source.pvc` is set.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

@@ -117,8 +117,10 @@ impl<P: Platform> Containers<P> {
         drop(turn);
         faultpoint::point("vm.create.recorded");
         let made = async {
-            self.ensure_root(sandbox, &row, &root).await?;
-            self.make_seed(&row, data).await
+            // Both to their end: what is being made cannot be dropped.
+            let root = self.ensure_root(sandbox, &row, &root);
+            let (root, seed) = tokio::join!(root, self.make_seed(&row, data));
+            root.and(seed)
         };
         let step = step!("disk.prepare", sandbox = %row.sandbox, container = %row.id);
         if let Err(e) = trace(step, made).await {

@@ -39,6 +39,10 @@ pub(crate) enum Answer {
     NoNode,
     /// Only kubelet has the credentials for it.
     Private,
+    /// It is in a claim, which holds a disk of at most this size in bytes, where that is known.
+    Claim(Option<i128>),
+    /// Why its claim cannot be used.
+    NoClaim(String),
     /// Its source has no name in pods.
     NotSupported(String),
 }

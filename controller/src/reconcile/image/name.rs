@@ -2,10 +2,10 @@
 //!
 //! Invariant: the result is a name that kubelet accepts (a container image reference) and that the
 //! node's runtime turns back into the source; it never holds credentials. The same source always
-//! has the same name.
+//! has the same name. Sources in claims share one name, which requests no image.
 //! Failure: a source that no such name refers to is refused with what to do instead.
 
-use crds::{HttpSource, ImageSource, OciSource};
+use crds::{HttpSource, ImageSource, OciSource, names};
 use podspec::url_image_name;
 
 /// Prefix by which a name reaches our runtime, whatever else is set.
@@ -33,10 +33,11 @@ pub(crate) fn of(source: &ImageSource) -> Result<Named, NotSupported> {
     match (&source.http, &source.oci, &source.pvc) {
         (Some(http), None, None) => of_http(http),
         (None, Some(oci), None) => of_oci(oci),
-        (None, None, Some(claim)) => unsupported(format!(
-            "images in claims cannot be copied yet: use claim {} as the root volume",
-            claim.name
-        )),
+        // The storage copies it: no node pulls it.
+        (None, None, Some(_)) => Ok(Named {
+            name: names::NO_IMAGE.to_owned(),
+            url: None,
+        }),
         _ => unsupported("the image names no single source".to_owned()),
     }
 }
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_source_two_sources_and_claims_are_not_supported() {
+    fn no_source_and_two_sources_are_not_supported() {
         assert!(of(&ImageSource::default()).is_err());
         let both = ImageSource {
             http: Some(HttpSource::default()),

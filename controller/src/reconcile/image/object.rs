@@ -93,6 +93,20 @@ impl Object {
         named.filter(|_| matches!(self, Self::Local(_)))
     }
 
+    /// The claim that contains its disk.
+    pub(crate) fn claim(&self) -> Option<&str> {
+        self.source().pvc.as_ref().map(|claim| claim.name.as_str())
+    }
+
+    /// What its source is called in the status.
+    pub(crate) fn provider_id(&self) -> Option<String> {
+        let named = name::of(self.source()).ok()?;
+        Some(match self.claim() {
+            Some(claim) => format!("pvc/{claim}"),
+            None => named.name,
+        })
+    }
+
     /// What one task of the image differs by from one of another source: nothing waits for the end
     /// of a task with other certificates.
     pub(crate) fn seed(&self, named: &str) -> String {
@@ -146,8 +160,8 @@ impl Object {
 
     /// Whether the status is about the present source.
     pub(crate) fn is_of_source(&self, status: &VirtualMachineImageStatus) -> bool {
-        let named = name::of(self.source()).ok();
-        named.is_some_and(|named| status.provider_item_id.as_deref() == Some(&named.name))
+        let id = self.provider_id();
+        id.is_some() && status.provider_item_id == id
     }
 
     /// Virtual size of its disk, if it is known of the present source.

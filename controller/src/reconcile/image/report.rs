@@ -2,9 +2,9 @@
 //!
 //! | `Ready` | reason | when |
 //! | --- | --- | --- |
-//! | True | `Available` | a node has read its first bytes |
+//! | True | `Available` | a node has read its first bytes, or its claim is bound |
 //! | True | `OnNodes` | no node can read it at its source now, but some have it |
-//! | False | `NotReady` | no node can read it, or it is no disk |
+//! | False | `NotReady` | no node can read it, it is no disk, or its claim is not bound |
 //! | False | `NotSupported` | its source cannot be used |
 //! | Unknown | `Inspecting`, `NoNode`, `NotInspected` | a node reads it; no node can; it has a pull secret |
 //!
@@ -21,7 +21,6 @@ use serde_json::json;
 
 use super::LONGEST;
 use super::inspect::Answer;
-use super::name::Named;
 use super::nodes::Holders;
 use super::object::{AVAILABLE, Object};
 use super::pre_pull::Pulls;
@@ -40,14 +39,13 @@ const MOST_NODES: usize = 32;
 /// The status that the image should have.
 pub(crate) fn draft(
     object: &Object,
-    named: Option<&Named>,
     answer: &Answer,
     (holders, pulls): (&Holders, &Pulls),
     now: &Time,
 ) -> VirtualMachineImageStatus {
     let mut new = object.status().cloned().unwrap_or_default();
     new.used_since = None;
-    new.provider_item_id = named.map(|named| named.name.clone());
+    new.provider_item_id = object.provider_id();
     let of_source = object.source().http.as_ref().and_then(|h| h.digest.clone());
     let one = holders
         .digests
@@ -65,6 +63,15 @@ pub(crate) fn draft(
             requested: bytes(found.file_bytes),
         }];
         bootable(&mut new, found.bootable, object.generation(), now);
+    } else if let Answer::Claim(bytes) = answer {
+        // Both kinds of claims hold raw disks.
+        new.type_ = Some("raw".to_owned());
+        new.disks = vec![ImageDisk {
+            name: "root".to_owned(),
+            limit: bytes.map(quantity),
+            requested: None,
+        }];
+        conditions::remove(&mut new.conditions, BOOTABLE);
     } else if object.ready().is_none() {
         // What is known is of another source.
         new.type_ = None;
@@ -111,6 +118,8 @@ fn ready(
     };
     let (status, reason, message) = match answer {
         Answer::OnRecord | Answer::Found(_) => (Status::True, AVAILABLE, several(holders)),
+        Answer::Claim(_) => (Status::True, AVAILABLE, String::new()),
+        Answer::NoClaim(why) => (Status::False, "NotReady", why.clone()),
         Answer::Failed { message, .. } => match on_nodes(message) {
             Some(message) => (Status::True, "OnNodes", message),
             None => (Status::False, "NotReady", message.clone()),
@@ -218,6 +227,7 @@ fn record_events(
             "True" if kind == READY => {
                 let type_ = new.type_.as_deref().unwrap_or("image");
                 let text = match message.as_str() {
+                    "" if object.claim().is_some() => "its claim is bound".to_owned(),
                     "" => format!("a disk of format {type_} can be read at its source"),
                     message => message.to_owned(),
                 };

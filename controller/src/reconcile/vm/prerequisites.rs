@@ -28,7 +28,7 @@ pub(crate) use bootstrap::{DEFAULT_KEY, NETWORK_KEY, inline};
 pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
 pub(crate) use image::Image;
 pub(crate) use network::Attachments;
-pub(crate) use volumes::Disk;
+pub(crate) use volumes::{Disk, disk_bytes};
 
 /// A part that is missing: reason and message of its condition.
 #[derive(Debug, Clone, PartialEq, Eq)]

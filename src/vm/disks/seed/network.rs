@@ -49,8 +49,7 @@ fn version_2(plans: &[Plan<'_>], servers: &[IpAddr], searches: &[String]) -> Val
         if !addresses.is_empty() {
             nic.insert("addresses".to_owned(), json!(addresses));
         }
-        if plan.nets(Family::V6).next().is_some() {
-            // Everything that routers advertise is written here.
+        if plan.ignores_routers() {
             nic.insert("accept-ra".to_owned(), json!(false));
         }
         let routes: Vec<_> = plan.routes().map(|route| v2_route(plan, route)).collect();
@@ -123,13 +122,18 @@ fn v1_nic(plan: &Plan<'_>) -> Value {
             subnets.push(subnet.into());
         }
     }
-    json!({
+    let mut nic = json!({
         "type": "physical",
         "name": plan.nic.link,
         "mac_address": plan.nic.mac,
         "mtu": plan.nic.mtu,
         "subnets": subnets,
-    })
+    });
+    let is_plain = plan.is_plain(Family::V4) && plan.is_plain(Family::V6);
+    if is_plain && plan.ignores_routers() {
+        nic["accept-ra"] = json!(false);
+    }
+    nic
 }
 
 fn v1_route(route: &tapmanager::wire::Route) -> Value {

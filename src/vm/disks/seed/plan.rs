@@ -59,6 +59,12 @@ impl Plan<'_> {
         self.nic.addresses.is_empty()
     }
 
+    /// Whether no router has anything to add to the fixed addresses and routes. systemd-networkd
+    /// reports a network as online only when a router has answered, or none has for 12 s.
+    pub(super) fn ignores_routers(&self) -> bool {
+        self.addresses().next().is_some()
+    }
+
     /// The fixed addresses, the primary one first.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpNet> + '_ {
         let all = self.nic.addresses.iter().map(|address| address.net);

@@ -121,6 +121,7 @@ fn version_2_has_each_nic_with_its_addresses_routes_and_mtu() {
             "match": {"macaddress": "0a:58:0a:01:00:05"},
             "mtu": 1450,
             "addresses": ["192.168.7.2/24"],
+            "accept-ra": false,
         },
         "net123": {
             "match": {"macaddress": "0a:58:0a:01:00:06"},
@@ -147,6 +148,7 @@ fn version_1_has_the_routes_of_each_subnet() {
     let wanted = json!({"version": 1, "config": [
         {
             "type": "physical", "name": "eth0", "mac_address": "0a:58:0a:01:00:04", "mtu": 1450,
+            "accept-ra": false,
             "subnets": [
                 {
                     "type": "static", "address": "10.1.0.5", "netmask": "255.255.255.0",
@@ -164,6 +166,7 @@ fn version_1_has_the_routes_of_each_subnet() {
         },
         {
             "type": "physical", "name": "net12", "mac_address": "0a:58:0a:01:00:05", "mtu": 1450,
+            "accept-ra": false,
             "subnets": [{"type": "static", "address": "192.168.7.2", "netmask": "255.255.255.0"}],
         },
         {

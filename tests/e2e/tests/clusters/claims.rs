@@ -1,8 +1,9 @@
 //! A machine whose disks are claims: its root disk a local volume on a loop device, a disk in a file
-//! system, and a file system that it mounts.
+//! system, and a file system that it mounts. And one whose root disk is a clone of a claim.
 //!
 //! Invariant: the machine is that of `examples/claims.yaml`; the image is written to the volume once;
-//! what the guest wrote outlives its pods, and the machine.
+//! what the guest wrote outlives its pods, and the machine. The test is the driver of the storage
+//! class: it makes the volume of the one claim that requests a clone, and nothing else.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::fs;
@@ -43,6 +44,30 @@ fn volume(name: &str, mode: &str, path: &Path, node: &str) -> Value {
     })
 }
 
+/// Provisioner of the class whose volumes the test makes.
+const DRIVER: &str = "e2e.vmlet.dev/copies";
+
+/// Makes the volume that the claim of a machine requests, as a driver that clones volumes does.
+async fn clone_volume(cluster: &Cluster, claim: &str, from: &Path, node: &str) -> Result<PathBuf> {
+    let requested = || async { cluster.get_json(&["pvc", claim]) };
+    let claimed = e2e::eventually(UP, "the claim of the clone", requested).await?;
+    let spec = &claimed["spec"];
+    ensure!(
+        spec["dataSource"]["kind"] == "PersistentVolumeClaim",
+        "{claimed}"
+    );
+    ensure!(spec["dataSource"]["name"] == "classed-root", "{claimed}");
+    ensure!(spec["volumeMode"] == "Filesystem", "{claimed}");
+    let by = &claimed["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"];
+    ensure!(by == DRIVER, "{claimed}");
+    let copy = directory(cluster, claim)?;
+    fs::copy(from.join("disk.img"), copy.join("disk.img"))?;
+    let mut made = volume(claim, "Filesystem", &copy, node);
+    made["spec"]["storageClassName"] = json!("classed");
+    cluster.apply(&made)?;
+    Ok(copy)
+}
+
 /// A directory of the node for a file system of a claim.
 fn directory(cluster: &Cluster, name: &str) -> Result<PathBuf> {
     let path = cluster.stack().dir().join("claims").join(name);
@@ -64,7 +89,7 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
         volume("data", "Filesystem", &data, node),
         volume("files", "Filesystem", &files, node),
     ];
-    // A class that makes no volume: this one waits for the claim of a machine.
+    // This one waits for the claim of a machine.
     let root = directory(&cluster, "root")?;
     let mut classed = volume("classed-root", "Filesystem", &root, node);
     classed["spec"]["storageClassName"] = json!("classed");
@@ -73,7 +98,7 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
         json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": { "name": "classed" },
-            "provisioner": "kubernetes.io/no-provisioner",
+            "provisioner": DRIVER,
             "volumeBindingMode": "WaitForFirstConsumer",
         }),
     ]);
@@ -124,12 +149,24 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
     cluster.await_word("classed", "Running", UP).await?;
     let claim = cluster.get_json(&["pvc", "classed-root"])?;
     ensure!(claim["status"]["phase"] == "Bound", "{claim}");
-    cluster.run_inside("classed", &["sync"], UP).await?;
+    let write = "echo golden >/boot/note && sync";
+    cluster
+        .run_inside("classed", &["sh", "-c", write], UP)
+        .await?;
+    cluster.patch_vm("classed", &json!({ "powerState": "PoweredOff" }))?;
+    cluster.await_word("classed", "Stopped", DOWN).await?;
+    let copy = a_clone_lives_on_its_own(&cluster, &root, node).await?;
     cluster.delete("vm/classed", DOWN)?;
     cluster.await_gone("pvc/classed-root", DOWN)?;
     let disk = fs::metadata(root.join("disk.img"))?;
     ensure!(disk.len() >= 64 << 20, "{disk:?}");
-    cluster.delete("pv/classed-root", DOWN)?;
+    ensure!(
+        copy.join("disk.img").exists(),
+        "the volume of the clone is retained"
+    );
+    for name in ["classed-root", "clone-root"] {
+        cluster.delete(&format!("pv/{name}"), DOWN)?;
+    }
     let head = device.head().context("the device")?;
     ensure!(head.starts_with("vmlet-root 1 whole sha256:"), "{head}");
     for name in ["disk", "data", "files"] {
@@ -138,4 +175,36 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
     }
     cluster.await_clean().await?;
     cluster.down()
+}
+
+/// A machine whose image is the claim of another one starts from a clone of it, also after the image is
+/// gone.
+async fn a_clone_lives_on_its_own(cluster: &Cluster, root: &Path, node: &str) -> Result<PathBuf> {
+    cluster.apply(&json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImage",
+        "metadata": { "name": "golden", "namespace": "default" },
+        "spec": { "source": { "pvc": { "name": "classed-root" } } },
+    }))?;
+    let spec = json!({
+        "imageName": "golden", "powerState": "PoweredOn", "storageClass": "classed",
+    });
+    cluster.apply(&machine("clone", &spec))?;
+    let copy = clone_volume(cluster, "clone-root", root, node).await?;
+    cluster.await_word("clone", "Running", UP).await?;
+    let edit = "cat /boot/note && echo edited >/boot/note && sync";
+    let note = cluster.run_inside("clone", &["sh", "-c", edit], UP).await?;
+    ensure!(note == "golden", "the clone says {note:?}");
+
+    cluster.patch_vm("clone", &json!({ "powerState": "PoweredOff" }))?;
+    cluster.await_word("clone", "Stopped", DOWN).await?;
+    cluster.delete("vmimage/golden", DOWN)?;
+    cluster.patch_vm("clone", &json!({ "powerState": "PoweredOn" }))?;
+    cluster.await_word("clone", "Running", UP).await?;
+    let note = cluster
+        .run_inside("clone", &["cat", "/boot/note"], UP)
+        .await?;
+    ensure!(note == "edited", "the clone says {note:?}");
+    cluster.delete("vm/clone", DOWN)?;
+    cluster.await_gone("pvc/clone-root", DOWN)?;
+    Ok(copy)
 }

@@ -1,10 +1,14 @@
 //! Guest data from ConfigMaps and Secrets: mounted by kubelet, or read by the agent where that is
 //! permitted.
 //!
-//! Invariant: the agent's optional right is not there at first.
+//! Invariant: the agent's optional right is not there at first. The kernel of the test guest has no
+//! driver for SATA, so that answer files are looked for in the image of their CD-ROM.
 //! Failure: what the guest found, or the events of the pod.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
+use e2e::machines::{condition, machine};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use serde_json::{Value, json};
 
@@ -61,4 +65,36 @@ pub(super) async fn comes_from_mounts_and_by_permission_from_the_agent(
         cluster.delete(&format!("pod/{pod}"), GONE)?;
     }
     cluster.kubectl(&["delete", "-f", manifest]).map(drop)
+}
+
+/// A machine of Windows gets its answer files, which a Secret holds.
+pub(super) async fn answers_reach_the_cd_rom(cluster: &Cluster) -> Result<()> {
+    const ANSWERS: &str = "<unattend xmlns=\"urn:schemas-microsoft-com:unattend\"/>";
+    cluster.machine_basics()?;
+    let sysprep = json!({ "sysprep": { "secretName": "answers" } });
+    let spec = json!({ "powerState": "PoweredOn", "bootstrap": sysprep });
+    cluster.apply(&machine("windows", &spec))?;
+    eventually(READY, "the machine waits for its Secret", || async {
+        let ready = condition(&cluster.vm("windows")?, "VirtualMachineBootstrapReady");
+        ensure!(ready["status"] == "False", "{ready}");
+        Ok(())
+    })
+    .await?;
+    cluster.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "answers" },
+        "stringData": { "unattend.xml": ANSWERS },
+    }))?;
+    cluster.await_word("windows", "Running", READY).await?;
+    let is_on_one = |bytes: &[u8]| {
+        let mut parts = bytes.windows(ANSWERS.len());
+        parts.any(|part| part == ANSWERS.as_bytes())
+    };
+    let mut found = 0;
+    for disk in fs::read_dir(cluster.stack().dir().join("state/seeds"))? {
+        // Other machines come and go meanwhile.
+        found += usize::from(fs::read(disk?.path()).is_ok_and(|disk| is_on_one(&disk)));
+    }
+    ensure!(found == 1, "{found} disks have the answer file");
+    cluster.delete("vm/windows", GONE)?;
+    cluster.await_gone("pod/windows", GONE)
 }

@@ -37,7 +37,8 @@ async fn a_machine_obeys_the_limits_of_its_pod_and_ends_with_its_node() -> Resul
     });
     let shared = Arc::clone(&cluster);
     let guest_data = tokio::spawn(async move {
-        guest_data::comes_from_mounts_and_by_permission_from_the_agent(&shared).await
+        guest_data::comes_from_mounts_and_by_permission_from_the_agent(&shared).await?;
+        guest_data::answers_reach_the_cd_rom(&shared).await
     });
     let limits = a_machine_lives_and_dies_by_the_limits_of_its_pod(&cluster).await;
     let unsupported = unsupported.await?.context("unsupported");

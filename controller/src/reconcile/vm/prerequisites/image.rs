@@ -1,11 +1,12 @@
 //! The image of the root disk.
 //!
-//! Invariant: an image of the namespace precedes one of the cluster with the same name.
+//! Invariant: an image of the namespace precedes one of the cluster with the same name. A machine whose
+//! root disk is a clone of a claim needs neither its image nor that claim any more.
 //! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
 
 use crds::IpAssurance;
 
-use super::{Missing, Pass, bytes};
+use super::{Missing, Pass, bytes, root_claim, volumes};
 use crate::context::Key;
 use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
@@ -24,6 +25,8 @@ pub(crate) struct Image {
     pub(crate) url: Option<String>,
     /// As it was found; none for a disk that exists, whose image may be gone.
     pub(crate) object: Option<Object>,
+    /// Name of the claim that is cloned.
+    pub(crate) claim: Option<String>,
     /// Virtual size, if a node has read it.
     pub(crate) virtual_bytes: Option<i128>,
     /// Secret that kubelet pulls with.
@@ -39,6 +42,12 @@ pub(crate) struct Image {
 /// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
 pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
     let found = current(pass);
+    if root_claim::is_clone(pass) {
+        return Ok(Image {
+            ip_assurance: found.map(|image| image.ip_assurance).unwrap_or_default(),
+            ..none()
+        });
+    }
     let recorded = pass.seen().map(|s| (s.image.clone(), s.image_url.clone()));
     match recorded.filter(|_| pass.is_created()) {
         Some((Some(name), url)) => {
@@ -91,11 +100,17 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
     ready(name, &found)?;
     let named = name::of(found.source());
     let named = named.map_err(|refused| Missing::new("NotSupported", refused.0))?;
+    if let Some(claim) = found.claim() {
+        can_clone(pass, name, claim)?;
+    }
     let source = found.source();
     Ok(Image {
         name: named.name,
         url: named.url,
-        virtual_bytes: found.virtual_size().and_then(bytes),
+        claim: found.claim().map(str::to_owned),
+        virtual_bytes: (found.virtual_size())
+            .filter(|_| found.claim().is_none())
+            .and_then(bytes),
         pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
         ip_assurance: found.ip_assurance(),
         tls_secret: found.tls_secret().map(str::to_owned),
@@ -117,12 +132,31 @@ fn ready(name: &str, image: &Object) -> Result<(), Missing> {
     }
 }
 
+/// Whether this machine can have a clone of that claim.
+fn can_clone(pass: &Pass<'_>, image: &str, claim: &str) -> Result<(), Missing> {
+    if pass.own_root_claim().is_none() {
+        let message = format!(
+            "image {image} is in claim {claim}, of which each machine gets a clone in a claim of its own: set \
+             storageClass, and no volume with root: true"
+        );
+        return Err(Missing::new("NotSupported", message));
+    }
+    match volumes::claim(pass, claim) {
+        Some(_) => Ok(()),
+        None => {
+            let message = format!("claim {claim} of image {image} does not exist");
+            Err(Missing::new("NotFound", message))
+        }
+    }
+}
+
 /// The `image` field of a pod must not be empty, even if the root disk is a claim.
 fn none() -> Image {
     Image {
         name: crds::names::NO_IMAGE.to_owned(),
         url: None,
         object: None,
+        claim: None,
         virtual_bytes: None,
         pull_secret: None,
         ip_assurance: IpAssurance::default(),

@@ -1,12 +1,15 @@
-//! The claim of a root disk in a storage class.
+//! The claim of a root disk in a storage class: empty, or a clone of the claim that is the image.
 //!
 //! Invariant: the claim is made once, owned by the machine, and goes with it; a claim of that name
 //! that is not the machine's is never used. Its request only grows, where the class expands volumes.
-//! Failure: a size that is not known yet, or a claim of another owner.
+//! Failure: a size that is not known yet, a claim of another owner, or a class that makes no such clone.
+
+use std::sync::Arc;
 
 use crds::names;
 use k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements,
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, TypedLocalObjectReference,
+    VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -14,10 +17,11 @@ use kube::{Api, ResourceExt};
 use lifecycle::Volumes;
 use serde_json::json;
 
-use super::volumes::{ROOT, claim, claim_for_file, request};
+use super::volumes::{ROOT, capacity, claim, claim_for_file, mode, request};
 use super::{Missing, Pass, quantity};
 use crate::flow::Outcome;
 use crate::reconcile::answers::is_conflict;
+use crate::reconcile::image::used;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::root_disk;
 
@@ -25,6 +29,8 @@ use crate::reconcile::vm::observe::root_disk;
 const VOLUME_MODE: &str = "vmlet.dev/volume-mode";
 const BLOCK: &str = "Block";
 const FILESYSTEM: &str = "Filesystem";
+/// Provisioner of classes whose volumes administrators make by hand.
+const BY_HAND: &str = "kubernetes.io/no-provisioner";
 /// What the node's marker takes before the image on a block device.
 const MARKER: i128 = 1 << 20;
 
@@ -65,7 +71,11 @@ pub(super) fn check(pass: &Pass<'_>, class: &StorageClass) -> Result<(), Missing
             }
         };
     }
-    match bytes(pass, class) {
+    let source = source(pass);
+    if let Some(source) = &source {
+        clones(pass, class, source)?;
+    }
+    match bytes(pass, class, source.as_deref()) {
         Some(_) => Ok(()),
         None => Err(Missing::new(
             "NotReady",
@@ -82,7 +92,8 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     else {
         return Ok(Volumes::Ready);
     };
-    let Some(bytes) = bytes(pass, &class) else {
+    let source = source(pass);
+    let Some(bytes) = bytes(pass, &class, source.as_deref()) else {
         return Ok(Volumes::Ready);
     };
     let api = Api::namespaced(pass.ctx.client.clone(), &pass.key.namespace);
@@ -91,7 +102,14 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         Error::RootClaim { name, message }.into()
     };
     let Some(found) = claim(pass, &name) else {
-        let new = new(pass, &name, &class, bytes);
+        // Whether it is to be a clone is not known without the image.
+        let Some(image) = super::image(pass) else {
+            return Ok(Volumes::Ready);
+        };
+        if let Some(object) = image.object.filter(|_| image.claim.is_some()) {
+            used::record(pass.ctx, &object).await?;
+        }
+        let new = new(pass, &name, &class, bytes, source.as_deref());
         return match api.create(&PostParams::default(), &new).await {
             Ok(_) => {
                 pass.count_change();
@@ -115,18 +133,76 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     Ok(Volumes::Ready)
 }
 
-/// What the claim has to hold; `None` while that is not known.
-fn bytes(pass: &Pass<'_>, class: &StorageClass) -> Option<i128> {
-    let disk = root_disk::size(pass)?;
-    Some(match mode(class) {
-        BLOCK => disk.checked_add(MARKER)?,
-        _ => claim_for_file(disk)?,
+/// Whether the claim exists and is, or becomes, a clone.
+pub(super) fn is_clone(pass: &Pass<'_>) -> bool {
+    let found = pass.own_root_claim().and_then(|name| claim(pass, &name));
+    found.is_some_and(|claim| {
+        let source = claim.spec.as_ref().and_then(|s| s.data_source.as_ref());
+        source.is_some() && is_own(pass, &claim)
     })
 }
 
-fn mode(class: &StorageClass) -> &'static str {
-    let stated = class.annotations().get(VOLUME_MODE);
-    match stated.map(String::as_str) {
+/// The claim to be cloned.
+fn source(pass: &Pass<'_>) -> Option<Arc<PersistentVolumeClaim>> {
+    claim(pass, &super::image(pass)?.claim?)
+}
+
+/// Whether a class makes clones of that claim, as far as its fields tell.
+fn clones(
+    pass: &Pass<'_>,
+    class: &StorageClass,
+    source: &PersistentVolumeClaim,
+) -> Result<(), Missing> {
+    let (name, from) = (class.name_any(), source.name_any());
+    let refused = |why: String| {
+        let message = format!("storage class {name} makes no clone of claim {from}: {why}");
+        Err(Missing::new("Invalid", message))
+    };
+    if class.provisioner == BY_HAND {
+        return refused("its volumes are made by hand".to_owned());
+    }
+    let of_source = source.spec.as_ref();
+    let of_source = of_source.and_then(|s| s.storage_class_name.as_deref());
+    let of_source = of_source.and_then(|class| pass.ctx.stores.storage_class(class));
+    if let Some(other) = of_source
+        && other.provisioner != class.provisioner
+    {
+        return refused(format!(
+            "the provisioner of the claim is {}, that of the class {}",
+            other.provisioner, class.provisioner
+        ));
+    }
+    let there = mode(source).unwrap_or(FILESYSTEM);
+    match class.annotations().get(VOLUME_MODE) {
+        Some(stated) if stated != there => refused(format!(
+            "a clone has the volumeMode {there} of the claim, and annotation {VOLUME_MODE} is {stated}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the claim has to hold; `None` while that is not known. A clone is at least as large as its
+/// source.
+fn bytes(
+    pass: &Pass<'_>,
+    class: &StorageClass,
+    source: Option<&PersistentVolumeClaim>,
+) -> Option<i128> {
+    let least = source.and_then(capacity);
+    let Some(disk) = root_disk::size(pass) else {
+        return least;
+    };
+    let holds = match mode_of_new(class, source) {
+        BLOCK => disk.checked_add(MARKER)?,
+        _ => claim_for_file(disk)?,
+    };
+    Some(least.map_or(holds, |least| least.max(holds)))
+}
+
+fn mode_of_new(class: &StorageClass, source: Option<&PersistentVolumeClaim>) -> &'static str {
+    let stated = class.annotations().get(VOLUME_MODE).map(String::as_str);
+    let stated = source.map_or(stated, mode);
+    match stated {
         Some(BLOCK) => BLOCK,
         _ => FILESYSTEM,
     }
@@ -137,7 +213,18 @@ fn is_own(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
     owners.any(|owner| owner.controller == Some(true) && owner.uid == pass.uid())
 }
 
-fn new(pass: &Pass<'_>, name: &str, class: &StorageClass, bytes: i128) -> PersistentVolumeClaim {
+fn new(
+    pass: &Pass<'_>,
+    name: &str,
+    class: &StorageClass,
+    bytes: i128,
+    source: Option<&PersistentVolumeClaim>,
+) -> PersistentVolumeClaim {
+    let data_source = source.map(|source| TypedLocalObjectReference {
+        api_group: None,
+        kind: "PersistentVolumeClaim".to_owned(),
+        name: source.name_any(),
+    });
     let mut new = PersistentVolumeClaim {
         spec: Some(PersistentVolumeClaimSpec {
             access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
@@ -146,7 +233,8 @@ fn new(pass: &Pass<'_>, name: &str, class: &StorageClass, bytes: i128) -> Persis
                 ..VolumeResourceRequirements::default()
             }),
             storage_class_name: Some(class.name_any()),
-            volume_mode: Some(mode(class).to_owned()),
+            volume_mode: Some(mode_of_new(class, source).to_owned()),
+            data_source,
             ..PersistentVolumeClaimSpec::default()
         }),
         ..PersistentVolumeClaim::default()

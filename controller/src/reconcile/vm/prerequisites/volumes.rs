@@ -38,10 +38,27 @@ pub(super) const ROOT: &str = "vmlet-root";
 /// Sizes of disks in file systems are multiples of this.
 const MIB: i128 = 1 << 20;
 
+/// The largest disk that this claim holds, in bytes.
+pub(crate) fn disk_bytes(claim: &PersistentVolumeClaim) -> Option<i128> {
+    match mode(claim) {
+        Some("Block") => capacity(claim),
+        _ => file_bytes(claim),
+    }
+}
+
+/// What the volume of this claim has, or is to have, in bytes.
+pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
+    let there = claim.status.as_ref().and_then(|s| s.capacity.as_ref());
+    there.and_then(storage).or_else(|| request(claim))
+}
+
+pub(super) fn mode(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_mode.as_deref()
+}
+
 /// The largest disk that a file system of this claim holds, in bytes.
 fn file_bytes(claim: &PersistentVolumeClaim) -> Option<i128> {
-    let capacity = claim.status.as_ref().and_then(|s| s.capacity.as_ref());
-    let all = capacity.and_then(storage).or_else(|| request(claim))?;
+    let all = capacity(claim)?;
     let usable = all / 1000 * (1000 - OVERHEAD) / MIB * MIB;
     (usable > 0).then_some(usable)
 }
@@ -87,10 +104,7 @@ fn all(pass: &Pass<'_>) -> Vec<(String, VolumeClaim)> {
 pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
     let disk = |(name, source): (String, VolumeClaim)| {
         let found = claim(pass, &source.claim_name);
-        let mode = found
-            .as_ref()
-            .and_then(|c| c.spec.as_ref()?.volume_mode.clone());
-        let mode = mode.as_deref();
+        let mode = found.as_deref().and_then(mode);
         Disk {
             name,
             is_read_only: source.read_only,

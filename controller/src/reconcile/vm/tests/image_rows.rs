@@ -274,14 +274,46 @@ async fn without_a_node_that_can_read_it_an_image_is_unknown_and_used_all_the_sa
 }
 
 #[tokio::test]
-async fn an_image_in_a_claim_is_not_supported() {
+async fn an_image_in_a_claim_is_ready_once_the_claim_is_bound_and_no_node_reads_it() {
     let mut bench = Bench::new();
     bench.agents(&["n1"]);
+    passes(&mut bench, 1).await.ok();
+    assert_eq!(bench.tasks("InspectImage").len(), 1, "of the first source");
     let claim = json!({ "spec": { "source": { "http": null, "pvc": { "name": "disk" } } } });
     bench.edit(IMAGES, "debian", claim);
-    passes(&mut bench, 1).await.ok();
-    assert_eq!(ready(&bench).0, "False/NotSupported");
+    assert!(is_quiet(&passes(&mut bench, 2).await));
+    let (says, message) = ready(&bench);
+    assert_eq!(
+        (says.as_str(), message.as_str()),
+        ("False/NotReady", "claim disk does not exist")
+    );
     assert!(bench.tasks("InspectImage").is_empty());
+    bench.claim("disk", "Pending");
+    passes(&mut bench, 1).await.ok();
+    assert!(ready(&bench).1.starts_with("claim disk is not bound"));
+
+    let bound = json!({
+        "spec": { "volumeMode": "Filesystem" },
+        "status": { "phase": "Bound", "capacity": { "storage": "2Gi" } },
+    });
+    bench.edit(CLAIMS, "disk", bound);
+    passes(&mut bench, 1).await.ok();
+    assert_eq!(ready(&bench), ("True/Available".to_owned(), String::new()));
+    let status = bench.get(IMAGES, "debian")["status"].take();
+    assert_eq!(status["providerItemID"], "pvc/disk");
+    // What the tables of a file system leave of 2 GiB.
+    assert_eq!(
+        status["disks"][0],
+        json!({ "name": "root", "limit": "1935Mi" })
+    );
+    assert_eq!(status["type"], "raw");
+    bench.edit(CLAIMS, "disk", json!({ "spec": { "volumeMode": "Block" } }));
+    passes(&mut bench, 1).await.ok();
+    let status = bench.get(IMAGES, "debian")["status"].take();
+    assert_eq!(status["disks"][0]["limit"], "2Gi");
+    bench.writes();
+    passes(&mut bench, 1).await.ok();
+    assert_eq!(bench.writes(), Vec::<String>::new());
 }
 
 #[tokio::test]

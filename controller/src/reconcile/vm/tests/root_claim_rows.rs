@@ -3,6 +3,7 @@
 //! Invariant: the claim is made by a pass, and never by one for a claim of another owner.
 //! Failure: none of its own.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
@@ -111,6 +112,110 @@ async fn a_size_that_is_not_known_is_waited_for() {
     let found = bench.condition_text("VirtualMachineStorageReady");
     assert_eq!(found, "False/NotReady");
     assert!(bench.try_get(CLAIMS, "vm-root").is_none());
+}
+
+/// The image of the machine is in this claim.
+fn in_claim(bench: &mut Bench, claim: &Value) {
+    let source = json!({ "spec": { "source": { "http": null, "pvc": { "name": "golden" } } } });
+    bench.edit(IMAGES, "debian", source);
+    bench.claim("golden", "Bound");
+    bench.edit(CLAIMS, "golden", claim.clone());
+}
+
+fn golden(mode: &str) -> Value {
+    json!({
+        "spec": { "volumeMode": mode, "storageClassName": "sc" },
+        "status": { "capacity": { "storage": "2Gi" } },
+    })
+}
+
+fn of_class() -> Value {
+    json!({ "spec": { "runStrategy": "Always", "storageClass": "sc" } })
+}
+
+#[rstest]
+#[case::a_file_system("Filesystem", None, "2Gi")]
+#[case::a_block_device("Block", None, "2Gi")]
+#[case::a_larger_disk("Block", Some("3Gi"), "3073Mi")]
+#[case::a_smaller_disk("Filesystem", Some("1Gi"), "2Gi")]
+#[tokio::test]
+async fn an_image_in_a_claim_is_cloned(
+    #[case] mode: &str,
+    #[case] capacity: Option<&str>,
+    #[case] holds: &str,
+) {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    in_claim(&mut bench, &golden(mode));
+    let mut vm = of_class();
+    vm["spec"]["bootDiskCapacity"] = json!(capacity);
+    bench.machine(vm);
+    bench.settle().await.ok();
+    let claim = bench.get(CLAIMS, "vm-root");
+    let source = json!({ "kind": "PersistentVolumeClaim", "name": "golden" });
+    assert_eq!(claim["spec"]["dataSource"], source);
+    assert_eq!(claim["spec"]["volumeMode"], mode);
+    assert_eq!(requested(&claim), holds);
+    let image = bench.get(IMAGES, "debian");
+    assert!(image["status"]["usedSince"].is_string(), "{image}");
+
+    // The clone needs neither its source nor the image.
+    bench.edit(CLAIMS, "vm-root", json!({ "status": { "phase": "Bound" } }));
+    bench.remove(CLAIMS, "golden");
+    bench.remove(IMAGES, "debian");
+    bench.settle().await.ok();
+    let container = &bench.pod()["spec"]["containers"][0];
+    assert_eq!(container["image"], "vmlet.dev/none");
+    assert!(
+        bench
+            .condition_text("VirtualMachineImageReady")
+            .starts_with("True")
+    );
+}
+
+#[rstest]
+#[case::volumes_made_by_hand(json!({ "provisioner": "kubernetes.io/no-provisioner" }), golden("Block"))]
+#[case::another_driver(json!({}), json!({ "spec": { "storageClassName": "other" } }))]
+#[case::another_mode(
+    json!({ "metadata": { "annotations": { "vmlet.dev/volume-mode": "Block" } } }),
+    golden("Filesystem")
+)]
+#[tokio::test]
+async fn a_class_that_makes_no_such_clone_is_refused(#[case] class: Value, #[case] claim: Value) {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &class);
+    let other = json!({ "metadata": { "name": "other" }, "provisioner": "q" });
+    bench.put(STORAGE_CLASSES, other);
+    in_claim(&mut bench, &claim);
+    bench.machine(of_class());
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineStorageReady");
+    assert_eq!(found, "False/Invalid");
+    assert!(bench.try_get(CLAIMS, "vm-root").is_none());
+}
+
+#[tokio::test]
+async fn no_claim_is_made_empty_while_its_source_is_missing() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    in_claim(&mut bench, &golden("Block"));
+    bench.remove(CLAIMS, "golden");
+    bench.machine(in_class("1Gi"));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineImageReady");
+    assert_eq!(found, "False/NotFound");
+    assert!(bench.try_get(CLAIMS, "vm-root").is_none());
+}
+
+#[tokio::test]
+async fn a_disk_of_a_node_is_no_clone() {
+    let mut bench = Bench::new();
+    in_claim(&mut bench, &golden("Block"));
+    bench.machine(json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    let found = bench.condition_text("VirtualMachineImageReady");
+    assert_eq!(found, "False/NotSupported");
+    assert!(bench.placeholder("vm").is_none());
 }
 
 #[tokio::test]

@@ -54,6 +54,7 @@ fn prerequisites() -> Prerequisites {
             has_unused_tls_secret: false,
             url: None,
             object: None,
+            claim: None,
             virtual_bytes: None,
         },
         disks: Vec::new(),
