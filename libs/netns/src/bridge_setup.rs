@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dhcp::SERVER_ADDRESS;
-use crate::filter::{self, Guard, Port};
+use crate::filter::{self, Before, Guard, Port};
 use crate::mac::Mac;
 use crate::netlink::{
     Address, Error as NetlinkError, Link, LinkKind, Netlink, Route, SCOPE_LINK, Setting,
@@ -138,7 +138,7 @@ pub async fn apply(
 ) -> Result<(), Error> {
     // The filter names links that need not exist yet, and loading it is the slowest step.
     tokio::try_join!(
-        net.filter(filter_text(records, guards)),
+        net.filter(filter_text(Before::Nothing, records, guards)),
         make_links(net, records)
     )?;
     for record in records {
@@ -156,20 +156,22 @@ pub async fn protect(
     records: &[LinkRecord],
     guards: &[Guard],
 ) -> Result<(), Error> {
-    Ok(net.filter(filter_text(records, guards)).await?)
+    let rules = filter_text(Before::Rules, records, guards);
+    Ok(net.filter(rules).await?)
 }
 
-fn filter_text(records: &[LinkRecord], guards: &[Guard]) -> String {
+fn filter_text(before: Before, records: &[LinkRecord], guards: &[Guard]) -> String {
     // A NIC without an address in the result may not send.
     static NOTHING: Guard = Guard::Own(Vec::new());
     let guards = guards.iter().chain(std::iter::repeat(&NOTHING));
-    filter::rules(records.iter().zip(guards).map(|(record, guard)| Port {
+    let ports = records.iter().zip(guards).map(|(record, guard)| Port {
         link: &record.link,
         tap: &record.tap,
         mac: record.mac,
         bridge_mac: record.bridge_mac,
         guard,
-    }))
+    });
+    filter::rules(before, ports)
 }
 
 async fn make_links(net: &impl Netlink, records: &[LinkRecord]) -> Result<(), NetlinkError> {

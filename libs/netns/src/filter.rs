@@ -21,7 +21,7 @@ use crate::namespace::{self, Namespace};
 mod rules;
 
 pub use rules::Guard;
-pub(crate) use rules::{Port, rules};
+pub(crate) use rules::{Before, Port, rules};
 
 const PROGRAM: &str = "nft";
 const TABLE: &str = "vmlet";
@@ -147,10 +147,16 @@ mod tests {
             bridge_mac: mac,
             guard,
         };
+        let first = || rules(Before::Nothing, guards.iter().map(ports));
+        load(&ns, first()).await.unwrap();
+        let twice = load(&ns, first()).await;
+        assert!(matches!(twice, Err(Error::Refused(_))), "{twice:?}");
         for guard in &guards {
-            load(&ns, rules([ports(guard)].into_iter())).await.unwrap();
+            let rules = rules(Before::Rules, [ports(guard)].into_iter());
+            load(&ns, rules).await.unwrap();
         }
-        load(&ns, rules(guards.iter().map(ports))).await.unwrap();
+        let rules = rules(Before::Rules, guards.iter().map(ports));
+        load(&ns, rules).await.unwrap();
         let refused = load(&ns, "nonsense".to_owned()).await;
         assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
         Namespace::delete(ns.path()).await.unwrap();

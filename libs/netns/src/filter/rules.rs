@@ -41,8 +41,18 @@ pub(crate) struct Port<'a> {
     pub(crate) guard: &'a Guard,
 }
 
-/// Rules that replace whatever was loaded before.
-pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
+/// What is in force in the namespace already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing: the namespace is new. Rules that turn out to be there are an error.
+    Nothing,
+    /// Rules, or none. `nft` ends only when the kernel has removed the old ones, about 10 ms later, even
+    /// where there were none.
+    Rules,
+}
+
+/// The rules for these ports, and for them alone.
+pub(crate) fn rules<'a>(before: Before, ports: impl Iterator<Item = Port<'a>>) -> String {
     let (mut guards, mut requests, mut crossing) = (String::new(), String::new(), String::new());
     let (mut input, mut own) = (String::new(), String::new());
     for (number, port) in ports.enumerate() {
@@ -73,9 +83,12 @@ pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
         );
         let _ = writeln!(own, "    oifname \"{link}\" drop");
     }
+    let begin = match before {
+        Before::Nothing => format!("create table bridge {TABLE}\n"),
+        Before::Rules => format!("table bridge {TABLE}\ndelete table bridge {TABLE}\n"),
+    };
     format!(
-        "table bridge {TABLE}\n\
-         delete table bridge {TABLE}\n\
+        "{begin}\
          table bridge {TABLE} {{\n{PARTS}{guards}\
          \x20 chain requests {{\n    type filter hook prerouting priority -300;\n{requests}  }}\n\
          \x20 chain crossing {{\n    type filter hook forward priority -200;\n{crossing}  }}\n\
@@ -218,13 +231,16 @@ mod tests {
     const MAC: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
 
     fn text(guard: &Guard) -> String {
-        rules(std::iter::once(Port {
-            link: "eth0",
-            tap: "vmtap0",
-            mac: MAC,
-            bridge_mac: Mac::new([2, 0, 0, 0, 0, 9]),
-            guard,
-        }))
+        rules(
+            Before::Rules,
+            std::iter::once(Port {
+                link: "eth0",
+                tap: "vmtap0",
+                mac: MAC,
+                bridge_mac: Mac::new([2, 0, 0, 0, 0, 9]),
+                guard,
+            }),
+        )
     }
 
     #[test]
@@ -266,7 +282,7 @@ mod tests {
         ) {
             prop_assume!(is_plain(&name));
             let guard = if is_open { Guard::Open } else { Guard::Own(addresses) };
-            let of = |link: &str| rules(std::iter::once(Port {
+            let of = |link: &str| rules(Before::Rules, std::iter::once(Port {
                 link,
                 tap: &tap,
                 mac: MAC,
