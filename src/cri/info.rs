@@ -100,7 +100,14 @@ pub(super) fn container(
         .collect();
     let shares = container.spec.shares.iter();
     let shares: Vec<_> = shares
-        .map(|share| json!({ "tag": share.tag, "path": share.path, "readOnly": share.read_only }))
+        .map(|share| {
+            json!({
+                "tag": share.tag,
+                "path": share.path,
+                "readOnly": share.read_only,
+                "protocol": share.protocol,
+            })
+        })
         .collect();
     let size = container.size();
     let value = json!({

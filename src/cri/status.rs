@@ -140,7 +140,9 @@ fn container_code(error: &vm::Error) -> Code {
         | E::Source(sources::Error::Refused { .. } | sources::Error::Mount { .. })
         | E::Seed(_) => Code::FailedPrecondition,
         E::Source(sources::Error::NobodyAnswered { .. }) => Code::Unavailable,
-        E::Machine(_) | E::Unsupported(_) | E::Seccomp(_) => Code::InvalidArgument,
+        E::Machine(_) | E::Unsupported(_) | E::Seccomp(_) | E::NinePOfProcesses => {
+            Code::InvalidArgument
+        }
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),
         E::Hypervisor { source, .. } => libvirt_code(source),
@@ -201,7 +203,7 @@ const fn file_disk_code(error: &file_disks::Error) -> Code {
         }
         E::InUse(_) => Code::Unavailable,
         E::Cancelled(_) => Code::Aborted,
-        E::Write { .. } | E::Io { .. } | E::Offer(_) | E::Aborted(_) => Code::Internal,
+        E::Write { .. } | E::Io { .. } | E::Aborted(_) => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }

@@ -24,7 +24,7 @@ pub const START_TOKEN: &str = "VMLET_START_TOKEN";
 /// Variable with the path of the hand-off socket.
 pub const HANDOFF_SOCKET: &str = "VMLET_HANDOFF_SOCKET";
 /// Variable with the path of the socket at which `vmwrapper` collects the disks that are files of
-/// volumes.
+/// volumes, and the directories that the emulator serves.
 pub const DISK_SOCKET: &str = "VMLET_DISK_SOCKET";
 /// Variable with the path of the emulator that `vmwrapper` becomes.
 pub const EMULATOR: &str = "VMLET_EMULATOR";
@@ -81,7 +81,7 @@ pub struct DomainSpec {
     pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
-    /// Directories that the guest mounts, in order.
+    /// Directories that the guest mounts by virtiofs, in order.
     pub shares: Vec<Share>,
     /// User and group of the emulator and of all its files; libvirt's configured ones when `None`.
     pub owner: Option<Owner>,

@@ -154,12 +154,21 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A process of the node holds a part of the machine's state.
+    /// A part of the machine's state is that of a file system on the node.
     #[error(
-        "virtual machine {0} has directories of its pod (virtiofs), whose state cannot be saved: stop it, \
+        "virtual machine {0} has directories of its pod, whose state cannot be saved: stop it, \
          or start it with vmlet.dev/shares: off"
     )]
     SharesNotSaved(podspec::VmUid),
+    /// The volumes of processes come and go, which 9p cannot.
+    #[error(
+        "annotation vmlet.dev/shares: 9p is for pods whose container is a machine: processes of a pod \
+         machine have their volumes by virtiofs, or with vmlet.dev/shares: off none"
+    )]
+    NinePOfProcesses,
+    /// The socket for files of the emulator cannot be made.
+    #[error("offer files to the emulator")]
+    HandOff(#[source] fdpass::Error),
     /// The node's emulator has no such board.
     #[error(
         "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or \

@@ -1,7 +1,7 @@
 //! Files of volumes that are disks of a machine.
 //!
 //! ```text
-//!   annotation ─► plan ─► prepare: make, fill or grow the file ─► hand_off: open it ─► vmwrapper ─► QEMU
+//!   annotation ─► plan ─► prepare: make, fill or grow the file ─► open ─► hand-off ─► vmwrapper ─► QEMU
 //! ```
 //!
 //! Invariant: a file has its name only when all of its first content is written, and the daemon
@@ -11,7 +11,7 @@
 //! container, or by the next attempt.
 
 mod error;
-mod hand_off;
+mod open;
 mod place;
 pub(in crate::vm) mod plan;
 mod prepare;
@@ -21,6 +21,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use error::Error;
+pub(in crate::vm) use open::WireDisk;
 
 use crate::images::Format;
 use crate::vm::model::Mount;

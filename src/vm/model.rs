@@ -16,7 +16,7 @@ use super::state::Phase;
 use crate::block::Number;
 use crate::clock;
 use crate::vm::file_disks::FileDisk;
-use crate::vm::shares::{Share, ShareUser};
+use crate::vm::shares::{Protocol, Share, ShareUser};
 
 /// Exit code of a container that never ran, as containerd gives it.
 pub(super) const NEVER_RAN: i32 = 128;
@@ -176,6 +176,12 @@ impl Spec {
     /// The paths that the pod gave its disks, in the order in which the guest finds them.
     pub fn disk_paths(&self) -> Vec<&str> {
         disk_paths(&self.blocks, &self.file_disks)
+    }
+
+    /// The directories that the guest mounts by this protocol.
+    pub fn shares_by(&self, protocol: Protocol) -> impl Iterator<Item = &Share> {
+        let all = self.shares.iter();
+        all.filter(move |share| share.protocol == protocol)
     }
 }
 

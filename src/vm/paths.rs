@@ -71,7 +71,7 @@ impl Paths {
         self.sockets(id).join("guest")
     }
 
-    /// The socket at which `vmwrapper` collects the disks that are files of volumes.
+    /// The socket at which `vmwrapper` collects the disks that are files of volumes, and directories.
     pub fn disk_socket(&self, id: &ContainerId) -> PathBuf {
         self.sockets(id).join("disks")
     }

@@ -23,7 +23,7 @@ use super::lifecycle::request;
 use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
-use super::shares::volumes;
+use super::shares::{NINE_P, Protocol, Share, volumes};
 use crate::images::{Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
@@ -159,8 +159,10 @@ pub(super) fn of_request(
     });
     let mut all = mounts::findings(&pod.metadata.uid, others);
     let shared = config.mounts.iter();
-    let shared = shared.filter(|mount| given.shares.contains_key(&mount.container_path));
-    all.extend(shared.filter_map(mounts::of_propagation));
+    all.extend(shared.filter_map(|mount| {
+        let share = given.shares.get(&mount.container_path)?;
+        mounts::of_propagation(mount, share.protocol)
+    }));
     let unused = &config.unused;
     if unused.command {
         all.push(Finding::new(
@@ -223,10 +225,15 @@ fn of_variables(names: &[String], given: &Given) -> Option<Finding> {
 /// Shares that nothing in the guest mounts.
 fn of_shares(given: &Given) -> Vec<Finding> {
     let unmounted = given.shares.iter().filter(|_| !given.environment);
-    let finding = |(path, tag): (&String, &String)| {
+    let finding = |(path, share): (&String, &Share)| {
+        let (kind, tag) = (share.protocol.name(), &share.tag);
+        let options = match share.protocol {
+            Protocol::Virtiofs => String::new(),
+            Protocol::NineP => format!(" -o {NINE_P}"),
+        };
         Finding::new(format!(
             "the directory {path} is not mounted in the guest, which has no cloud-init disk: mount it \
-             there by mount -t virtiofs {tag} {path}"
+             there by mount -t {kind}{options} {tag} {path}"
         ))
     };
     unmounted.map(finding).collect()

@@ -17,6 +17,8 @@ use crate::mounts::Wanted;
 
 /// Less root, and the number by which the kernel's calls mean "no change".
 const IDS: Range<i64> = 1..u32::MAX as i64;
+/// With root.
+const ALL_IDS: Range<i64> = 0..u32::MAX as i64;
 
 /// Serves directories of the node to a virtual machine by virtiofs. The daemon of Vmlet starts it.
 #[derive(Debug, Parser)]
@@ -36,6 +38,10 @@ pub(crate) enum Command {
     Attach(Attach),
     /// Unmounts what was attached.
     Detach(Detach),
+    /// Opens a directory of the node for an emulator that serves it itself. Standard output is a
+    /// socket, to which one message goes: the directory's descriptor, and why it shows owners as
+    /// they are, if it does.
+    Open(Open),
     /// Holds a user namespace until standard input ends.
     #[command(hide = true)]
     Ids,
@@ -121,6 +127,34 @@ pub(crate) struct Detach {
     /// The names.
     #[arg(required = true)]
     pub(crate) names: Vec<crate::mounts::Name>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Open {
+    /// The directory that is the root of the path.
+    #[arg(long, default_value = "/")]
+    pub(crate) root: PathBuf,
+    /// The directory, an absolute path.
+    #[arg(long)]
+    pub(crate) directory: PathBuf,
+    /// User ID of the emulator.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(ALL_IDS))]
+    pub(crate) uid: u32,
+    /// Group ID of the emulator.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(ALL_IDS))]
+    pub(crate) gid: u32,
+    /// User ID as which the emulator accesses the directory.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(ALL_IDS))]
+    pub(crate) as_uid: u32,
+    /// Group ID as which the emulator accesses the directory.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(ALL_IDS))]
+    pub(crate) as_gid: u32,
+    /// Group IDs, one of which takes the place of that when the directory belongs to it.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(ALL_IDS))]
+    pub(crate) groups: Vec<u32>,
+    /// Refuse every change.
+    #[arg(long)]
+    pub(crate) read_only: bool,
 }
 
 /// The socket for the emulator.

@@ -12,14 +12,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::Mode;
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, move_mount};
 
 use crate::args::{Attach, Detach};
 use crate::mounts::{Name, Wanted};
+use crate::owners::with_root;
 use crate::{ids, running, tree};
 
 /// A copy of a mount, ready for its place.
@@ -64,12 +63,10 @@ pub(crate) fn attach(args: &Attach) -> Result<()> {
     let owners = match (args.owners.root_uid, args.owners.root_gid) {
         (None, None) => Owners::AsTheyAre,
         // A node may forbid user namespaces.
-        (uid, gid) => ids::namespace(uid, gid)
+        (uid, gid) => ids::namespace(uid.map(with_root), gid.map(with_root))
             .map_or_else(|error| Owners::Unknown(format!("{error:#}")), Owners::Of),
     };
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let root = open(&args.root, flags, Mode::empty());
-    let root = root.with_context(|| args.root.display().to_string())?;
+    let root = tree::root(&args.root)?;
     let mut all = Vec::new();
     for wanted in &args.mounts {
         let prepared = prepare(&root, wanted, &owners);
@@ -103,10 +100,7 @@ pub(crate) fn detach(args: &Detach) -> Result<()> {
 }
 
 fn prepare(root: &OwnedFd, wanted: &Wanted, owners: &Owners) -> Result<Ready> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let source = File::from(openat2(root, &wanted.path, how)?);
+    let source = tree::find(root, &wanted.path)?;
     let kind = source.metadata()?.file_type();
     if !kind.is_dir() && !kind.is_file() {
         bail!("it is neither a file nor a directory, and a guest can use no other");

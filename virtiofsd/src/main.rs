@@ -1,5 +1,6 @@
 //! Serves a directory of the node to one machine: the device side of virtiofs, of the library
-//! `virtiofsd`. Mounts volumes below the directory of a server that runs.
+//! `virtiofsd`. Mounts volumes below the directory of a server that runs. Opens directories for
+//! emulators that serve them by 9p.
 //!
 //! Invariant: before the first byte of the guest is read, the directory is the root of the server's
 //! file system, the server has no network, no view of other processes, no capability, the user and
@@ -12,6 +13,7 @@ mod attach;
 mod confine;
 mod ids;
 mod mounts;
+mod open;
 mod owners;
 mod running;
 mod serve;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(args),
         Command::Attach(args) => attach::attach(args),
         Command::Detach(args) => attach::detach(args),
+        Command::Open(args) => open::open(args),
         Command::Ids => ids::hold(),
     };
     match done {

@@ -15,6 +15,7 @@ use nix::sys::stat::Mode;
 use rustix::mount::{MoveMountFlags, move_mount};
 
 use crate::args::{Root, Serve};
+use crate::ids::Swap;
 use crate::mounts::Access;
 use crate::{ids, tree};
 
@@ -24,7 +25,7 @@ pub(crate) fn show(args: &Serve) -> Result<()> {
     if root_uid.is_none() && root_gid.is_none() {
         return Ok(());
     }
-    let namespace = match ids::namespace(root_uid, root_gid) {
+    let namespace = match ids::namespace(root_uid.map(with_root), root_gid.map(with_root)) {
         Ok(namespace) => namespace,
         Err(error) => {
             log::warn!("owners are shown as they are: {error:#}");
@@ -36,6 +37,11 @@ pub(crate) fn show(args: &Serve) -> Result<()> {
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(nothing, "/", nothing, slave, nothing).context("hide mounts from the node")?;
     cover(args, &namespace).with_context(|| args.directory.clone())
+}
+
+/// Root and this user change places.
+pub(crate) const fn with_root(id: u32) -> Swap {
+    Swap(0, id)
 }
 
 fn cover(args: &Serve, namespace: &File) -> Result<()> {

@@ -2,7 +2,8 @@
 //!
 //! Invariant: NIC `i` sits in slot [`FIRST_SLOT`]` + i` of the root complex, at each start again,
 //! so that the guest finds its NICs under the same names. libvirt numbers its own root ports from
-//! slot 1 up, and 0x1f is the chipset's; the daemon puts nothing into slots 0x10 to 0x17.
+//! slot 1 up, and 0x1f is the chipset's; the daemon puts nothing into slots 0x10 to 0x17, and
+//! directories follow in 0x18.
 //! Failure: none; what comes in was validated.
 
 use std::os::fd::AsRawFd;

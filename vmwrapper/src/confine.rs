@@ -1,7 +1,8 @@
 //! Confines QEMU to the files of its machine.
 //!
 //! Invariant: after [`restrict`] this process, and what it becomes, opens only what every emulator
-//! needs (libraries, firmware, devices) and what its own command line names; it listens on and
+//! needs (libraries, firmware, devices), what its own command line names, and what is in the
+//! directories that it serves; it listens on and
 //! connects to no TCP port, and signals no process that is not confined with it, as far as the
 //! kernel's Landlock can. After [`close_directories`] the directories of the machine are closed to
 //! the group that all machines share.
@@ -10,14 +11,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
 };
+
+use crate::files::Directory;
 
 /// The newest version of Landlock that the rules are written for; older kernels do a part of it.
 const VERSION: ABI = ABI::V6;
@@ -72,8 +76,12 @@ pub(crate) fn close_directories(arguments: &[OsString]) -> Result<(), Error> {
         .try_for_each(|directory| close(directory))
 }
 
-/// Restricts this process to what `emulator` needs with these arguments, by Landlock.
-pub(crate) fn restrict(emulator: &Path, arguments: &[OsString]) -> Result<(), Error> {
+/// Restricts this process to what `emulator` needs with these arguments and directories, by Landlock.
+pub(crate) fn restrict(
+    emulator: &Path,
+    arguments: &[OsString],
+    served: &[Directory],
+) -> Result<(), Error> {
     let named = named(arguments);
     let own = directories(&named);
     let all = AccessFs::from_all(VERSION);
@@ -92,8 +100,28 @@ pub(crate) fn restrict(emulator: &Path, arguments: &[OsString]) -> Result<(), Er
         .add_rules(path_beneath_rules(DEVICES, file))?
         .add_rules(path_beneath_rules(named, file))?
         .add_rules(path_beneath_rules(own, socket))?
+        .add_rules(served.iter().map(|of| Ok::<_, RulesetError>(rule(of))))?
         .restrict_self()?;
     Ok(())
+}
+
+/// What QEMU may do in a directory that it serves: all that files, directories and links need.
+fn rule(directory: &Directory) -> PathBeneath<BorrowedFd<'_>> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let change = AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::Refer
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::MakeSym
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir;
+    let access = if directory.read_only {
+        read
+    } else {
+        read | change
+    };
+    PathBeneath::new(directory.file.as_fd(), access)
 }
 
 /// The files that a command line names: whole arguments, values of options, and strings of JSON

@@ -8,7 +8,9 @@
 
 mod args;
 mod confine;
+mod directories;
 mod disks;
+mod files;
 mod handoff;
 
 use std::ffi::{OsStr, OsString};
@@ -18,11 +20,14 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use files::Files;
+
 /// The one-time token of this start.
 const TOKEN: &str = "VMLET_START_TOKEN";
 /// Where to trade the token for descriptors.
 const SOCKET: &str = "VMLET_HANDOFF_SOCKET";
-/// Where to collect the disks that are files of volumes, if the machine has any.
+/// Where to collect the disks that are files of volumes and the directories that QEMU serves, if the
+/// machine has any.
 const DISK_SOCKET: &str = "VMLET_DISK_SOCKET";
 /// The real QEMU, when it is not [`DEFAULT_EMULATOR`].
 const EMULATOR: &str = "VMLET_EMULATOR";
@@ -41,8 +46,8 @@ enum Error {
     Variable(&'static str),
     #[error("hand-off of network descriptors")]
     Handoff(#[source] handoff::Error),
-    #[error("hand-off of disks")]
-    Disks(#[from] disks::Error),
+    #[error("hand-off of files")]
+    Files(#[from] files::Error),
     #[error("pass a descriptor on")]
     Inherit(#[source] fdpass::Error),
     #[error(transparent)]
@@ -64,26 +69,30 @@ fn main() -> ExitCode {
 /// Becomes QEMU; returns only when that fails.
 fn run() -> Result<std::convert::Infallible, Error> {
     let token = std::env::var_os(TOKEN);
-    let (nics, disks) = match &token {
-        None => (Vec::new(), Vec::new()),
-        Some(token) => (fetch(token)?, fetch_disks()?),
+    let (nics, files) = match &token {
+        None => (Vec::new(), Files::default()),
+        Some(token) => (fetch(token)?, fetch_files()?),
     };
     // From here to exec nothing else is opened, so these are the only descriptors that QEMU
     // inherits beyond those it got from libvirt.
     for nic in &nics {
         fdpass::clear_cloexec(nic.tap.as_fd()).map_err(Error::Inherit)?;
     }
+    for directory in &files.directories {
+        fdpass::clear_cloexec(directory.file.as_fd()).map_err(Error::Inherit)?;
+    }
     let path = std::env::var_os(EMULATOR).unwrap_or_else(|| DEFAULT_EMULATOR.into());
-    let arguments = disks::apply(std::env::args_os().skip(1).collect(), &disks)?;
+    let arguments = disks::apply(std::env::args_os().skip(1).collect(), &files.disks)?;
     if token.is_some() {
         confine::close_directories(&arguments)?;
         if is_landlock_on()? {
-            confine::restrict(path.as_ref(), &arguments)?;
+            confine::restrict(path.as_ref(), &arguments, &files.directories)?;
         }
     }
     let source = Command::new(&path)
         .args(arguments)
         .args(args::network(&nics))
+        .args(directories::arguments(&files.directories))
         .env_remove(TOKEN)
         .env_remove(SOCKET)
         .env_remove(DISK_SOCKET)
@@ -115,10 +124,10 @@ fn fetch(token: &OsStr) -> Result<Vec<handoff::Nic>, Error> {
     handoff::fetch(socket.as_ref(), token, DEADLINE).map_err(Error::Handoff)
 }
 
-fn fetch_disks() -> Result<Vec<disks::Disk>, Error> {
+fn fetch_files() -> Result<Files, Error> {
     match std::env::var_os(DISK_SOCKET) {
-        None => Ok(Vec::new()),
-        Some(socket) => Ok(disks::fetch(socket.as_ref(), DEADLINE)?),
+        None => Ok(Files::default()),
+        Some(socket) => Ok(files::fetch(socket.as_ref(), DEADLINE)?),
     }
 }
 

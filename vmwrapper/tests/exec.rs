@@ -356,3 +356,50 @@ fn disks_in_files_reach_qemu_as_descriptors_alone() {
     assert!(arguments.contains(&format!("fd={number},")), "{arguments}");
     has_nothing_of_ours(&output);
 }
+
+#[test]
+fn qemu_reaches_the_directories_that_it_serves_and_not_what_is_beside_them() {
+    let scratch = Scratch::new();
+    let folder = |name: &str| {
+        std::fs::create_dir(scratch.path(name)).unwrap();
+        std::fs::write(scratch.path(name).join("old"), "content").unwrap();
+        File::open(scratch.path(name)).unwrap()
+    };
+    let (data, fixed) = (folder("data"), folder("fixed"));
+    let socket = scratch.path("files");
+    let listener = Listener::bind(&socket, 0o600).unwrap();
+    let directory = |tag: &str, read_only| json!({ "tag": tag, "read_only": read_only });
+    let message = json!({
+        "disks": [],
+        "directories": [directory("vmlet-0", false), directory("vmlet-1", true)],
+    });
+    let daemon = std::thread::spawn(move || {
+        let connection = listener.accept().unwrap();
+        let files = [data.as_fd(), fixed.as_fd()];
+        connection
+            .send(message.to_string().as_bytes(), &files)
+            .unwrap();
+    });
+    let tapmanager = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve.sh");
+    let output = scratch
+        .start()
+        .env("VMLET_DISK_SOCKET", &socket)
+        .env("VMLET_EMULATOR", program)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    daemon.join().unwrap();
+    tapmanager.join().unwrap();
+    let beside = if has_landlock() { "refused" } else { "reached" };
+    let expected = |access: &str, change: &str| {
+        [
+            format!("{access} read reached"),
+            format!("{access} write {change}"),
+            format!("{access} beside {beside}"),
+        ]
+    };
+    let change = if has_landlock() { "refused" } else { "reached" };
+    let expected = [expected("off", "reached"), expected("on", change)].concat();
+    assert_eq!(lines(&output, ""), expected);
+}

@@ -17,24 +17,30 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+pub(crate) use kernel::Flavour;
+
 use crate::stamp::Stamp;
 use crate::{packages, pod_images, workspace};
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "8";
+const RECIPE: &str = "9";
 
-/// Builds the image unless it is there and made from the same inputs. Returns whether it was built.
-pub(crate) fn ensure() -> Result<bool> {
+/// Builds the image with this kernel unless it is there and made from the same inputs. Returns whether
+/// it was built.
+pub(crate) fn ensure(flavour: Flavour) -> Result<bool> {
     let work = workspace::target().join("guest");
+    let (work, image) = match flavour {
+        Flavour::Cloud => (work, workspace::guest_image()),
+        Flavour::Generic => (work.join("generic"), workspace::generic_image()),
+    };
     let sources = workspace::root().join("xtask/guest");
     fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
     let agent = agent::build().context("build vmlet-guest")?;
     let stamp = inputs(&work, &sources, &agent)?;
-    let image = workspace::guest_image();
     if stamp.is_fresh(std::slice::from_ref(&image)) {
         return Ok(false);
     }
-    build(&work, &sources, &agent, &image).context("build the guest image")?;
+    build(&work, &sources, (&agent, flavour), &image).context("build the guest image")?;
     stamp.write()?;
     Ok(true)
 }
@@ -52,8 +58,13 @@ fn inputs(work: &Path, sources: &Path, agent: &Path) -> Result<Stamp> {
     Ok(stamp)
 }
 
-fn build(work: &Path, sources: &Path, agent: &Path, image: &Path) -> Result<()> {
-    let kernel = kernel::fetch(work).context("kernel package")?;
+fn build(
+    work: &Path,
+    sources: &Path,
+    (agent, flavour): (&Path, Flavour),
+    image: &Path,
+) -> Result<()> {
+    let kernel = kernel::fetch(work, flavour).context("kernel package")?;
     let client = client::fetch(work).context("DHCPv6 client")?;
     let further = [
         ("bin/vmlet-guest", agent.to_owned()),

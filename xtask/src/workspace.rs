@@ -31,6 +31,11 @@ pub(crate) fn guest_image() -> PathBuf {
     target().join("guest/hello.qcow2")
 }
 
+/// The guest image with the kernel for all machines, which `guest --generic` builds.
+pub(crate) fn generic_image() -> PathBuf {
+    target().join("guest/generic.qcow2")
+}
+
 /// The image of Debian that `guest --debian` builds.
 pub(crate) fn debian_image() -> PathBuf {
     target().join("guest/debian.qcow2")

@@ -95,7 +95,7 @@ keys! {
     BiosUuid = BIOS_UUID;
     /// Whether the guest has a cloud-init disk.
     CloudInit = CLOUD_INIT;
-    /// Whether the guest gets directories of volumes as shares.
+    /// How directories of volumes reach the guest.
     Shares = SHARES;
     /// Files of volumes that are disks of the guest.
     FileDisks = FILE_DISKS;

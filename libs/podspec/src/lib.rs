@@ -26,6 +26,7 @@ mod machine_type;
 pub mod names;
 mod presence;
 mod quantity;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod unknown;
@@ -44,4 +45,5 @@ pub use machine::{CpuModel, Defaults, FastDeploy, GuestAgent, Machine, Mib, PodR
 pub use machine_type::MachineType;
 pub use presence::Presence;
 pub use quantity::{QuantityError, parse_quantity};
+pub use shares::Shares;
 pub use unknown::{Unknown, unknown_annotations};

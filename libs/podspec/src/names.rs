@@ -53,7 +53,7 @@ pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
 pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
 /// Whether the guest has a cloud-init disk.
 pub const CLOUD_INIT: &str = "vmlet.dev/cloud-init";
-/// Whether the guest gets directories of volumes as shares.
+/// How directories of volumes reach the guest.
 pub const SHARES: &str = "vmlet.dev/shares";
 /// Files of volumes that are disks of the guest.
 pub const FILE_DISKS: &str = "vmlet.dev/file-disks";

@@ -5,8 +5,6 @@
 
 use std::str::FromStr;
 
-use crate::annotations::{AnnotationError, Annotations, Key};
-
 /// Whether a guest has a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Presence {
@@ -15,17 +13,6 @@ pub enum Presence {
     Auto,
     /// Never.
     Off,
-}
-
-impl Annotations<'_> {
-    /// Whether directories of volumes are shared with the guest.
-    ///
-    /// # Errors
-    ///
-    /// A value that is not known.
-    pub fn shares(self) -> Result<Presence, AnnotationError> {
-        Ok(self.get(Key::Shares)?.unwrap_or_default())
-    }
 }
 
 impl FromStr for Presence {

@@ -1,7 +1,8 @@
 //! The domain definition as libvirt reads it.
 //!
 //! Invariant: everything is written by a serialiser that escapes; no text of ours is pasted into
-//! XML. No device claims a slot of `pcie.0`: 0x10 to 0x17 are for the NICs that `vmwrapper` adds.
+//! XML. No device claims a slot of `pcie.0`: 0x10 to 0x19 are for what `vmwrapper` adds, NICs and
+//! directories by 9p.
 //! Failure: [`Error`] for what XML cannot carry.
 
 use std::path::Path;

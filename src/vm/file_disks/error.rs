@@ -91,9 +91,6 @@ pub enum Error {
     /// The daemon stops.
     #[error(transparent)]
     Aborted(#[from] crate::tasks::Aborted),
-    /// The socket of the hand-off cannot be made.
-    #[error("offer the disks to the emulator")]
-    Offer(#[source] fdpass::Error),
 }
 
 pub(super) type Result<T, E = Error> = std::result::Result<T, E>;

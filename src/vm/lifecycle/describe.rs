@@ -16,7 +16,7 @@ use crate::vm::model::Container;
 use crate::vm::paths::Paths;
 use crate::vm::resources::{room, translations};
 use crate::vm::settings::Settings;
-use crate::vm::shares::{Share, socket_name};
+use crate::vm::shares::{Protocol, Share, socket_name};
 use crate::vm::users::Owner;
 
 /// What the row does not say about a machine.
@@ -82,11 +82,11 @@ fn shares(row: &Container, paths: &Paths) -> Vec<domain::Share> {
         tag: share.tag.clone(),
         socket: sockets.join(socket_name(share)),
     };
-    row.spec.shares.iter().map(share).collect()
+    row.spec.shares_by(Protocol::Virtiofs).map(share).collect()
 }
 
 fn disk_socket(row: &Container, paths: &Paths) -> Option<PathBuf> {
-    (!row.spec.file_disks.is_empty()).then(|| paths.disk_socket(&row.id))
+    row.has_files().then(|| paths.disk_socket(&row.id))
 }
 
 /// What `vmwrapper` needs to know, and QEMU does not see.

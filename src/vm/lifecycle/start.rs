@@ -121,7 +121,7 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.token");
         self.prepare_sockets(row).await?;
         self.serve_shares(row, sandbox).await?;
-        let offer = self.offer_file_disks(row).await?;
+        let offer = self.offer_files(row).await?;
         self.follow(row).await?;
         let saved = self.saved_description(row).await?;
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;

@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use podspec::{Annotations, GuestFile, Presence, Role, Source};
+use podspec::{Annotations, GuestFile, Role, Shares, Source};
 
-use super::Share;
+use super::{Protocol, Share};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::vm::lifecycle::request;
 use crate::vm::model::{ContainerConfig, Mount};
 use crate::vm::service::Containers;
 
-/// Most shares of one machine: each takes a slot of the virtual board and a process.
+/// Most shares of one machine: each takes a place on the virtual board and, by virtiofs, a process.
 const MOST: usize = 16;
 /// Volumes of Virtlet's driver: the description of a disk, which is no data of the pod.
 const DISK_DESCRIPTIONS: &str = "/volumes/virtlet~flexvolume_driver/";
@@ -32,7 +32,12 @@ impl<P: Platform> Containers<P> {
         let annotations = request::annotations(sandbox, config);
         let shares = Annotations::new(&annotations).shares()?;
         let instance = request::instance(sandbox, config)?;
-        if shares == Presence::Off || instance.role != Role::Machine || instance.restore {
+        let protocol = match shares {
+            Shares::Auto => Protocol::Virtiofs,
+            Shares::NineP => Protocol::NineP,
+            Shares::Off => return Ok(Vec::new()),
+        };
+        if instance.role != Role::Machine || instance.restore {
             return Ok(Vec::new());
         }
         let mounts = config
@@ -60,6 +65,7 @@ impl<P: Platform> Containers<P> {
             host_path: mount.host_path,
             path: mount.container_path,
             read_only: mount.readonly,
+            protocol,
         };
         Ok(shares.map(share).collect())
     }

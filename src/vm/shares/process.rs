@@ -19,7 +19,7 @@ use cgroup::PodCgroup;
 use podspec::ContainerId;
 use tokio::process::Child;
 
-use super::{Share, plan};
+use super::{Protocol, Share, plan};
 use crate::helper::{Service, User};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
@@ -39,9 +39,9 @@ pub(in crate::vm) fn socket_name(share: &Share) -> String {
 }
 
 impl<P: Platform> Containers<P> {
-    /// Starts a process for each share; the directory of the machine's sockets is there.
+    /// Starts a process for each share that has one; the directory of the machine's sockets is there.
     pub(in crate::vm) async fn serve_shares(&self, row: &Container, pod: &Sandbox) -> Result<()> {
-        for share in &row.spec.shares {
+        for share in row.spec.shares_by(Protocol::Virtiofs) {
             let failed = |source| Error::Share {
                 path: share.path.clone(),
                 source,
@@ -106,7 +106,8 @@ impl<P: Platform> Containers<P> {
         }
         command.stdin(Stdio::piped()).stderr(log);
         command.stdout(OwnedFd::from(listener));
-        let mut child = command.spawn()?;
+        let started = command.spawn();
+        let mut child = started.map_err(not_started(&self.settings.shares.program))?;
         let parent = pod.config.cgroup_parent.clone();
         if let (Some(pid), false) = (child.id(), parent.is_empty()) {
             let root = self.settings.cgroup_root.clone();
@@ -144,10 +145,20 @@ impl<P: Platform> Containers<P> {
     /// Ends processes of shares to which no emulator has connected. Blocks for a moment only.
     pub(in crate::vm) fn end_shares(&self, row: &Container) {
         let sockets = self.paths.sockets(&row.id);
-        for share in &row.spec.shares {
+        for share in row.spec.shares_by(Protocol::Virtiofs) {
             // No process listens any more when an emulator was connected.
             drop(UnixStream::connect(sockets.join(socket_name(share))));
         }
+    }
+}
+
+/// The program is missing, or cannot be executed.
+pub(super) fn not_started(program: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| {
+        io::Error::new(
+            error.kind(),
+            format!("start {}: {error}", program.display()),
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use podspec::VmUid;
 use super::volumes;
 use crate::testkit::Node;
 use crate::vm::state::Phase;
-use crate::vm::{ContainerConfig, Error, Mount, Share};
+use crate::vm::{ContainerConfig, Error, Mount, Protocol, Share};
 
 struct Volumes(tempfile::TempDir);
 
@@ -64,6 +64,7 @@ async fn each_directory_of_a_pod_is_a_share_and_a_device_of_its_machine() {
         host_path: volumes.directory(name).to_str().unwrap().to_owned(),
         path: path.to_owned(),
         read_only,
+        protocol: Protocol::Virtiofs,
     };
     let expected = [
         share(0, "data", "/data", false),
@@ -99,7 +100,7 @@ async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
     let sandbox = node.annotated("off", &[("shares", "off")]).await;
     let id = node.containers.create(&sandbox, with(&node, mounts)).await;
     assert_eq!(node.row(&id.unwrap()).spec.shares, []);
-    let sandbox = node.annotated("wrong", &[("shares", "9p")]).await;
+    let sandbox = node.annotated("wrong", &[("shares", "nfs")]).await;
     let refused = node.containers.create(&sandbox, node.machine(0)).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("vmlet.dev/shares"), "{refused}");
@@ -142,6 +143,83 @@ async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
     assert_eq!(node.phase(&id), Phase::Exited);
     assert!(!node.containers.paths().sockets(&id).exists());
     node.containers.remove(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_may_have_its_directories_by_9p() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let mut follows = mount(volumes.directory("conf"), "/etc/conf", true);
+    follows.propagation = 1;
+    let mounts = vec![mount(volumes.directory("data"), "/data", false), follows];
+    let sandbox = node.annotated("web", &[("shares", "9p")]).await;
+    let created = node
+        .containers
+        .create(&sandbox, with(&node, mounts.clone()));
+    let row = node.row(&created.await.unwrap());
+    let protocols = row.spec.shares.iter().map(|share| share.protocol);
+    assert_eq!(protocols.collect::<Vec<_>>(), [Protocol::NineP; 2]);
+    let reported = row.spec.unsupported.join("; ");
+    let words = "what the node mounts below /etc/conf after the start";
+    assert!(
+        reported.contains(words) && !reported.contains("/data"),
+        "{reported}"
+    );
+    let image = fs::read(node.containers.paths().seed(&row.id)).unwrap();
+    let image = String::from_utf8_lossy(&image);
+    let options = "trans=virtio,version=9p2000.L,msize=131072";
+    let lines = format!("share vmlet-0 rw,{options} '/data' 9p\nshare vmlet-1 ro,{options}");
+    assert!(image.contains(&lines));
+
+    let annotations = [("shares", "9p"), ("cloud-init", "off")];
+    let sandbox = node.annotated("alone", &annotations).await;
+    let created = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let reported = node.row(&created.unwrap()).spec.unsupported.join("; ");
+    let command = format!("mount -t 9p -o {options} vmlet-0 /data");
+    assert!(reported.contains(&command), "{reported}");
+}
+
+#[test]
+fn the_shares_of_earlier_versions_are_by_virtiofs() {
+    let text = r#"{"tag": "vmlet-0", "host_path": "/srv", "path": "/data", "read_only": false}"#;
+    let share: Share = serde_json::from_str(text).unwrap();
+    assert_eq!(share.protocol, Protocol::Virtiofs);
+    let by_9p = Share {
+        protocol: Protocol::NineP,
+        ..share
+    };
+    let text = serde_json::to_string(&by_9p).unwrap();
+    assert!(text.contains(r#""protocol":"9p""#), "{text}");
+    assert_eq!(serde_json::from_str::<Share>(&text).unwrap(), by_9p);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_opened_fails_the_start_and_leaves_nothing() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let mounts = vec![mount(volumes.directory("data"), "/data", false)];
+    let sandbox = node.annotated("web", &[("shares", "9p")]).await;
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let id = id.unwrap();
+    // A program that ends without an answer.
+    node.install_virtiofsd("/bin/true");
+    let refused = node.containers.start(&id).await.unwrap_err();
+    let words = crate::one_line(&refused);
+    assert!(words.contains("share /data with the guest"), "{words}");
+    assert!(words.contains("no directory"), "{words}");
+    assert_eq!(node.phase(&id), Phase::Exited);
+    assert!(!node.containers.paths().sockets(&id).exists());
+    node.containers.remove(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn processes_of_a_pod_machine_have_no_volumes_by_9p() {
+    let node = Node::new().await;
+    let sandbox = node.annotated("web", &[("shares", "9p")]).await;
+    let sandbox = node.sandbox_rows.get(&sandbox).unwrap();
+    let refused = volumes::are_shared(&sandbox, &node.machine(0)).unwrap_err();
+    assert!(
+        refused.to_string().contains("by virtiofs, or with"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -17,9 +17,9 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use guestapi::{POD_SHARE, Volume};
-use podspec::{Annotations, ContainerId, Presence};
+use podspec::{Annotations, ContainerId, Shares};
 
-use super::{Share, ShareUser, plan};
+use super::{Protocol, Share, ShareUser, plan};
 use crate::helper::Service;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
@@ -43,6 +43,7 @@ impl Share {
             host_path: String::new(),
             path: String::new(),
             read_only: false,
+            protocol: Protocol::Virtiofs,
         }
     }
 
@@ -63,7 +64,11 @@ impl ShareUser {
 /// Whether the containers of a pod have their volumes, when they are processes.
 pub(in crate::vm) fn are_shared(sandbox: &Sandbox, config: &ContainerConfig) -> Result<bool> {
     let annotations = request::annotations(sandbox, config);
-    Ok(Annotations::new(&annotations).shares()? != Presence::Off)
+    match Annotations::new(&annotations).shares()? {
+        Shares::Auto => Ok(true),
+        Shares::Off => Ok(false),
+        Shares::NineP => Err(Error::NinePOfProcesses),
+    }
 }
 
 /// The volumes that a process has, those above others first.
@@ -180,15 +185,16 @@ impl<P: Platform> Containers<P> {
         } = ended.map_err(late)??;
         match status.success() {
             true => Ok(stdout),
-            false => {
-                let text = String::from_utf8_lossy(&stderr);
-                let text = text.trim().trim_start_matches("vmlet-virtiofsd: ");
-                Err(io::Error::other(
-                    text.chars().take(SHOWN).collect::<String>(),
-                ))
-            }
+            false => Err(refusal(&stderr)),
         }
     }
+}
+
+/// What the program reported.
+pub(super) fn refusal(stderr: &[u8]) -> io::Error {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim().trim_start_matches("vmlet-virtiofsd: ");
+    io::Error::other(text.chars().take(SHOWN).collect::<String>())
 }
 
 /// Whether processes of this machine have volumes.

@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podspec::{GuestData, Source};
 
-use guestapi::POD_SHARE;
-
 use crate::sandbox::SandboxConfig;
 use crate::sources::has_files;
 use crate::vm::file_disks::FileDisk;
@@ -29,8 +27,8 @@ pub(in crate::vm) struct Given {
     pub(super) root_file: bool,
     /// Paths of mounts that reach the guest.
     pub(super) mounts: BTreeSet<String>,
-    /// Those that it may mount, with their tags.
-    pub(super) shares: BTreeMap<String, String>,
+    /// Those that it may mount.
+    pub(super) shares: BTreeMap<String, Share>,
 }
 
 impl Given {
@@ -49,7 +47,7 @@ impl Given {
             root_file: disks.iter().any(FileDisk::is_root),
             mounts: of_shares.chain(of_disks).cloned().collect(),
             shares: shares()
-                .map(|share| (share.path.clone(), share.tag.clone()))
+                .map(|share| (share.path.clone(), share.clone()))
                 .collect(),
             ..Self::default()
         }
@@ -61,7 +59,7 @@ impl Given {
         let paths = paths.map(|mount| mount.container_path.clone());
         Self {
             mounts: paths.clone().collect(),
-            shares: paths.map(|path| (path, POD_SHARE.to_owned())).collect(),
+            shares: paths.map(|path| (path, Share::of_pod())).collect(),
             ..Self::default()
         }
     }

@@ -5,6 +5,7 @@
 //! Failure: none.
 
 use super::super::model::Mount;
+use super::super::shares::Protocol;
 use super::finding::Finding;
 
 /// Where kubelet mounts the token of the pod's service account.
@@ -12,6 +13,8 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What kubelet mounts into every container besides.
 const OF_EVERY_POD: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 
+/// CRI's `PROPAGATION_HOST_TO_CONTAINER`.
+const HOST_TO_CONTAINER: i32 = 1;
 /// CRI's `PROPAGATION_BIDIRECTIONAL`.
 const BIDIRECTIONAL: i32 = 2;
 
@@ -54,14 +57,19 @@ pub(super) fn findings<'a>(
     mounts.into_iter().filter_map(of).collect()
 }
 
-/// Mounts of the guest, which the node cannot see.
-pub(super) fn of_propagation(mount: &Mount) -> Option<Finding> {
-    (mount.propagation == BIDIRECTIONAL).then(|| {
-        let path = &mount.container_path;
-        Finding::new(format!(
+/// Mounts of the guest, which the node cannot see, and mounts of the node that the guest does not.
+pub(super) fn of_propagation(mount: &Mount, by: Protocol) -> Option<Finding> {
+    let path = &mount.container_path;
+    match (mount.propagation, by) {
+        (BIDIRECTIONAL, _) => Some(Finding::new(format!(
             "what the guest mounts below {path} does not reach the node: a guest has its own kernel"
-        ))
-    })
+        ))),
+        (HOST_TO_CONTAINER, Protocol::NineP) => Some(Finding::new(format!(
+            "what the node mounts below {path} after the start does not reach the guest: \
+             vmlet.dev/shares is 9p"
+        ))),
+        _ => None,
+    }
 }
 
 fn origin<'a>(pod_uid: &str, mount: &'a Mount) -> Origin<'a> {

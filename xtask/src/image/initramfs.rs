@@ -76,7 +76,8 @@ pub(crate) fn build(
     for (place, file) in programs {
         install(file, &root.join(place), 0o755)?;
     }
-    let order = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;
+    let order =
+        Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"), kernel.flavour)?;
     for (name, files) in [
         ("modules", order.always),
         ("modules.seed", order.seed),

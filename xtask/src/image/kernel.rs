@@ -12,13 +12,30 @@ use anyhow::{Context, Result, bail};
 use super::fresh_folder;
 use crate::{packages, run};
 
-/// Meta packages whose dependency is the newest kernel for virtual machines: Debian's, then
-/// Ubuntu's.
-const META: &[&str] = &["linux-image-cloud-amd64", "linux-image-virtual"];
+/// Which kernel a guest has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// That for virtual machines.
+    Cloud,
+    /// That for all machines, which has more modules, among them those of 9p.
+    Generic,
+}
+
+impl Flavour {
+    /// Meta packages whose dependency is the newest such kernel: Debian's, then Ubuntu's.
+    const fn meta(self) -> &'static [&'static str] {
+        match self {
+            Self::Cloud => &["linux-image-cloud-amd64", "linux-image-virtual"],
+            Self::Generic => &["linux-image-amd64", "linux-image-generic"],
+        }
+    }
+}
 
 /// An unpacked kernel package.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    /// Which one it is.
+    pub(crate) flavour: Flavour,
     /// The bootable image.
     pub(crate) image: PathBuf,
     /// The folder that holds `kernel/` and `modules.builtin`.
@@ -26,30 +43,31 @@ pub(crate) struct Kernel {
 }
 
 /// Downloads and unpacks the kernel below `work`.
-pub(crate) fn fetch(work: &Path) -> Result<Kernel> {
-    let names = match resolve()? {
+pub(crate) fn fetch(work: &Path, flavour: Flavour) -> Result<Kernel> {
+    let names = match resolve(flavour)? {
         Some(names) => names,
         None => {
             packages::update()?;
-            resolve()?.with_context(|| format!("apt knows none of {}", META.join(", ")))?
+            let unknown = || format!("apt knows none of {}", flavour.meta().join(", "));
+            resolve(flavour)?.with_context(unknown)?
         }
     };
     let folder = fresh_folder(work.join("packages"))?;
     if let Err(error) = download(&folder, &names) {
         // The lists may be older than the archive: refresh them and look again.
         packages::update().context(error)?;
-        let names = resolve()?.context("the kernel package went away")?;
+        let names = resolve(flavour)?.context("the kernel package went away")?;
         download(&folder, &names)?;
     }
     let root = fresh_folder(work.join("kernel"))?;
     for package in files(&folder)? {
         run::output(run::command("dpkg-deb").arg("-x").args([&package, &root]))?;
     }
-    locate(&root)
+    locate(&root, flavour)
 }
 
-fn resolve() -> Result<Option<Vec<String>>> {
-    for meta in META {
+fn resolve(flavour: Flavour) -> Result<Option<Vec<String>>> {
+    for meta in flavour.meta() {
         if packages::candidate(meta)?.is_none() {
             continue;
         }
@@ -81,7 +99,7 @@ pub(super) fn download(folder: &Path, names: &[String]) -> Result<()> {
     run::output(apt.current_dir(folder)).map(drop)
 }
 
-fn locate(root: &Path) -> Result<Kernel> {
+fn locate(root: &Path, flavour: Flavour) -> Result<Kernel> {
     let image = files(&root.join("boot"))?
         .into_iter()
         .find(|path| {
@@ -97,7 +115,11 @@ fn locate(root: &Path) -> Result<Kernel> {
             .transpose()?
             .and_then(|mut all| all.pop())
         {
-            return Ok(Kernel { image, modules });
+            return Ok(Kernel {
+                flavour,
+                image,
+                modules,
+            });
         }
     }
     bail!("no modules in the kernel package")

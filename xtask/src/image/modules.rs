@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::kernel::Flavour;
 use crate::run;
 
 /// What the guest's drivers need; the console and the network first.
@@ -33,6 +34,9 @@ const SEED: &[&str] = &["isofs"];
 
 /// What only a guest with shares needs.
 const SHARES: &[&str] = &["virtiofs"];
+
+/// The same by 9p, which kernels for virtual machines lack.
+const NINE_P: &[&str] = &["9pnet_virtio", "9p"];
 
 /// The modules of an image by their use, in the order in which they must be inserted.
 #[derive(Debug, Default)]
@@ -63,10 +67,14 @@ impl Modules {
     }
 
     /// Copies the wanted modules, uncompressed, into `target`; returns their file names.
-    pub(crate) fn install(&self, target: &Path) -> Result<Order> {
+    pub(crate) fn install(&self, target: &Path, flavour: Flavour) -> Result<Order> {
+        let shares = match flavour {
+            Flavour::Cloud => SHARES.to_vec(),
+            Flavour::Generic => [SHARES, NINE_P].concat(),
+        };
         let mut order = Vec::new();
         let mut lengths = Vec::new();
-        for group in [WANTED, SEED, SHARES] {
+        for group in [WANTED, SEED, &shares] {
             for name in group {
                 self.insert(name, target, &mut order)?;
             }

@@ -65,6 +65,11 @@ impl Record {
         self.url("hello.qcow2")
     }
 
+    /// The same of the guest image with the kernel for all machines.
+    pub(crate) fn generic_url(&self) -> String {
+        self.url("generic.qcow2")
+    }
+
     /// The same of the image of Debian.
     pub(crate) fn debian_url(&self) -> String {
         self.url("debian.qcow2")

@@ -34,8 +34,12 @@ pub(crate) fn run(layout: Layout) -> Result<()> {
         // While there is only one thread. All programs inherit it.
         cluster::enter_view(&layout).context("the node's mount namespace")?;
     }
-    // Only the tests that use the second one need it to exist.
-    let files = [workspace::guest_image(), workspace::debian_image()];
+    // Only the tests that use the others need them to exist.
+    let files = [
+        workspace::guest_image(),
+        workspace::generic_image(),
+        workspace::debian_image(),
+    ];
     let images = http::serve(&layout, &files, http_port).context("image server")?;
     let api = match node {
         Some(node) if node.is_control() => {

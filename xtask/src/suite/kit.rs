@@ -19,6 +19,8 @@ use crate::run;
 
 /// The tests whose guests are Debian.
 const DEBIAN_TESTS: &str = "stacks::debian::";
+/// The tests whose guests have the kernel for all machines.
+const GENERIC_TESTS: &str = "stacks::nine_p::";
 
 /// Things that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +35,8 @@ pub(super) enum Kit {
     Critest,
     /// The image of Debian, on demand: it would delay the kits of the longest tests.
     Debian,
+    /// The guest image with the kernel for all machines, on demand as well.
+    Generic,
     /// cargo-deny.
     Deny,
     /// check-rules.
@@ -55,7 +59,11 @@ impl Kit {
 
     /// What a test needs beside what its part needs: the others of its part do not wait for it.
     pub(super) fn of_test(name: &str) -> Option<Self> {
-        name.starts_with(DEBIAN_TESTS).then_some(Self::Debian)
+        let kits = [(DEBIAN_TESTS, Self::Debian), (GENERIC_TESTS, Self::Generic)];
+        let mut of_name = kits
+            .into_iter()
+            .filter(|(tests, _)| name.starts_with(tests));
+        of_name.next().map(|(_, kit)| kit)
     }
 
     /// Those that have to be there before it, itself included, in order.
@@ -66,6 +74,7 @@ impl Kit {
             Self::Clusters => &[Self::Stacks, Self::Api, Self::Clusters],
             Self::Critest => &[Self::Stacks, Self::Api, Self::Clusters, Self::Critest],
             Self::Debian => &[Self::Stacks, Self::Debian],
+            Self::Generic => &[Self::Stacks, Self::Generic],
             Self::Deny => &[Self::Deny],
             Self::Rules => &[Self::Rules],
         }
@@ -81,6 +90,7 @@ impl Kit {
             Self::Clusters => up::prepare_cluster(),
             Self::Critest => tools::ensure(&[Tool::Critest]),
             Self::Debian => guest::ensure_debian(),
+            Self::Generic => guest::ensure_generic(),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
             Self::Rules => tools::ensure(&[Tool::CheckRules]),
         }
@@ -197,6 +207,7 @@ mod tests {
     #[test]
     fn only_tests_with_that_guest_wait_for_it() {
         assert_eq!(Kit::of_test("stacks::debian::x"), Some(Kit::Debian));
+        assert_eq!(Kit::of_test("stacks::nine_p::x"), Some(Kit::Generic));
         assert_eq!(Kit::of_test("stacks::disks::debian::x"), None);
     }
 }

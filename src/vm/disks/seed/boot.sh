@@ -13,12 +13,16 @@ put() {
     fi
 }
 
-# share TAG OPTION PATH: mounts a directory of the pod.
+# share TAG OPTIONS PATH [9p]: mounts a directory of the pod.
 share() {
-    if grep -q " $3 virtiofs " /proc/mounts; then
+    type=${4:-virtiofs}
+    if grep -q " $3 $type " /proc/mounts; then
         return
     fi
-    mkdir -p "$3" && mount -t virtiofs -o "$2" "$1" "$3" || echo "vmlet: not mounted: $3" >&2
+    # Linux before 5.16 does not load it by itself.
+    [ "$type" != 9p ] || ! command -v modprobe >/dev/null || modprobe -q 9pnet_virtio || true
+    mkdir -p "$3" && mount -t "$type" -o "$2" "$1" "$3" ||
+        echo "vmlet: not mounted by $type, see vmlet.dev/shares: $3" >&2
 }
 
 . "$seed/vmlet/shares.sh"

@@ -6,19 +6,18 @@
 use std::fmt::Write as _;
 
 use super::vendor::quoted;
-use crate::vm::shares::Share;
+use crate::vm::shares::{NINE_P, Protocol, Share};
 
 /// A line for each share.
 pub(super) fn mounts(shares: &[Share]) -> String {
     let mut text = String::new();
     for share in shares.iter().filter(|share| !share.is_of_pod()) {
-        let options = if share.read_only { "ro" } else { "rw" };
-        let _ = writeln!(
-            text,
-            "share {} {options} {}",
-            share.tag,
-            quoted(&share.path)
-        );
+        let access = if share.read_only { "ro" } else { "rw" };
+        let (tag, path) = (&share.tag, quoted(&share.path));
+        let _ = match share.protocol {
+            Protocol::Virtiofs => writeln!(text, "share {tag} {access} {path}"),
+            Protocol::NineP => writeln!(text, "share {tag} {access},{NINE_P} {path} 9p"),
+        };
     }
     text
 }
@@ -34,6 +33,7 @@ mod tests {
             host_path: "/var/lib/kubelet/x".to_owned(),
             path: path.to_owned(),
             read_only,
+            protocol: Protocol::Virtiofs,
         };
         let shares = [
             Share::of_pod(),
@@ -42,6 +42,12 @@ mod tests {
         ];
         let lines = "share vmlet-0 rw '/srv/it'\\''s'\nshare vmlet-1 ro '/conf'\n";
         assert_eq!(mounts(&shares), lines);
+        let by_9p = Share {
+            protocol: Protocol::NineP,
+            ..share("vmlet-2", "/srv", true)
+        };
+        let line = "share vmlet-2 ro,trans=virtio,version=9p2000.L,msize=131072 '/srv' 9p\n";
+        assert_eq!(mounts(&[by_9p]), line);
         assert_eq!(mounts(&[]), "");
     }
 }

@@ -18,6 +18,7 @@ mod ipv6;
 mod isolation;
 mod kubelet_needs;
 mod network;
+mod nine_p;
 mod node_address;
 mod node_api;
 mod node_crashes;

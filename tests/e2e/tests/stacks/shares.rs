@@ -55,7 +55,10 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
     ensure!(cri.shell(&container, seen).await? == "0:0");
     let inspected: Value = serde_json::from_str(&stack.crictl(&["inspect", &container])?)?;
     let last = &inspected["info"]["vm"]["shares"][2];
-    ensure!(*last == json!({"tag": "vmlet-2", "path": "/srv/it's data", "readOnly": false}));
+    ensure!(
+        *last
+            == json!({"tag": "vmlet-2", "path": "/srv/it's data", "readOnly": false, "protocol": "virtiofs"})
+    );
     let refused = "touch /srv/fixed/new 2>&1 || true";
     let refused = cri.shell(&container, refused).await?;
     ensure!(refused.contains("Read-only file system"), "{refused}");
@@ -135,14 +138,19 @@ async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fai
 }
 
 /// A directory of the node that any user may write to.
-fn directory(stack: &Stack, name: &str) -> Result<PathBuf> {
+pub(crate) fn directory(stack: &Stack, name: &str) -> Result<PathBuf> {
     let path = stack.dir().join("shared").join(name);
     fs::create_dir_all(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
     Ok(path)
 }
 
-async fn await_output(cri: &Cri, container: &str, command: &str, wanted: &str) -> Result<()> {
+pub(crate) async fn await_output(
+    cri: &Cri,
+    container: &str,
+    command: &str,
+    wanted: &str,
+) -> Result<()> {
     eventually(SOON, command, || async {
         let found = cri.shell(container, command).await?;
         ensure!(found == wanted, "{found}");
@@ -161,7 +169,7 @@ pub(crate) async fn await_no_process(stack: &Stack) -> Result<()> {
 }
 
 /// The processes of shares of this stack.
-fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
+pub(crate) fn processes(stack: &Stack) -> Result<Vec<PathBuf>> {
     running(stack, "")
 }
 

@@ -325,6 +325,7 @@ fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
             "annotations": {
                 "vmlet.dev/vm-disk": "another", "vmlet.dev/guest-facts": "{}",
                 "vmlet.dev.protected/allow-spoofing": "true", "protected.example/fine": "1",
+                "vmlet.dev/shares": "9p",
             },
         }},
     }));
@@ -343,6 +344,7 @@ fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
     .collect();
     assert!(given.is_empty(), "{given:?}");
     assert!(annotations.contains_key("protected.example/fine"));
+    assert_eq!(annotations["vmlet.dev/shares"], "9p");
     let labels = pod.metadata.labels.unwrap();
     assert_eq!(labels["vmlet.dev/vm-uid"], UID);
     assert!(!labels.contains_key("x.protected/y"));

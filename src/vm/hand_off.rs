@@ -1,0 +1,175 @@
+//! Gives the emulator the open files of its disks, and the directories that it serves.
+//!
+//! Invariant: the socket is in the machine's own directory, takes one connection of the machine's
+//! user, and lives as long as the start.
+//! Failure: an [`Error`] before libvirt is requested anything; a connection that fails fails the
+//! start by `vmwrapper`'s error.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::chown;
+use std::path::Path;
+
+use fdpass::{AsyncConnection, AsyncListener};
+use serde::Serialize;
+use tokio::task::JoinHandle;
+
+use super::error::{Error, Result};
+use super::file_disks::WireDisk;
+use super::model::Container;
+use super::service::Containers;
+use super::shares::{Protocol, WireDirectory};
+use super::users::Owner;
+use crate::platform::Platform;
+
+/// What `vmwrapper` gets, with the descriptors of all disks, and then one for each directory.
+#[derive(Debug, Serialize)]
+struct Message {
+    disks: Vec<WireDisk>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    directories: Vec<WireDirectory>,
+}
+
+/// The files of a start, until it is dropped.
+#[derive(Debug)]
+pub(in crate::vm) struct Offer(JoinHandle<()>);
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Container {
+    /// Whether its emulator gets open files.
+    pub(in crate::vm) fn has_files(&self) -> bool {
+        let mut directories = self.spec.shares_by(Protocol::NineP);
+        !self.spec.file_disks.is_empty() || directories.next().is_some()
+    }
+}
+
+impl<P: Platform> Containers<P> {
+    /// Opens the files of a machine's emulator and offers them to it; `None` when it has none. The
+    /// directory of the machine's sockets is there.
+    pub(in crate::vm) async fn offer_files(&self, row: &Container) -> Result<Option<Offer>> {
+        if !row.has_files() {
+            return Ok(None);
+        }
+        let (disks, mut files) = self.open_file_disks(row).await?;
+        let (directories, further) = self.open_directories(row).await?;
+        files.extend(further);
+        let message = Message { disks, directories };
+        let bytes = serde_json::to_vec(&message).unwrap_or_default();
+        let owner = self.owner(row);
+        let listener = listen(&self.paths.disk_socket(&row.id), owner)?;
+        let id = row.id.clone();
+        let serve = async move {
+            if let Err(error) = serve(&listener, owner, &bytes, &files).await {
+                tracing::warn!(container = %id, error = crate::one_line(&error), "files of the emulator not handed over");
+            }
+        };
+        Ok(Some(Offer(tokio::spawn(serve))))
+    }
+}
+
+fn listen(path: &Path, Owner { uid, gid }: Owner) -> Result<AsyncListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(offer(path, error));
+        }
+        _ => {}
+    }
+    let listener = AsyncListener::bind(path, 0o600).map_err(Error::HandOff)?;
+    chown(path, Some(uid), Some(gid)).map_err(|error| offer(path, error))?;
+    Ok(listener)
+}
+
+fn offer(path: &Path, source: std::io::Error) -> Error {
+    let path = path.to_owned();
+    Error::HandOff(fdpass::Error::Listen { path, source })
+}
+
+async fn serve(
+    listener: &AsyncListener,
+    owner: Owner,
+    bytes: &[u8],
+    files: &[OwnedFd],
+) -> Result<(), fdpass::Error> {
+    loop {
+        let connection: AsyncConnection = listener.accept().await?;
+        if connection.peer()?.uid != owner.uid {
+            continue;
+        }
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+        return connection.send(bytes, &files).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn own() -> Owner {
+        Owner {
+            uid: nix::unistd::geteuid().as_raw(),
+            gid: nix::unistd::getegid().as_raw(),
+        }
+    }
+
+    #[test]
+    fn the_message_is_that_of_the_shared_fixture() {
+        let text = include_str!("../../tests/fixtures/emulator-files.json");
+        let disk = |name: &str, read_only| WireDisk {
+            path: Path::new("/var/lib/vmlet/console/0123").join(name),
+            read_only,
+        };
+        let directory = |tag: &str, read_only| WireDirectory {
+            tag: tag.to_owned(),
+            read_only,
+        };
+        let message = Message {
+            disks: vec![disk("disk-0", false), disk("disk-1", true)],
+            directories: vec![directory("vmlet-0", false), directory("vmlet-1", true)],
+        };
+        let expected: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(message).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn only_the_user_of_the_machine_gets_the_files() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("files");
+        let file = || vec![OwnedFd::from(File::open("/dev/null").unwrap())];
+        let other = Owner {
+            uid: own().uid + 1,
+            ..own()
+        };
+        let (listener, files) = (listen(&path, own()).unwrap(), file());
+        let stranger = async {
+            let connection = AsyncConnection::connect(&path).unwrap();
+            connection.recv(16).await.unwrap().is_none()
+        };
+        // The server goes on after a stranger.
+        let refused = tokio::select! {
+            refused = stranger => refused,
+            served = serve(&listener, other, b"files", &files) => panic!("{served:?}"),
+        };
+        assert!(refused);
+        drop(listener);
+        let (listener, limit) = (listen(&path, own()).unwrap(), Duration::from_secs(60));
+        let served = serve(&listener, own(), b"files", &files);
+        let client = async {
+            let connection = AsyncConnection::connect(&path).unwrap();
+            connection.recv(16).await.unwrap().unwrap()
+        };
+        let both = async { tokio::join!(served, client) };
+        let (served, message) = tokio::time::timeout(limit, both).await.unwrap();
+        served.unwrap();
+        assert_eq!(
+            (message.bytes.as_slice(), message.fds.len()),
+            (&b"files"[..], 1)
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Directories that the emulator serves by 9p.
+//!
+//! Invariant: a directory is opened for one start. Its descriptor is that of a mount of its own, in
+//! which the emulator has the files of the pod's user, or of root, and above which there is nothing;
+//! a read-only one is read-only for the kernel of the node. It ends with the emulator.
+//! Failure: [`Error::Share`]. A file system that cannot show other owners is an event in the log, and
+//! the emulator accesses it as its own user.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use fdpass::AsyncConnection;
+use serde::Serialize;
+
+use super::process::not_started;
+use super::volumes::refusal;
+use super::{Protocol, Share};
+use crate::helper::Service;
+use crate::platform::Platform;
+use crate::vm::error::{Error, Result};
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+
+/// Time for one directory; a server of network storage may be slow.
+const OPENED_WITHIN: Duration = Duration::from_secs(60);
+/// Most bytes of the program's message.
+const LONGEST: usize = 4096;
+
+/// A directory, with one descriptor.
+#[derive(Debug, Serialize)]
+pub(in crate::vm) struct WireDirectory {
+    pub(in crate::vm) tag: String,
+    pub(in crate::vm) read_only: bool,
+}
+
+impl<P: Platform> Containers<P> {
+    /// Opens the directories that a machine's emulator serves.
+    pub(in crate::vm) async fn open_directories(
+        &self,
+        row: &Container,
+    ) -> Result<(Vec<WireDirectory>, Vec<OwnedFd>)> {
+        let (mut described, mut opened) = (Vec::new(), Vec::new());
+        for share in row.spec.shares_by(Protocol::NineP) {
+            let failed = |source| Error::Share {
+                path: share.path.clone(),
+                source,
+            };
+            let opening = tokio::time::timeout(OPENED_WITHIN, self.open_directory(row, share));
+            let late = |_| io::Error::other(format!("not opened within {OPENED_WITHIN:?}"));
+            let directory = opening.await.map_err(late).and_then(|done| done);
+            opened.push(directory.map_err(failed)?);
+            faultpoint::point("vm.start.share");
+            described.push(WireDirectory {
+                tag: share.tag.clone(),
+                read_only: share.read_only,
+            });
+        }
+        Ok((described, opened))
+    }
+
+    async fn open_directory(&self, row: &Container, share: &Share) -> io::Result<OwnedFd> {
+        let (ours, theirs) = fdpass::socketpair().map_err(io::Error::other)?;
+        let ours = AsyncConnection::try_from(ours).map_err(io::Error::other)?;
+        let (settings, emulator) = (&self.settings.shares, self.owner(row));
+        let user = &row.spec.config.share_user;
+        let mut command = Service::new(&settings.program).command();
+        command.arg("open").arg("--root").arg(&settings.root);
+        command.arg("--directory").arg(&share.host_path);
+        command.arg(format!("--uid={}", emulator.uid));
+        command.arg(format!("--gid={}", emulator.gid));
+        command.args(user.uid.map(|uid| format!("--as-uid={uid}")));
+        command.args(user.gid.map(|gid| format!("--as-gid={gid}")));
+        if !user.groups.is_empty() {
+            let groups: Vec<_> = user.groups.iter().map(ToString::to_string).collect();
+            command.arg(format!("--groups={}", groups.join(",")));
+        }
+        command.args(share.read_only.then_some("--read-only"));
+        command.kill_on_drop(true).stdin(Stdio::null());
+        command.stdout(OwnedFd::from(theirs)).stderr(Stdio::piped());
+        let child = command.spawn().map_err(not_started(&settings.program))?;
+        // Nothing of ours keeps the socket open when the program ends.
+        drop(command);
+        let (message, output) = tokio::join!(ours.recv(LONGEST), child.wait_with_output());
+        let Output { status, stderr, .. } = output?;
+        if !status.success() {
+            return Err(refusal(&stderr));
+        }
+        let message = message.map_err(io::Error::other)?;
+        let missing = || io::Error::other("the program sent no directory");
+        let message = message.ok_or_else(missing)?;
+        let note = String::from_utf8_lossy(&message.bytes);
+        let note = note.trim();
+        if !note.is_empty() {
+            let path = &share.path;
+            tracing::info!(container = %row.id, path, note, "users of a volume not mapped");
+        }
+        message.fds.into_iter().next().ok_or_else(missing)
+    }
+}
