@@ -117,9 +117,15 @@ impl<P: Platform> Containers<P> {
         drop(turn);
         faultpoint::point("vm.create.recorded");
         let made = async {
-            // Both to their end: what is being made cannot be dropped.
             let root = self.ensure_root(sandbox, &row, &root);
-            let (root, seed) = tokio::join!(root, self.make_seed(&row, data));
+            let seed = self.make_seed(&row, data);
+            if row.vm().is_some() {
+                // That of a virtual machine belongs to the holder of its root disk.
+                root.await?;
+                return seed.await;
+            }
+            // Both to their end: what is being made cannot be dropped.
+            let (root, seed) = tokio::join!(root, seed);
             root.and(seed)
         };
         let step = step!("disk.prepare", sandbox = %row.sandbox, container = %row.id);

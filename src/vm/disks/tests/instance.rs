@@ -94,7 +94,12 @@ async fn the_annotation_of_a_container_has_no_effect_on_its_disk_and_says_so() {
 async fn a_second_machine_on_a_disk_is_refused() {
     let node = node().await;
     let first = create(&node, "first", &[]).await.unwrap();
-    let refused = create(&node, "second", &[]).await.unwrap_err();
+    let seed = node.disks.seed_file(vm());
+    let before = std::fs::read(&seed).unwrap();
+    let data = [("cloud-init-user-data", "packages: [second]")];
+    let refused = create(&node, "second", &data).await.unwrap_err();
+    let after = std::fs::read(&seed).unwrap();
+    assert!(before == after, "the first one lost its cloud-init disk");
     assert!(
         matches!(&refused, Error::VmDisk(disk::Error::InUse { holder, .. }) if *holder == first),
         "{refused}"

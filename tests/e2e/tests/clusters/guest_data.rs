@@ -85,16 +85,15 @@ pub(super) async fn answers_reach_the_cd_rom(cluster: &Cluster) -> Result<()> {
         "stringData": { "unattend.xml": ANSWERS },
     }))?;
     cluster.await_word("windows", "Running", READY).await?;
-    let is_on_one = |bytes: &[u8]| {
+    let is_on = |bytes: &[u8]| {
         let mut parts = bytes.windows(ANSWERS.len());
         parts.any(|part| part == ANSWERS.as_bytes())
     };
-    let mut found = 0;
-    for disk in fs::read_dir(cluster.stack().dir().join("state/seeds"))? {
-        // Other machines come and go meanwhile.
-        found += usize::from(fs::read(disk?.path()).is_ok_and(|disk| is_on_one(&disk)));
-    }
-    ensure!(found == 1, "{found} disks have the answer file");
+    let vm = cluster.vm("windows")?;
+    let uid = vm["metadata"]["uid"].as_str().context("no UID")?;
+    let disk = cluster.stack().dir().join("state/disks").join(uid);
+    let disk = fs::read(disk.join("seed.iso")).context("the disk with the answer file")?;
+    ensure!(is_on(&disk), "the answer file is not on the disk");
     cluster.delete("vm/windows", GONE)?;
     cluster.await_gone("pod/windows", GONE)
 }
