@@ -28,7 +28,7 @@ pub(super) async fn observe(ctx: &Context, object: &Object) -> Outcome<Answer> {
     Ok(match phase {
         Some("Bound") => Answer::Claim(disk_bytes(&claim)),
         _ => Answer::NoClaim(format!(
-            "claim {name} is not bound: storage clones a claim that a pod has used, or that is bound at once"
+            "claim {name} is not bound: only a bound claim can be cloned"
         )),
     })
 }
