@@ -18,7 +18,7 @@ use lifecycle::Volumes;
 use serde_json::json;
 
 use super::volumes::{ROOT, capacity, claim, claim_for_file, mode, request};
-use super::{Missing, Pass, quantity};
+use super::{Image, Missing, Pass, quantity};
 use crate::flow::Outcome;
 use crate::reconcile::answers::is_conflict;
 use crate::reconcile::image::used;
@@ -71,7 +71,7 @@ pub(super) fn check(pass: &Pass<'_>, class: &StorageClass) -> Result<(), Missing
             }
         };
     }
-    let source = source(pass);
+    let source = super::image(pass).and_then(|image| source(pass, &image));
     if let Some(source) = &source {
         clones(pass, class, source)?;
     }
@@ -92,7 +92,9 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     else {
         return Ok(Volumes::Ready);
     };
-    let source = source(pass);
+    // Read once: image and source in the stores may change meanwhile.
+    let image = super::image(pass);
+    let source = image.as_ref().and_then(|image| source(pass, image));
     let Some(bytes) = bytes(pass, &class, source.as_deref()) else {
         return Ok(Volumes::Ready);
     };
@@ -103,11 +105,17 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     };
     let Some(found) = claim(pass, &name) else {
         // Whether it is to be a clone is not known without the image.
-        let Some(image) = super::image(pass) else {
+        let Some(image) = image.filter(|image| image.claim.is_none() || source.is_some()) else {
             return Ok(Volumes::Ready);
         };
-        if let Some(object) = image.object.filter(|_| image.claim.is_some()) {
-            used::record(pass.ctx, &object).await?;
+        if let Some(source) = &source {
+            // The condition of the next start has the reason.
+            if clones(pass, &class, source).is_err() {
+                return Ok(Volumes::Ready);
+            }
+            if let Some(object) = &image.object {
+                used::record(pass.ctx, object).await?;
+            }
         }
         let new = new(pass, &name, &class, bytes, source.as_deref());
         return match api.create(&PostParams::default(), &new).await {
@@ -143,8 +151,8 @@ pub(super) fn is_clone(pass: &Pass<'_>) -> bool {
 }
 
 /// The claim to be cloned.
-fn source(pass: &Pass<'_>) -> Option<Arc<PersistentVolumeClaim>> {
-    claim(pass, &super::image(pass)?.claim?)
+fn source(pass: &Pass<'_>, image: &Image) -> Option<Arc<PersistentVolumeClaim>> {
+    claim(pass, image.claim.as_deref()?)
 }
 
 /// Whether a class makes clones of that claim, as far as its fields tell.
