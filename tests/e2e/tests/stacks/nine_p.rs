@@ -12,30 +12,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{Cri, PodOptions, Stack, v1};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::shares::{await_output, directory, processes};
+use crate::shares::{
+    await_volumes, changes_arrive, directory, processes, the_next_container_has_them, volumes,
+};
 
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_guest_reads_and_writes_the_directories_of_its_pod_by_9p() -> Result<()> {
     let (stack, cri, image) = prepared().await?;
     let mut pod = pod("served", &stack);
-    pod.mount_config(&stack, "/etc/demo", "greeting", "first")?;
-    let (data, fixed) = (directory(&stack, "data")?, directory(&stack, "fixed")?);
-    fs::write(fixed.join("old"), "of the node")?;
-    // What only root may enter: the emulator is root there, and nowhere else.
-    for (path, mode) in [(&data, 0o700), (&fixed, 0o700), (&fixed.join("old"), 0o400)] {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    }
-    pod.writable = vec![(data.clone(), "/srv/it's data".to_owned())];
-    pod.mounts.push((fixed.clone(), "/srv/fixed".to_owned()));
-
+    // The emulator is root in them, and nowhere else.
+    let (data, fixed) = volumes(&stack, &mut pod)?;
     let (sandbox, container) = cri.boot(&pod, &image).await?;
-    cri.await_agent(&container).await?;
-    ensure!(cri.shell(&container, "cat /etc/demo/greeting").await? == "first");
-    ensure!(cri.shell(&container, "cat /srv/fixed/old").await? == "of the node");
+    await_volumes(&cri, &container).await?;
     ensure!(processes(&stack)?.is_empty());
     let inspected: Value = serde_json::from_str(&stack.crictl(&["inspect", &container])?)?;
     let info = &inspected["info"];
@@ -64,22 +55,10 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod_by_9p() -> Result<(
     ensure!(refused.contains("Read-only file system"), "{refused}");
     ensure!(!fixed.join("new").exists());
 
-    pod.update_config("greeting", "second")?;
-    await_output(&cri, &container, "cat /etc/demo/greeting", "second").await?;
-    stack.kill("vmlet", Signal::SIGKILL).await?;
-    stack.restart("vmlet")?;
-    cri.await_ready().await?;
-    fs::write(data.join("later"), "after the daemon's death")?;
-    let later = "cat \"/srv/it's data/later\"";
-    await_output(&cri, &container, later, "after the daemon's death").await?;
+    changes_arrive(&stack, &cri, &pod, &container, &data).await?;
 
-    // The next container of the pod has them, too.
     cri.stop(&container, 60).await?;
-    let create = cri.create(&sandbox, pod.container(&image, 1), pod.sandbox());
-    let next = Box::pin(create).await?;
-    cri.start(&next).await?;
-    cri.await_agent(&next).await?;
-    ensure!(cri.shell(&next, later).await? == "after the daemon's death");
+    the_next_container_has_them(&cri, &pod, &sandbox, &image).await?;
     cri.remove_pod(&sandbox).await?;
     stack.await_clean().await?;
     stack.down()

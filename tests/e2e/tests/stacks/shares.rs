@@ -28,20 +28,9 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
     let mut pod = PodOptions::named("shared", &stack);
-    pod.mount_config(&stack, "/etc/demo", "greeting", "first")?;
-    let (data, fixed) = (directory(&stack, "data")?, directory(&stack, "fixed")?);
-    fs::write(fixed.join("old"), "of the node")?;
-    // What only root may enter: the guest's root is root there.
-    for (path, mode) in [(&data, 0o700), (&fixed, 0o700), (&fixed.join("old"), 0o400)] {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    }
-    pod.writable = vec![(data.clone(), "/srv/it's data".to_owned())];
-    pod.mounts.push((fixed.clone(), "/srv/fixed".to_owned()));
-
+    let (data, fixed) = volumes(&stack, &mut pod)?;
     let (sandbox, container) = cri.boot(&pod, &image).await?;
-    cri.await_agent(&container).await?;
-    ensure!(cri.shell(&container, "cat /etc/demo/greeting").await? == "first");
-    ensure!(cri.shell(&container, "cat /srv/fixed/old").await? == "of the node");
+    await_volumes(&cri, &container).await?;
     cri.shell(&container, "echo from the guest >\"/srv/it's data/new\"")
         .await?;
     let new = data.join("new");
@@ -70,27 +59,72 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
     let confined = processes.iter().filter(|pid| is_confined(pid)).count();
     ensure!(confined == 3, "{confined} of {processes:?} are confined");
 
-    pod.update_config("greeting", "second")?;
-    await_output(&cri, &container, "cat /etc/demo/greeting", "second").await?;
-    stack.kill("vmlet", Signal::SIGKILL).await?;
-    stack.restart("vmlet")?;
-    cri.await_ready().await?;
-    fs::write(data.join("later"), "after the daemon's death")?;
-    let later = "cat \"/srv/it's data/later\"";
-    await_output(&cri, &container, later, "after the daemon's death").await?;
+    changes_arrive(&stack, &cri, &pod, &container, &data).await?;
 
-    // The next container of the pod has them, too.
     cri.stop(&container, 60).await?;
     await_no_process(&stack).await?;
-    let create = cri.create(&sandbox, pod.container(&image, 1), pod.sandbox());
-    let next = Box::pin(create).await?;
-    cri.start(&next).await?;
-    cri.await_agent(&next).await?;
-    ensure!(cri.shell(&next, later).await? == "after the daemon's death");
+    the_next_container_has_them(&cri, &pod, &sandbox, &image).await?;
     cri.remove_pod(&sandbox).await?;
     await_no_process(&stack).await?;
     stack.await_clean().await?;
     stack.down()
+}
+
+/// A ConfigMap, and two directories that only root may enter: one to write to, one that is read-only.
+pub(crate) fn volumes(stack: &Stack, pod: &mut PodOptions) -> Result<(PathBuf, PathBuf)> {
+    pod.mount_config(stack, "/etc/demo", "greeting", "first")?;
+    let (data, fixed) = (directory(stack, "data")?, directory(stack, "fixed")?);
+    fs::write(fixed.join("old"), "of the node")?;
+    for (path, mode) in [(&data, 0o700), (&fixed, 0o700), (&fixed.join("old"), 0o400)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    }
+    pod.writable = vec![(data.clone(), "/srv/it's data".to_owned())];
+    pod.mounts.push((fixed.clone(), "/srv/fixed".to_owned()));
+    Ok((data, fixed))
+}
+
+/// Waits for the guest, which reads the [`volumes`].
+pub(crate) async fn await_volumes(cri: &Cri, container: &str) -> Result<()> {
+    cri.await_agent(container).await?;
+    ensure!(cri.shell(container, "cat /etc/demo/greeting").await? == "first");
+    ensure!(cri.shell(container, "cat /srv/fixed/old").await? == "of the node");
+    Ok(())
+}
+
+const LATER: &str = "cat \"/srv/it's data/later\"";
+const LATER_TEXT: &str = "after the daemon's death";
+
+/// What kubelet and other pods change in the [`volumes`] reaches the guest, also without the daemon that
+/// started it.
+pub(crate) async fn changes_arrive(
+    stack: &Stack,
+    cri: &Cri,
+    pod: &PodOptions,
+    container: &str,
+    data: &Path,
+) -> Result<()> {
+    pod.update_config("greeting", "second")?;
+    await_output(cri, container, "cat /etc/demo/greeting", "second").await?;
+    stack.kill("vmlet", Signal::SIGKILL).await?;
+    stack.restart("vmlet")?;
+    cri.await_ready().await?;
+    fs::write(data.join("later"), LATER_TEXT)?;
+    await_output(cri, container, LATER, LATER_TEXT).await
+}
+
+/// Another container of the pod finds what [`changes_arrive`] left.
+pub(crate) async fn the_next_container_has_them(
+    cri: &Cri,
+    pod: &PodOptions,
+    sandbox: &str,
+    image: &str,
+) -> Result<()> {
+    let create = cri.create(sandbox, pod.container(image, 1), pod.sandbox());
+    let next = Box::pin(create).await?;
+    cri.start(&next).await?;
+    cri.await_agent(&next).await?;
+    ensure!(cri.shell(&next, LATER).await? == LATER_TEXT);
+    Ok(())
 }
 
 #[tokio::test]
@@ -145,7 +179,7 @@ pub(crate) fn directory(stack: &Stack, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-pub(crate) async fn await_output(
+async fn await_output(
     cri: &Cri,
     container: &str,
     command: &str,
