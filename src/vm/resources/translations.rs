@@ -9,8 +9,8 @@ use crate::vm::model::Container;
 
 /// A boot of a small Linux fills about this much, in MiB.
 const LEAST: u64 = 64;
-/// QEMU's own limit is 1 GiB, which it reaches in time. A boot of Debian translates 740 MiB of code; with
-/// 256 MiB it translates three times anew, which takes 3 % of its time.
+/// QEMU's own limit is 1 GiB, which it reaches in time. A boot of Debian fills 735 MiB of it. With a limit
+/// of 256 MiB QEMU discards all translated code three times during the boot, which takes 3 % longer.
 const MOST: u64 = 512;
 /// Part of the guest's memory: code is a part of what is in it, and is several times as large when
 /// it is translated.

@@ -3,8 +3,6 @@
 //! Invariant: a share that is mounted is not mounted again.
 //! Failure: none here; in the guest a share that cannot be mounted is named on the console.
 
-use std::fmt::Write as _;
-
 use super::vendor::quoted;
 use crate::vm::shares::{NINE_P, Protocol, Share};
 
@@ -14,9 +12,9 @@ pub(super) fn mounts(shares: &[Share]) -> String {
     for share in shares.iter().filter(|share| !share.is_of_pod()) {
         let access = if share.read_only { "ro" } else { "rw" };
         let (tag, path) = (&share.tag, quoted(&share.path));
-        let _ = match share.protocol {
-            Protocol::Virtiofs => writeln!(text, "share {tag} {access} {path}"),
-            Protocol::NineP => writeln!(text, "share {tag} {access},{NINE_P} {path} 9p"),
+        text += &match share.protocol {
+            Protocol::Virtiofs => format!("share {tag} {access} {path}\n"),
+            Protocol::NineP => format!("share {tag} {access},{NINE_P} {path} 9p\n"),
         };
     }
     text
