@@ -179,12 +179,7 @@ pub(crate) fn directory(stack: &Stack, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-async fn await_output(
-    cri: &Cri,
-    container: &str,
-    command: &str,
-    wanted: &str,
-) -> Result<()> {
+async fn await_output(cri: &Cri, container: &str, command: &str, wanted: &str) -> Result<()> {
     eventually(SOON, command, || async {
         let found = cri.shell(container, command).await?;
         ensure!(found == wanted, "{found}");
