@@ -76,11 +76,15 @@ impl Passed {
 }
 
 impl Point {
+    /// None before the first point, and after the last byte: kubelet reports the end of a pull.
     fn of(pull: &Pull) -> Option<Self> {
         let (received, total) = (pull.received_bytes, pull.total_bytes);
         if total == 0 {
             let doublings = (received / UNSIZED).checked_ilog2()?;
             return Some(Self::Bytes(UNSIZED << doublings));
+        }
+        if received >= total {
+            return None;
         }
         let done = percent_of(received, total);
         let passed = PERCENTS.into_iter().find(|percent| done >= *percent);
@@ -169,6 +173,11 @@ mod tests {
         let seen = [(9, 100), (62, 100), (70, 100), (62, 100), (99, 100)];
         let words = ["62", "99"].map(|p| format!("Image h.org/a:1: {p} % of 100 bytes"));
         assert_eq!(notes(&seen), words);
+    }
+
+    #[test]
+    fn the_end_of_a_download_has_no_event() {
+        assert_eq!(notes(&[(9, 100), (100, 100), (101, 100)]), [""; 0]);
     }
 
     #[test]

@@ -49,7 +49,13 @@ const DRIVER: &str = "e2e.vmlet.dev/copies";
 
 /// Makes the volume that the claim of a machine requests, as a driver that clones volumes does.
 async fn clone_volume(cluster: &Cluster, claim: &str, from: &Path, node: &str) -> Result<PathBuf> {
-    let requested = || async { cluster.get_json(&["pvc", claim]) };
+    // The controller manager names the driver after the claim exists.
+    let requested = || async {
+        let claimed = cluster.get_json(&["pvc", claim])?;
+        let by = &claimed["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"];
+        ensure!(by == DRIVER, "{claimed}");
+        Ok(claimed)
+    };
     let claimed = e2e::eventually(UP, "the claim of the clone", requested).await?;
     let spec = &claimed["spec"];
     ensure!(
@@ -58,8 +64,6 @@ async fn clone_volume(cluster: &Cluster, claim: &str, from: &Path, node: &str) -
     );
     ensure!(spec["dataSource"]["name"] == "classed-root", "{claimed}");
     ensure!(spec["volumeMode"] == "Filesystem", "{claimed}");
-    let by = &claimed["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"];
-    ensure!(by == DRIVER, "{claimed}");
     let copy = directory(cluster, claim)?;
     fs::copy(from.join("disk.img"), copy.join("disk.img"))?;
     let mut made = volume(claim, "Filesystem", &copy, node);
