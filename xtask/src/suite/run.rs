@@ -254,6 +254,12 @@ impl Suite<'_> {
             weights.check(&jobs.iter().map(|job| job.name.as_str()))?;
         }
         jobs.retain(|job| self.order.matches(&job.name));
+        if !self.order.long && self.order.names.is_empty() {
+            let is_left_out = |job: &mut Job| weights.is_long_form(&job.name);
+            for job in jobs.extract_if(.., is_left_out) {
+                println!("{} runs with --long, or when it is named", job.name);
+            }
+        }
         for job in &mut jobs {
             job.expected = Duration::from_secs(weights.of(&job.name)?.seconds);
         }

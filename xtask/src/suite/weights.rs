@@ -1,10 +1,17 @@
 //! The costs of jobs with whole stacks, from `tests/e2e/weights.tsv`.
 //!
-//! Invariant: every job has a weight: that of the longest row with which its name begins.
+//! Invariant: every job has a weight: that of the longest row with which its name begins. Only that
+//! row says whether the job belongs to the long form alone.
 //! Failure: a row that cannot be parsed, that no test has the name of, or a name without a row is
 //! an error that names it.
 
 use anyhow::{Context, Result, bail, ensure};
+
+/// Marks a job beside which nothing may run.
+const ALONE: &str = "alone";
+/// Marks a job of the long form.
+const LONG_FORM: &str = "long";
+const MARKS: [&str; 2] = [ALONE, LONG_FORM];
 
 /// What a job takes from the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +28,16 @@ pub(super) struct Weight {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Weights(Vec<(String, Weight)>);
+pub(super) struct Weights(Vec<Row>);
+
+/// What the table says of the jobs whose names begin with `name`.
+#[derive(Debug)]
+struct Row {
+    name: String,
+    weight: Weight,
+    /// Whether they run only in the long form, or when they are named.
+    is_long_form: bool,
+}
 
 impl Weights {
     /// Reads the table.
@@ -35,16 +51,23 @@ impl Weights {
 
     /// The weight of a job.
     pub(super) fn of(&self, job: &str) -> Result<Weight> {
-        let rows = self.0.iter().filter(|(name, _)| begins_with(job, name));
-        let longest = rows.max_by_key(|(name, _)| name.len());
-        longest
-            .map(|(_, weight)| *weight)
-            .with_context(|| format!("weights.tsv has no row for {job}"))
+        Ok(self.row(job)?.weight)
+    }
+
+    /// Whether the job runs only in the long form of the suite, or when it is named.
+    pub(super) fn is_long_form(&self, job: &str) -> bool {
+        self.row(job).is_ok_and(|row| row.is_long_form)
+    }
+
+    fn row(&self, job: &str) -> Result<&Row> {
+        let rows = self.0.iter().filter(|row| begins_with(job, &row.name));
+        let longest = rows.max_by_key(|row| row.name.len());
+        longest.with_context(|| format!("weights.tsv has no row for {job}"))
     }
 
     /// An error unless each row is of some job.
     pub(super) fn check<'a>(&self, jobs: &(impl Iterator<Item = &'a str> + Clone)) -> Result<()> {
-        for (name, _) in &self.0 {
+        for Row { name, .. } in &self.0 {
             ensure!(
                 jobs.clone().any(|job| begins_with(job, name)),
                 "weights.tsv: no test is called {name}: remove the row, or correct its name"
@@ -60,13 +83,20 @@ fn begins_with(job: &str, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-fn row(line: &str) -> Result<(String, Weight)> {
-    let fields: Vec<_> = line.split('\t').collect();
-    let (name, numbers, alone) = match fields.as_slice() {
-        [name, numbers @ ..] if numbers.len() == 3 => (name, numbers, false),
-        [name, numbers @ .., "alone"] if numbers.len() == 3 => (name, numbers, true),
-        _ => bail!("expected name, seconds, percent, MiB and perhaps `alone`, with tabs between"),
+/// How many fields every row has: name, seconds, percent, MiB.
+const FIELDS: usize = 4;
+
+fn row(line: &str) -> Result<Row> {
+    let mut fields: Vec<_> = line.split('\t').collect();
+    let marks = fields.split_off(FIELDS.min(fields.len()));
+    let [name, numbers @ ..] = fields.as_slice() else {
+        bail!("the row is empty");
     };
+    ensure!(
+        numbers.len() + 1 == FIELDS && marks.iter().all(|mark| MARKS.contains(mark)),
+        "expected name, seconds, percent, MiB and perhaps {}, with tabs between",
+        MARKS.join(" or ")
+    );
     let number = |index: usize| {
         let number: u64 = numbers[index].parse().context("a whole number")?;
         ensure!(number > 0, "0 costs nothing");
@@ -76,9 +106,13 @@ fn row(line: &str) -> Result<(String, Weight)> {
         seconds: number(0)?,
         percent: number(1)?,
         memory_mib: number(2)?,
-        alone,
+        alone: marks.contains(&ALONE),
     };
-    Ok(((*name).to_owned(), weight))
+    Ok(Row {
+        name: (*name).to_owned(),
+        weight,
+        is_long_form: marks.contains(&LONG_FORM),
+    })
 }
 
 #[cfg(test)]
@@ -87,7 +121,8 @@ mod tests {
 
     #[test]
     fn the_longest_row_counts_and_names_are_whole() {
-        let table = "# x\napi\t1\t50\t9\napi::agent\t2\t50\t9\napi::agent::kill\t3\t50\t9\talone\n";
+        let table =
+            "# x\napi\t1\t50\t9\napi::agent\t2\t50\t9\napi::agent::kill\t3\t50\t9\talone\tlong\n";
         let weights = Weights::parse(table).unwrap();
         let seconds = |job: &str| weights.of(job).unwrap().seconds;
         assert_eq!(seconds("api::rules::a"), 1);
@@ -95,6 +130,8 @@ mod tests {
         assert_eq!(seconds("api::agent::b"), 2);
         assert_eq!(seconds("api::agent::kill"), 3);
         assert!(weights.of("api::agent::kill").unwrap().alone);
+        assert!(weights.is_long_form("api::agent::kill"));
+        assert!(!weights.is_long_form("api::agent::b"));
         assert!(weights.of("stacks::exec::a").is_err());
     }
 
@@ -131,7 +168,7 @@ mod tests {
                 }
             }
         }
-        for (name, _) in Weights::parse(&table).unwrap().0 {
+        for Row { name, .. } in Weights::parse(&table).unwrap().0 {
             let Some((_, last)) = name.rsplit_once("::") else {
                 continue;
             };
