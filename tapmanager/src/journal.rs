@@ -165,19 +165,13 @@ impl Journal {
             .recursive(true)
             .mode(0o700)
             .create(dir)
-            // Names of files are ids of sandboxes.
-            .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(0o700)))
+            .and_then(|()| make_private(dir))
             .map_err(|source| Error::Directory {
                 path: dir.to_owned(),
                 source,
             })?;
         let path = dir.join(LOCK);
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
+        let lock = open_lock(&path)
             .and_then(|file| {
                 Flock::lock(file, FlockArg::LockExclusiveNonblock)
                     .map_err(|(_, errno)| errno.into())
@@ -259,7 +253,30 @@ fn parse(id: &str, text: &[u8]) -> Loaded {
 }
 
 fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    files::replace(path, &path.with_extension("part"), text)
+    let part = path.with_extension("part");
+    files::replace(path, &part, text).inspect_err(|_| {
+        // A part of it would keep the last blocks of a full disk. The next start removes it else.
+        let _ = std::fs::remove_file(&part);
+    })
+}
+
+/// Names of files are ids of sandboxes. Changes nothing that is right: a file system may take no
+/// writes.
+fn make_private(dir: &Path) -> io::Result<()> {
+    if std::fs::metadata(dir)?.permissions().mode() & 0o777 == 0o700 {
+        return Ok(());
+    }
+    std::fs::set_permissions(dir, Permissions::from_mode(0o700))
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    match options.open(path) {
+        // Networks are to be removed there, too.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        other => other,
+    }
 }
 
 #[cfg(test)]

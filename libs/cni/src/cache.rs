@@ -115,9 +115,13 @@ impl Cache {
             std::fs::rename(&temporary, &path)?;
             File::open(self.results())?.sync_all()
         };
-        write().map_err(|source| CacheError::Write {
-            path: path.clone(),
-            source,
+        write().map_err(|source| {
+            // A part of it would keep the last blocks of a full disk.
+            let _ = std::fs::remove_file(&temporary);
+            CacheError::Write {
+                path: path.clone(),
+                source,
+            }
         })
     }
 

@@ -167,7 +167,8 @@ impl Runtime {
 
     /// Detaches a container, with the configuration and arguments that ADD was called with. When
     /// the cache knows nothing, the chain of `fallback` is called, if given; success when there is
-    /// nothing to do. May be repeated.
+    /// nothing to do. May be repeated. See [`Error::is_record_only`] for a disk that takes no
+    /// writes.
     pub async fn del(
         &self,
         attachment: &Attachment,
@@ -181,10 +182,14 @@ impl Runtime {
                 .del_chain(network, attachment, None, Walk::StopAtFirst)
                 .await;
         }
+        let mut outcome = Ok(());
         for entry in entries {
-            self.del_entry(entry).await?;
+            match self.del_entry(entry).await {
+                Err(error) if error.is_record_only() => outcome = Err(error),
+                other => other?,
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// Whether new attachments can be made: every plugin is there, and from version 1.1.0 on each

@@ -1,9 +1,12 @@
 //! Removes the network of a sandbox.
 //!
 //! Invariant: plugins see the links as they left them, or an empty path when the namespace no
-//! longer exists; the entry leaves the journal last.
+//! longer exists; the entry leaves the journal last. No step needs space on a disk: what is removed
+//! is what gives space back.
 //! Failure: when a plugin fails the entry stays in phase Removing and DEL may be repeated; links
-//! that cannot be put back keep nothing from going on.
+//! that cannot be put back keep nothing from going on. On a file system that takes no writes the
+//! network is removed all the same: its records stay, and the next DEL, collection or start removes
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +16,7 @@ use service::telemetry::one_line;
 
 use super::{Sandboxes, Slot};
 use crate::failure::Failure;
-use crate::journal::Phase;
+use crate::journal::{Entry, Phase};
 use crate::network;
 
 /// How long the steps of a removal took.
@@ -84,7 +87,7 @@ impl Sandboxes {
         let entry = &mut live.entry;
         self.forget_start(entry);
         entry.phase = Phase::Removing;
-        steps.journal += timed(self.journal.put(entry)).await?;
+        steps.journal += self.mark(entry).await;
         faultpoint::point("tap.del.journaled");
         let begun = Instant::now();
         match Namespace::open(&entry.netns)? {
@@ -103,17 +106,54 @@ impl Sandboxes {
         } else {
             None
         };
-        steps.plugins = timed(self.runtime.del(&attachment, config.as_ref()))
-            .await
-            .map_err(Failure::Detach)?;
+        let begun = Instant::now();
+        let kept = match self.runtime.del(&attachment, config.as_ref()).await {
+            Ok(()) => None,
+            Err(error) if error.is_record_only() => Some(Failure::Detach(error)),
+            Err(error) => return Err(Failure::Detach(error)),
+        };
+        steps.plugins = begun.elapsed();
         faultpoint::point("tap.del.cni");
         steps.namespace = timed(Namespace::delete(&entry.netns)).await?;
         faultpoint::point("tap.del.netns");
-        steps.journal += timed(self.journal.remove(&entry.request.id)).await?;
+        let begun = Instant::now();
+        let forgotten = match kept {
+            None => self.journal.remove(&entry.request.id).await,
+            // Without the entry no start would look at the cache again.
+            Some(failure) => return Ok(keep_records(entry, &failure, steps)),
+        };
+        steps.journal += begun.elapsed();
+        if let Err(error) = forgotten {
+            return Ok(keep_records(entry, &error.into(), steps));
+        }
         faultpoint::point("tap.del.forgotten");
         **slot = None;
         Ok(steps)
     }
+
+    /// Records that the removal has begun, where the disk takes it. A start that meets the entry
+    /// without the mark serves what is left of the network, until DEL is repeated.
+    async fn mark(&self, entry: &Entry) -> Duration {
+        let begun = Instant::now();
+        if let Err(error) = self.journal.put(entry).await {
+            tracing::warn!(
+                sandbox = entry.request.id,
+                error = one_line(&error),
+                "removal of a network not recorded, continued"
+            );
+        }
+        begun.elapsed()
+    }
+}
+
+/// The network is gone; the entry stays in its slot, so that its records are removed later.
+fn keep_records(entry: &Entry, failure: &Failure, steps: Steps) -> Steps {
+    tracing::warn!(
+        sandbox = entry.request.id,
+        error = one_line(failure),
+        "records of a removed network kept"
+    );
+    steps
 }
 
 /// How long a step took that succeeded.

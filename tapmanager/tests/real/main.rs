@@ -5,6 +5,7 @@
 //! Failure: panics carry the program's log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests fail by panicking
 
+mod full;
 mod guards;
 #[path = "../../../libs/netns/tests/netns/guest.rs"]
 mod guest;

@@ -64,6 +64,13 @@ impl Error {
         Self::Plugin(Box::new(error))
     }
 
+    /// Whether DEL has detached everything, and only its record could not be removed: the file
+    /// system takes no writes. A repeated DEL calls the plugins once more and removes the record.
+    #[must_use]
+    pub const fn is_record_only(&self) -> bool {
+        matches!(self, Self::Cache(CacheError::Remove { .. }))
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
