@@ -21,6 +21,7 @@ mod start;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netns::Namespace;
@@ -71,13 +72,15 @@ pub(crate) struct Sandboxes {
     tokens: Mutex<HashMap<String, start::Allowed>>,
     /// Held for reading while plugins attach, for writing while they collect.
     attaching: RwLock<()>,
+    /// Sandboxes of the journal that are not recovered yet.
+    recovering: AtomicUsize,
 }
 
 /// Longest id; the CNI cache makes file names of it.
 const MAX_ID: usize = 100;
 
 impl Sandboxes {
-    /// No sandboxes yet; see [`Self::recover`].
+    /// No sandboxes yet; see [`Self::load`].
     pub(crate) fn new(config: &Config, journal: Journal, metrics: Shared) -> Self {
         let settings = cni::Settings {
             conf_dir: config.cni_conf_dir.clone(),
@@ -98,6 +101,7 @@ impl Sandboxes {
             slots: Mutex::default(),
             tokens: Mutex::default(),
             attaching: RwLock::default(),
+            recovering: AtomicUsize::new(0),
         }
     }
 
@@ -130,6 +134,13 @@ impl Sandboxes {
         status
             .details
             .insert("networks".to_owned(), self.list().len().to_string());
+        match self.recovering.load(Ordering::Relaxed) {
+            0 => {}
+            left => {
+                let left = left.to_string();
+                status.details.insert("recovering".to_owned(), left);
+            }
+        }
         match self.runtime.network().await {
             Err(error) => status.message = one_line(&error),
             Ok(network) => {

@@ -54,15 +54,12 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     let journal = Journal::open(&config.state_dir).context("open the journal")?;
     let metrics = Shared::default();
     let sandboxes = Arc::new(Sandboxes::new(config, journal, Arc::clone(&metrics)));
-    sandboxes
-        .recover(&tasks)
-        .await
-        .context("recover from the journal")?;
-
+    // Peers of a program that is started again wait for the sockets, not for the networks.
     let control = bind(&config.control_socket)?;
     let qemu = config.qemu()?;
     let handoff = bind(&config.handoff_socket)?;
     open_to(&config.handoff_socket, &qemu)?;
+    let recovery = sandboxes.load().await.context("read the journal")?;
     if let Some(endpoint) = &config.metrics.listen {
         let sandboxes = Arc::clone(&sandboxes);
         let count = move || sandboxes.list().len();
@@ -75,6 +72,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         move |connection| control::serve(connection, Arc::clone(&sandboxes), stop.clone())
     };
     let expected = Arc::clone(&sandboxes);
+    let recovering = Arc::clone(&sandboxes);
     let serve_handoff = move |connection| handoff::serve(connection, Arc::clone(&sandboxes));
     let own = geteuid();
     tasks.spawn(accept(
@@ -97,6 +95,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     ));
     tracing::info!(control = %config.control_socket.display(),
         handoff = %config.handoff_socket.display(), "tapmanager started");
+    let recover = recovering.recover(recovery, tasks.clone(), stop.clone());
+    tasks.spawn(recover);
 
     ending.received().await;
     stop.cancel();

@@ -1,15 +1,19 @@
 //! Recovers the networks of the journal when the program starts.
 //!
-//! Invariant: when [`Sandboxes::recover`] returns, every network that still exists serves again,
-//! and whatever is to be undone is locked, so that no request meets it half-way.
+//! Invariant: when [`Sandboxes::load`] returns, every sandbox of the journal is in its slot, and the
+//! slot is locked until that sandbox is recovered or undone: a request for it waits for that and for
+//! nothing else, and lists are complete from the start.
 //! Failure: a sandbox that cannot be recovered is logged, and the rest is recovered.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use futures_util::{StreamExt, stream};
 use netns::netlink::Kernel;
 use netns::{Namespace, bridge_setup};
 use service::telemetry::one_line;
 use tapmanager::wire::{AddRequest, Network};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::serve::Servers;
@@ -18,13 +22,26 @@ use crate::failure::Failure;
 use crate::journal::{Entry, Loaded, Phase};
 use crate::network;
 
+/// Networks that are served again at once: each starts a program that loads its packet filter.
+const ABREAST: usize = 16;
+
+/// The sandboxes that a start has to recover.
+#[derive(Debug)]
+pub(crate) struct Recovery(Vec<(String, Slot)>);
+
+/// What became of one of them.
+enum Outcome {
+    Serving,
+    Leftover,
+}
+
 impl Sandboxes {
-    /// Serves what is up again, and undoes leftovers on `tasks`.
+    /// Reads the journal and takes the slots of all its sandboxes.
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub(crate) async fn recover(self: &Arc<Self>, tasks: &TaskTracker) -> Result<(), Failure> {
-        let (mut serving, mut leftovers) = (0_usize, 0_usize);
+    pub(crate) async fn load(&self) -> Result<Recovery, Failure> {
+        let mut slots = Vec::new();
         for (id, loaded) in self.journal.load()? {
             let mut slot = match self.lock(&id).await {
                 Ok(slot) => slot,
@@ -37,7 +54,7 @@ impl Sandboxes {
                     continue;
                 }
             };
-            let entry = match loaded {
+            let mut entry = match loaded {
                 Loaded::Entry(entry) => *entry,
                 Loaded::Broken(why) => {
                     // It may be the network of a running guest, so it is removed only on request.
@@ -46,22 +63,63 @@ impl Sandboxes {
                     continue;
                 }
             };
-            let lost = entry.is_of_another_boot(&self.boot);
-            if lost {
+            if entry.is_of_another_boot(&self.boot) {
                 tracing::info!(sandbox = id, "network of an earlier boot dropped");
+                entry.phase = Phase::Removing;
             }
-            let up = entry.phase == Phase::Up && !lost;
+            if entry.phase == Phase::Up {
+                // The hand-off waits for the slot; unknown tokens are refused at once.
+                self.remember_start(&entry);
+            }
             *slot = Some(Live::closed(entry));
-            if up && self.reopen(&mut slot).await {
-                serving += 1;
-                continue;
-            }
-            leftovers += 1;
-            let this = Arc::clone(self);
-            tasks.spawn(async move { this.finish(&id, slot).await });
+            slots.push((id, slot));
         }
-        tracing::info!(serving, leftovers, "journal read");
-        Ok(())
+        self.recovering.store(slots.len(), Ordering::Relaxed);
+        tracing::info!(sandboxes = slots.len(), "journal read");
+        Ok(Recovery(slots))
+    }
+
+    /// Serves what is up again, some at a time, and undoes leftovers on `tasks`. Ends early by
+    /// `stop`; the next start continues then.
+    pub(crate) async fn recover(
+        self: Arc<Self>,
+        Recovery(slots): Recovery,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) {
+        let each = slots.into_iter().map(|(id, slot)| {
+            let this = Arc::clone(&self);
+            let tasks = tasks.clone();
+            async move { this.recover_one(id, slot, &tasks).await }
+        });
+        let mut outcomes = stream::iter(each).buffer_unordered(ABREAST);
+        let mut serving = 0_usize;
+        let mut leftovers = 0_usize;
+        while let Some(Some(outcome)) = stop.run_until_cancelled(outcomes.next()).await {
+            self.recovering.fetch_sub(1, Ordering::Relaxed);
+            match outcome {
+                Outcome::Serving => serving += 1,
+                Outcome::Leftover => leftovers += 1,
+            }
+        }
+        tracing::info!(serving, leftovers, "recovery from the journal completed");
+    }
+
+    async fn recover_one(
+        self: &Arc<Self>,
+        id: String,
+        mut slot: Slot,
+        tasks: &TaskTracker,
+    ) -> Outcome {
+        let is_up = slot
+            .as_ref()
+            .is_some_and(|live| live.entry.phase == Phase::Up);
+        if is_up && self.reopen(&mut slot).await {
+            return Outcome::Serving;
+        }
+        let this = Arc::clone(self);
+        tasks.spawn(async move { this.finish(&id, slot).await });
+        Outcome::Leftover
     }
 
     /// An entry for a file that says nothing: enough to take down what carries the sandbox's id.
@@ -114,7 +172,6 @@ impl Sandboxes {
             }
         }
         *ns = Some(found);
-        self.remember_start(entry);
         true
     }
 

@@ -29,6 +29,7 @@ async fn frames_pass_only_from_the_guests_own_address_also_after_a_restart() {
     guest.run(UNHEARD).await;
     run(&namespace, "nft flush ruleset").await;
     node.launch().await;
+    node.logged("recovery from the journal completed").await;
     assert_eq!(run(&namespace, "nft list ruleset").await, rules);
     guest.run(UNHEARD).await;
     guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;

@@ -33,6 +33,7 @@ pub(crate) struct Node {
     log: Arc<Log>,
     flags: Vec<String>,
     log_level: &'static str,
+    path: Option<std::ffi::OsString>,
 }
 
 #[derive(Default)]
@@ -132,7 +133,16 @@ impl Node {
             log: Arc::default(),
             flags: Vec::new(),
             log_level: "debug",
+            path: None,
         }
+    }
+
+    /// Later launches look for programs in this directory of the node first.
+    pub(crate) fn programs(&mut self, dir: &str) {
+        let first = self.scratch.path().join(dir);
+        let usual = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(first).chain(std::env::split_paths(&usual));
+        self.path = Some(std::env::join_paths(all).unwrap());
     }
 
     /// Adds a flag for later launches.
@@ -179,6 +189,7 @@ impl Node {
             .args(["--qemu-user", "nobody", "--log-level", self.log_level])
             .args(&self.flags)
             .env("VMLET_FAULT_DIR", at("fault"))
+            .envs(self.path.as_ref().map(|path| ("PATH", path)))
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);

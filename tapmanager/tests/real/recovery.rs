@@ -208,3 +208,62 @@ async fn a_crash_without_a_retry_is_undone_or_complete() {
         assert_eq!(node.leftovers().await, Vec::<String>::new(), "{point}");
     }
 }
+
+/// An `nft` that waits for a line on a pipe where its namespace is that of the file `slow`.
+async fn slow_filter(node: &Node, netns: &std::path::Path) {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = node.scratch.path().join("programs");
+    std::fs::create_dir(&dir).unwrap();
+    let (slow, gate) = (dir.join("slow"), dir.join("gate"));
+    std::fs::write(&slow, std::fs::metadata(netns).unwrap().ino().to_string()).unwrap();
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = format!(
+        "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\n\
+         if [ $(stat -Lc %i /proc/self/ns/net) = $(cat {slow}) ]; then read line < {gate}; fi\n\
+         exec nft \"$@\"\n",
+        slow = slow.display(),
+        gate = gate.display(),
+    );
+    crate::guest::write_program(&node.ns, &dir.join("nft"), &script).await;
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_sandbox_that_is_slow_to_recover_keeps_only_its_own_requests_waiting() {
+    let mut node = Node::start().await;
+    let slow = node.client().add(pod("a-slow")).await.unwrap();
+    let fast = node.client().add(pod("b-fast")).await.unwrap();
+    let token = node.token("b-fast").await;
+    let late = node.token("a-slow").await;
+    slow_filter(&node, &slow.netns).await;
+    node.kill().await;
+    node.programs("programs");
+    node.launch().await;
+
+    // The whole picture is there, although one part of it is not ready.
+    assert_eq!(node.client().list().await.unwrap(), ["a-slow", "b-fast"]);
+    assert_eq!(node.client().get("b-fast").await.unwrap(), fast);
+    let (reply, taps) = node.redeem(&token).await;
+    assert!(matches!(reply, HandoffReply::Ok { .. }), "{reply:?}");
+    assert_eq!(taps.len(), 1);
+    let status = node.client().status().await.unwrap();
+    assert!(status.ready, "{status:?}");
+    assert_eq!(status.details["networks"], "2");
+    assert_eq!(status.details["recovering"], "1");
+    node.client().del("b-fast").await.unwrap();
+
+    // A token of the slow one waits for it and is not refused.
+    let gate = node.scratch.path().join("programs/gate");
+    let open = tokio::task::spawn_blocking(move || std::fs::write(gate, "on\n"));
+    let ((reply, taps), opened) = tokio::join!(node.redeem(&late), open);
+    opened.unwrap().unwrap();
+    assert!(matches!(reply, HandoffReply::Ok { .. }), "{reply:?}");
+    assert_eq!(taps.len(), 1);
+    node.client().check("a-slow").await.unwrap();
+    node.logged("recovery from the journal completed").await;
+    let status = node.client().status().await.unwrap();
+    assert!(!status.details.contains_key("recovering"), "{status:?}");
+    std::fs::remove_file(node.scratch.path().join("programs/nft")).unwrap();
+    node.client().del("a-slow").await.unwrap();
+    assert_eq!(node.leftovers().await, Vec::<String>::new());
+}
