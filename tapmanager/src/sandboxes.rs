@@ -28,7 +28,7 @@ use netns::Namespace;
 use service::boot_id;
 use service::telemetry::one_line;
 use tapmanager::wire::{Network, Status};
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock, Semaphore};
 
 use crate::config::Config;
 use crate::failure::Failure;
@@ -70,11 +70,16 @@ pub(crate) struct Sandboxes {
     slots: Mutex<HashMap<String, Arc<AsyncMutex<Option<Live>>>>>,
     /// Allowed starts by token. A hint: the slot's entry decides.
     tokens: Mutex<HashMap<String, start::Allowed>>,
+    /// Turns of tasks that run plugins. A task that has one waits for no slot.
+    turns: Semaphore,
     /// Held for reading while plugins attach, for writing while they collect.
     attaching: RwLock<()>,
     /// Sandboxes of the journal that are not recovered yet.
     recovering: AtomicUsize,
 }
+
+/// Sandboxes whose plugins run at once.
+const PLUGIN_CALLS: usize = 128;
 
 /// Longest id; the CNI cache makes file names of it.
 const MAX_ID: usize = 100;
@@ -100,6 +105,7 @@ impl Sandboxes {
             boot: boot(&config.boot_id_file),
             slots: Mutex::default(),
             tokens: Mutex::default(),
+            turns: Semaphore::new(PLUGIN_CALLS),
             attaching: RwLock::default(),
             recovering: AtomicUsize::new(0),
         }

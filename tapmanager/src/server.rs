@@ -1,13 +1,14 @@
 //! The two sockets: their clients, and the order of requests.
 //!
 //! Invariant: a peer is accepted by the user that the kernel reports, before a byte of it is read;
-//! messages, connections and waits are bounded; a request that has begun is finished even if its
+//! messages, connections, requests and waits are bounded; a request that has begun is finished even if its
 //! peer disconnects.
 //! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its own connection
 //! only.
 
 mod control;
 mod handoff;
+mod places;
 
 use std::fs::Permissions;
 use std::future::Future;
@@ -23,7 +24,6 @@ use serde::Serialize;
 use service::signals::Ending;
 use service::telemetry::one_line;
 use tapmanager::wire::{ErrorCode, MAX_MESSAGE, PROTOCOL_VERSION, WireError};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,9 +32,8 @@ use crate::consoles;
 use crate::journal::Journal;
 use crate::metrics::{self, Shared};
 use crate::sandboxes::Sandboxes;
+use places::{MAX_WAITING, Place, Places};
 
-/// Connections served at once on each socket; further ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 128;
 /// For the first message of a peer.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 /// For the next request of a peer, and for it to take an answer.
@@ -69,11 +68,14 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     tasks.spawn(consoles::guard(config.console_dir.clone(), stop.clone()));
     let serve_control = {
         let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
-        move |connection| control::serve(connection, Arc::clone(&sandboxes), stop.clone())
+        move |connection, place| {
+            control::serve(connection, place, Arc::clone(&sandboxes), stop.clone())
+        }
     };
     let expected = Arc::clone(&sandboxes);
     let recovering = Arc::clone(&sandboxes);
-    let serve_handoff = move |connection| handoff::serve(connection, Arc::clone(&sandboxes));
+    let serve_handoff =
+        move |connection, place| handoff::serve(connection, place, Arc::clone(&sandboxes));
     let own = geteuid();
     tasks.spawn(accept(
         control,
@@ -133,18 +135,13 @@ async fn accept<F, S>(
     tasks: TaskTracker,
 ) where
     F: Future<Output = ()> + Send + 'static,
-    S: Fn(AsyncConnection) -> F,
+    S: Fn(AsyncConnection, Place) -> F,
 {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new();
     loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, connection) = tokio::select! {
-            () = stop.cancelled() => return,
-            (Ok(place), connection) = next => (place, connection),
-            else => return,
+        let next = async { (places.next().await, listener.accept().await) };
+        let Some((place, connection)) = stop.run_until_cancelled(next).await else {
+            return;
         };
         let connection = match connection {
             Ok(connection) => connection,
@@ -156,11 +153,7 @@ async fn accept<F, S>(
         };
         match connection.peer() {
             Ok(PeerCredentials { uid, .. }) if allowed(Uid::from_raw(uid)) => {
-                let work = serve(connection);
-                tasks.spawn(async move {
-                    work.await;
-                    drop(place);
-                });
+                tasks.spawn(serve(connection, place));
             }
             Ok(PeerCredentials { pid, uid, .. }) => {
                 tracing::warn!(
@@ -216,6 +209,16 @@ fn invalid(message: impl Into<String>) -> WireError {
 
 fn too_long() -> WireError {
     let message = "the answer does not fit a message".to_owned();
+    WireError {
+        code: ErrorCode::System,
+        message,
+    }
+}
+
+fn crowded() -> WireError {
+    let message = format!(
+        "{MAX_WAITING} requests wait for CNI plugins or for their sandboxes: repeat it later"
+    );
     WireError {
         code: ErrorCode::System,
         message,

@@ -26,6 +26,7 @@ impl Sandboxes {
         let started = Instant::now();
         let id = request.id.clone();
         let mut slot = self.lock(&id).await?;
+        let _turn = self.turns.acquire().await;
         if let Some(live) = slot.as_mut() {
             let whole =
                 live.entry.phase == Phase::Up && Namespace::open(&live.entry.netns)?.is_some();

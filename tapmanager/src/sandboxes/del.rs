@@ -43,6 +43,7 @@ impl Sandboxes {
         if slot.is_none() {
             return Ok(());
         }
+        let _turn = self.turns.acquire().await;
         match self.take_down(&mut slot).await {
             Ok(steps) => {
                 let Steps {

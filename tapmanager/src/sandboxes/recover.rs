@@ -176,6 +176,7 @@ impl Sandboxes {
     }
 
     async fn finish(&self, id: &str, mut slot: Slot) {
+        let _turn = self.turns.acquire().await;
         let outcome = self.take_down(&mut slot).await;
         // A reader of this log line finds the sandbox unlocked.
         drop(slot);

@@ -1,7 +1,8 @@
 //! The daemon's socket.
 //!
 //! Invariant: the first request is a hello of our version; every request gets one reply.
-//! Failure: after a request that does not parse, or an idle minute, the connection is closed.
+//! Failure: after a request that does not parse, or an idle minute, the connection is closed. One
+//! request too many of those that may wait is refused, and its connection continues.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,8 +11,10 @@ use fdpass::AsyncConnection;
 use tapmanager::wire::{Answer, PROTOCOL_VERSION, Reply, Request, WireError};
 use tokio_util::sync::CancellationToken;
 
+use super::places::{Place, may_wait};
 use super::{
-    HELLO_DEADLINE, IDLE_DEADLINE, Received, encode, invalid, other_version, receive, too_long,
+    HELLO_DEADLINE, IDLE_DEADLINE, Received, crowded, encode, invalid, other_version, receive,
+    too_long,
 };
 use crate::failure::Failure;
 use crate::metrics;
@@ -26,11 +29,15 @@ enum Then {
 /// Serves one peer until it goes, breaks the rules, or the program ends.
 pub(super) async fn serve(
     connection: AsyncConnection,
+    mut place: Place,
     sandboxes: Arc<Sandboxes>,
     stop: CancellationToken,
 ) {
     let mut greeted = false;
     loop {
+        if stop.run_until_cancelled(place.hold()).await.is_none() {
+            return;
+        }
         let deadline = if greeted {
             IDLE_DEADLINE
         } else {
@@ -61,7 +68,7 @@ pub(super) async fn serve(
             ),
             Ok(request) => {
                 let (kind, begun) = (metrics::kind(&request), Instant::now());
-                let reply = answer(&sandboxes, request).await;
+                let reply = answer_in(&mut place, &sandboxes, request).await;
                 sandboxes.metrics.requested(kind, begun, &reply);
                 (reply, Then::Continue)
             }
@@ -78,6 +85,17 @@ fn hello() -> Answer {
     Answer::Hello {
         version: PROTOCOL_VERSION,
         server: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// Answers a request; one that may wait leaves its place to others meanwhile.
+async fn answer_in(place: &mut Place, sandboxes: &Sandboxes, request: Request) -> Reply {
+    if !may_wait(&request) {
+        return answer(sandboxes, request).await;
+    }
+    match place.leave() {
+        Some(_waiting) => answer(sandboxes, request).await,
+        None => Reply::Error(crowded()),
     }
 }
 

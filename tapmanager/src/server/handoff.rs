@@ -10,11 +10,12 @@ use fdpass::AsyncConnection;
 use service::telemetry::one_line;
 use tapmanager::wire::{HandoffReply, HandoffRequest, PROTOCOL_VERSION, WireError};
 
+use super::places::Place;
 use super::{HELLO_DEADLINE, Received, encode, invalid, other_version, receive, too_long};
 use crate::sandboxes::Sandboxes;
 
-/// Serves one peer.
-pub(super) async fn serve(connection: AsyncConnection, sandboxes: Arc<Sandboxes>) {
+/// Serves one peer, which keeps its place until it has its answer.
+pub(super) async fn serve(connection: AsyncConnection, _place: Place, sandboxes: Arc<Sandboxes>) {
     let Received::Bytes(bytes) = receive(&connection, HELLO_DEADLINE).await else {
         return;
     };

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::guest::{Scratch, run, write_program};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A node.
 pub(crate) struct Node {

@@ -3,12 +3,15 @@
 //! Invariant: bad plugins are shell scripts that write down how they were called.
 //! Failure: leftovers of a failed ADD are listed.
 
+use fdpass::AsyncConnection;
 use serde_json::{Value, json};
 use tapmanager::client::Error;
-use tapmanager::wire::{AddRequest, ErrorCode, HandoffReply, WireError};
+use tapmanager::wire::{
+    AddRequest, ErrorCode, HandoffReply, MAX_MESSAGE, PROTOCOL_VERSION, WireError,
+};
 
 use crate::guest::Guest;
-use crate::node::{Node, pod, real_plugins};
+use crate::node::{DEADLINE, Node, pod, real_plugins};
 
 /// The real bridge followed by a plugin of ours.
 async fn node_with(script: &str) -> Node {
@@ -223,4 +226,59 @@ async fn every_link_of_the_plugins_becomes_a_nic_with_its_addresses_of_both_fami
         "{}",
         node.log()
     );
+}
+
+/// A peer that has said hello and looks for the network of `id`; the answer is not awaited.
+async fn asks_for(node: &Node, id: &str) -> AsyncConnection {
+    let connection = AsyncConnection::connect(&node.control()).unwrap();
+    let hello = json!({"op": "hello", "version": PROTOCOL_VERSION}).to_string();
+    connection.send(hello.as_bytes(), &[]).await.unwrap();
+    let answer = tokio::time::timeout(DEADLINE, connection.recv(MAX_MESSAGE)).await;
+    answer.expect("no hello from the program").unwrap();
+    let request = json!({"op": "get", "id": id}).to_string();
+    connection.send(request.as_bytes(), &[]).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn requests_that_wait_for_slow_plugins_keep_short_ones_not_waiting() {
+    let mut node = Node::new().await;
+    let gate = node.scratch.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = format!(
+        "[ $CNI_COMMAND = ADD ] || exit 0; read line < {}; exit 1",
+        gate.display()
+    );
+    node.plugin("slow", &script).await;
+    let network = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "slow"}]});
+    node.configure(&network).await;
+    node.flag("--cni-timeout", "10m");
+    node.launch().await;
+    let client = node.client();
+    let add = tokio::spawn(async move { client.add(pod("one")).await });
+    // It is in the journal, so it has its slot.
+    while node.client().list().await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..150 {
+        waiting.push(asks_for(&node, "one").await);
+    }
+    let status = node.client().status().await.unwrap();
+    assert!(status.ready, "{status:?}");
+    assert!(node.client().counters().await.unwrap().is_empty());
+    assert!(!add.is_finished());
+
+    tokio::task::spawn_blocking(move || std::fs::write(gate, "on\n"))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(matches!(add.await.unwrap(), Err(Error::Refused(_))));
+    for connection in waiting {
+        let answer = tokio::time::timeout(DEADLINE, connection.recv(MAX_MESSAGE)).await;
+        let answer = answer.expect("no answer").unwrap().unwrap();
+        let answer: Value = serde_json::from_slice(&answer.bytes).unwrap();
+        assert_eq!(answer["error"]["code"], "not_found", "{answer}");
+    }
 }
