@@ -38,6 +38,10 @@ pub(crate) struct Config {
     pub(crate) cni_cache_dir: PathBuf,
     /// Directory of the daemon's console files, which are bounded here while the daemon is away.
     pub(crate) console_dir: PathBuf,
+    /// Ask plugins to free what belongs to no attachment (CNI GC), for a network that only virtual
+    /// machines use. In one that another runtime uses too, a pod that it is attaching at that moment
+    /// would lose its address.
+    pub(crate) cni_plugin_gc: bool,
     /// Timeout of each CNI plugin call, from 1s to 10m.
     pub(crate) cni_timeout: Timespan,
     /// Mount point of the cgroup file system.
@@ -72,6 +76,7 @@ impl Default for Config {
             cni_bin_dir: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             cni_cache_dir: "/var/lib/vmlet/cni".into(),
             console_dir: "/var/lib/vmlet/console".into(),
+            cni_plugin_gc: false,
             cni_timeout: Timespan::from_secs(60),
             cgroup_root: "/sys/fs/cgroup".into(),
             boot_id_file: boot_id::KERNEL.into(),

@@ -63,6 +63,8 @@ pub(crate) struct Sandboxes {
     journal: Journal,
     pub(crate) metrics: Shared,
     runtime: cni::Runtime,
+    /// Whether plugins may be asked to collect.
+    plugin_gc: bool,
     netns_dir: PathBuf,
     cgroup_root: PathBuf,
     /// Which boot of the node this is; empty when the node does not say.
@@ -100,6 +102,7 @@ impl Sandboxes {
             journal,
             metrics,
             runtime,
+            plugin_gc: config.cni_plugin_gc,
             netns_dir: config.netns_dir.clone(),
             cgroup_root: config.cgroup_root.clone(),
             boot: boot(&config.boot_id_file),

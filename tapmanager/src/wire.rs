@@ -53,8 +53,8 @@ pub enum Request {
     },
     /// Ids of all sandboxes with a network or a part of one. Answer: [`Answer::Ids`].
     List {},
-    /// Takes down every network but those named, then runs CNI GC. Answer: [`Answer::Ids`]: what
-    /// went.
+    /// Takes down every network but those named, then runs CNI GC where the settings allow it.
+    /// Answer: [`Answer::Ids`]: what went.
     Gc {
         /// Sandbox ids that stay.
         keep: Vec<String>,

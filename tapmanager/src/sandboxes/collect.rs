@@ -1,7 +1,8 @@
 //! Removes every network that the caller does not list.
 //!
-//! Invariant: only sandboxes of our journal are taken down; CNI is requested to collect only while
-//! nothing is being attached, and gets the list of every known attachment.
+//! Invariant: only sandboxes of our journal are taken down, by CNI DEL. Plugins are requested to
+//! collect only where the settings allow it, while nothing is being attached here, and with the list
+//! of every known attachment: what another runtime is attaching at that moment cannot be in it.
 //! Failure: a network that cannot be removed is left for the next time, and the rest is removed.
 
 use std::collections::BTreeSet;
@@ -17,8 +18,8 @@ use crate::network::LINK;
 const TURN: Duration = Duration::from_secs(5);
 
 impl Sandboxes {
-    /// Takes down every network but those of `keep`, then runs CNI GC. Returns the ids of what
-    /// went.
+    /// Takes down every network but those of `keep`, then runs CNI GC where that is allowed. Returns
+    /// the ids of what went.
     pub(crate) async fn gc(&self, keep: &[String]) -> Vec<String> {
         let keep: BTreeSet<&str> = keep.iter().map(String::as_str).collect();
         let mut gone = Vec::new();
@@ -28,12 +29,15 @@ impl Sandboxes {
                 gone.push(id);
             }
         }
-        if let Err(failure) = self.collect_attachments().await {
+        if self.plugin_gc
+            && let Err(failure) = self.collect_attachments().await
+        {
             tracing::warn!(error = one_line(&failure), "CNI garbage collection skipped");
         }
         tracing::info!(
             removed = gone.len(),
             kept = keep.len(),
+            plugins = self.plugin_gc,
             "CNI garbage collection completed"
         );
         gone

@@ -282,3 +282,20 @@ async fn requests_that_wait_for_slow_plugins_keep_short_ones_not_waiting() {
         assert_eq!(answer["error"]["code"], "not_found", "{answer}");
     }
 }
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn plugins_are_asked_to_collect_only_where_the_settings_allow_it() {
+    let mut node = node_with("true").await;
+    let network = json!({"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "odd"}]});
+    node.configure(&network).await;
+    let none = Vec::<String>::new();
+    assert_eq!(node.client().gc(Vec::new()).await.unwrap(), none);
+    assert_eq!(calls(&node), "");
+
+    node.terminate().await;
+    node.flag("--cni-plugin-gc", "true");
+    node.launch().await;
+    assert_eq!(node.client().gc(Vec::new()).await.unwrap(), none);
+    assert_eq!(calls(&node), "GC:\n");
+}
