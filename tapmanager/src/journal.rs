@@ -9,7 +9,7 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use netns::bridge_setup::LinkRecord;
 use nix::fcntl::{Flock, FlockArg};
@@ -71,33 +71,32 @@ pub(crate) struct Start {
     /// The only user that may use the token; QEMU's when `None`.
     #[serde(default)]
     pub(crate) uid: Option<u32>,
-    /// Seconds since 1970 from which on it is void.
+    /// Seconds since the start of the node from which on it is void. Earlier versions wrote seconds
+    /// since 1970, which is later than any start can last: those are void.
     pub(crate) expires: u64,
 }
 
+/// How long a start is allowed.
+pub(crate) const TOKEN_LIFE: Duration = Duration::from_secs(120);
+
 impl Start {
-    /// A start that is allowed for `life` from now on.
-    pub(crate) fn new(token: String, request: StartRequest, life: Duration) -> Self {
+    /// A start that is allowed for [`TOKEN_LIFE`] from `now` on, the time since the node started,
+    /// which no step of the wall clock changes.
+    pub(crate) fn new(token: String, request: StartRequest, now: Duration) -> Self {
         Self {
             token,
             cgroup_parent: request.cgroup_parent,
             memory_bytes: request.memory_bytes,
             uid: request.uid,
-            expires: seconds(SystemTime::now()) + life.as_secs(),
+            expires: (now + TOKEN_LIFE).as_secs(),
         }
     }
 
     /// Whether it is void.
-    pub(crate) fn is_expired(&self) -> bool {
-        seconds(SystemTime::now()) >= self.expires
+    pub(crate) const fn is_expired(&self, now: Duration) -> bool {
+        let now = now.as_secs();
+        now >= self.expires || self.expires > now + TOKEN_LIFE.as_secs()
     }
-}
-
-/// A clock before 1970 makes everything void only later; nothing else depends on it.
-fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }
 
 impl Entry {
@@ -307,11 +306,8 @@ mod tests {
         let journal = Journal::open(&dir.path().join("j")).unwrap();
         let mut up = entry("b");
         up.phase = Phase::Up;
-        up.start = Some(Start::new(
-            "t".to_owned(),
-            request("/pod"),
-            Duration::from_secs(9),
-        ));
+        let now = Duration::from_secs(9);
+        up.start = Some(Start::new("t".to_owned(), request("/pod"), now));
         journal.put(&entry("b")).await.unwrap();
         journal.put(&up).await.unwrap();
         journal.put(&entry("a")).await.unwrap();
@@ -352,9 +348,15 @@ mod tests {
     }
 
     #[test]
-    fn a_start_expires() {
-        let start = |life| Start::new(String::new(), request(""), Duration::from_secs(life));
-        assert!(!start(60).is_expired());
-        assert!(start(0).is_expired());
+    fn a_start_expires_after_two_minutes_of_the_nodes_own_time() {
+        let at = Duration::from_secs;
+        let start = Start::new(String::new(), request(""), at(1000));
+        assert!(!start.is_expired(at(1000)));
+        assert!(!start.is_expired(at(1119)));
+        assert!(start.is_expired(at(1120)));
+        assert!(start.is_expired(at(5)), "of another boot");
+        let mut older = start;
+        older.expires = 1_790_000_000;
+        assert!(older.is_expired(at(1000)), "by the wall clock");
     }
 }

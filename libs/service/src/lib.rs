@@ -36,6 +36,8 @@
 pub mod admin_http;
 #[cfg(feature = "backoff")]
 pub mod backoff;
+#[cfg(feature = "boot-clock")]
+pub mod boot_clock;
 pub mod boot_id;
 pub mod files;
 #[cfg(feature = "listener")]

@@ -8,17 +8,15 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use cgroup::PodCgroup;
 use fdpass::PeerCredentials;
+use service::boot_clock;
 use tapmanager::wire::{HandoffNic, StartRequest};
 
 use super::{Live, Sandboxes, up};
 use crate::failure::Failure;
 use crate::journal::{Entry, Phase, Start};
-
-const TOKEN_LIFE: Duration = Duration::from_secs(120);
 
 /// A start that is allowed.
 #[derive(Debug, Clone)]
@@ -44,7 +42,7 @@ impl Sandboxes {
         };
         let id = start.id.clone();
         self.forget_start(entry);
-        entry.start = Some(Start::new(token.clone(), start, TOKEN_LIFE));
+        entry.start = Some(Start::new(token.clone(), start, boot_clock::now()));
         self.journal.put(entry).await?;
         faultpoint::point("tap.start.token");
         self.remember_start(entry);
@@ -85,7 +83,8 @@ impl Sandboxes {
         if entry.phase != Phase::Up || entry.start.as_ref().is_none_or(|s| s.token != token) {
             return Err(Failure::Token);
         }
-        let expired = entry.start.as_ref().is_none_or(Start::is_expired);
+        let now = boot_clock::now();
+        let expired = entry.start.as_ref().is_none_or(|s| s.is_expired(now));
         let start = self.forget_start(entry);
         self.journal.put(entry).await?;
         faultpoint::point("tap.handoff.consumed");
