@@ -82,7 +82,7 @@ pub struct Metrics {
 #[serde(deny_unknown_fields, default)]
 pub struct Cri {
     /// cgroup driver that the daemon reports to kubelet: `systemd`, `cgroupfs`, or `auto`, which is
-    /// `systemd` on nodes that run it. It must match the cgroup driver of the other runtime on the
+    /// `systemd` on nodes that run it, as seen in `shares.host_root`. It must match the cgroup driver of the other runtime on the
     /// node.
     pub cgroup_driver: CgroupDriver,
     /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and

@@ -47,7 +47,7 @@ impl Runtime {
     pub(super) fn new(app: App, config: &Config, gate: Arc<Gate>) -> Self {
         Self {
             app,
-            cgroup_driver: node::cgroup_driver(config.cri.cgroup_driver),
+            cgroup_driver: node::cgroup_driver(config.cri.cgroup_driver, &config.shares.host_root),
             paths: info::paths(config),
             state_dir: config.state_dir.to_path_buf(),
             gate,

@@ -19,14 +19,15 @@ use crate::sandbox::PROCESS_HANDLER;
 /// The protocol's own version; kubelet takes no other.
 const PROTOCOL: &str = "0.1.0";
 
-/// Exists where systemd is the init process.
-const SYSTEMD: &str = "/run/systemd/system";
+/// Exists below the root of a node where systemd is the init process.
+const SYSTEMD: &str = "run/systemd/system";
 
-/// The node status for kubelet.
-pub(super) fn cgroup_driver(setting: CgroupDriver) -> v1::CgroupDriver {
+/// The driver that kubelet is to use on the node whose file system is mounted at `node`: a daemon
+/// in a container sees another `/run`.
+pub(super) fn cgroup_driver(setting: CgroupDriver, node: &Path) -> v1::CgroupDriver {
     match setting {
         CgroupDriver::Systemd => v1::CgroupDriver::Systemd,
-        CgroupDriver::Auto if Path::new(SYSTEMD).is_dir() => v1::CgroupDriver::Systemd,
+        CgroupDriver::Auto if node.join(SYSTEMD).is_dir() => v1::CgroupDriver::Systemd,
         CgroupDriver::Cgroupfs | CgroupDriver::Auto => v1::CgroupDriver::Cgroupfs,
     }
 }
@@ -192,8 +193,12 @@ mod tests {
 
     #[test]
     fn the_cgroup_driver_is_that_of_the_node() {
-        let driver = |setting| cgroup_driver(setting);
+        let node = tempfile::tempdir().unwrap();
+        let driver = |setting| cgroup_driver(setting, node.path());
         assert_eq!(driver(CgroupDriver::Systemd), v1::CgroupDriver::Systemd);
+        assert_eq!(driver(CgroupDriver::Auto), v1::CgroupDriver::Cgroupfs);
+        std::fs::create_dir_all(node.path().join("run/systemd/system")).unwrap();
+        assert_eq!(driver(CgroupDriver::Auto), v1::CgroupDriver::Systemd);
         assert_eq!(driver(CgroupDriver::Cgroupfs), v1::CgroupDriver::Cgroupfs);
     }
 
