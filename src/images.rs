@@ -47,6 +47,7 @@ mod transport;
 mod unpack;
 
 pub use addresses::Private;
+pub(crate) use addresses::foreign_only;
 pub use catalog::{Image, ImageUse, Pinned};
 pub use collect::{Collection, Marks, Users};
 pub use conversion::{Conversion, Converter, Unconverted};

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 mod container;
 mod events;
 mod exec;
+mod forward;
 mod metrics;
 mod node;
 mod resize;

@@ -100,6 +100,18 @@ impl Resolve for Guard {
     }
 }
 
+/// Of addresses that a tenant may have chosen, those that are neither the node's own nor special: a
+/// program in the node's network may connect to them for him. Blocks.
+pub(crate) fn foreign_only(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    let guard = Guard::new(&[], Private::Allow);
+    let own = own_addresses().ok();
+    addresses.retain(|address| {
+        own.as_ref()
+            .is_some_and(|own| guard.check(*address, own).is_ok())
+    });
+    addresses
+}
+
 /// Whether a request failed because of [`Refused`].
 pub(super) fn is_refused(error: &reqwest::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -168,7 +180,7 @@ fn own_addresses() -> Result<Vec<IpAddr>, Refused> {
     let interfaces = match nix::ifaddrs::getifaddrs() {
         Ok(interfaces) => interfaces,
         Err(error) => {
-            tracing::warn!(%error, "node addresses not listed: no image is fetched");
+            tracing::warn!(%error, "node addresses not listed: connections refused");
             return Err(Refused);
         }
     };
@@ -269,6 +281,14 @@ mod tests {
     fn the_addresses_of_the_interfaces_are_the_nodes_own() {
         let own = own_addresses().unwrap();
         assert!(own.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)), "{own:?}");
+    }
+
+    #[test]
+    fn connections_for_tenants_go_to_foreign_addresses_only() {
+        let found = ["127.0.0.1", "10.1.2.3", "169.254.169.254", "fe80::1"];
+        let found = found.map(|address| address.parse().unwrap()).to_vec();
+        let expected: IpAddr = "10.1.2.3".parse().unwrap();
+        assert_eq!(foreign_only(found), [expected]);
     }
 
     #[test]

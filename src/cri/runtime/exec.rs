@@ -1,4 +1,4 @@
-//! Requests for commands in a running machine, for its console, and for connections to it.
+//! Requests for commands in a running machine, and for its console.
 //!
 //! Invariant: a command whose caller has disconnected is killed: the end of the request, or of the
 //! session, is its end.
@@ -7,13 +7,11 @@
 use std::time::Duration;
 
 use cri_proto::v1;
-use tapmanager::wire::Network;
 use tonic::Status;
 
 use super::Runtime;
 use crate::cri::convert;
-use crate::sandbox::state::Phase;
-use crate::streaming::{AttachTarget, ExecTarget, PortForwardTarget, Target, Wanted};
+use crate::streaming::{AttachTarget, ExecTarget, Target, Wanted};
 
 /// Time for `vmlet-guest` to answer a new connection before the QEMU guest agent serves, whose
 /// output comes at the end only. The connection is made when the machine, or the daemon, starts.
@@ -85,34 +83,7 @@ impl Runtime {
         Ok(v1::AttachResponse { url })
     }
 
-    pub(super) async fn port_forward(
-        &self,
-        request: v1::PortForwardRequest,
-    ) -> Result<v1::PortForwardResponse, Status> {
-        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        if sandbox.phase != Phase::Ready {
-            return Err(Status::failed_precondition(format!(
-                "sandbox {} is not ready: it has no network",
-                sandbox.id
-            )));
-        }
-        let nics = sandbox.network.iter().flat_map(Network::guest_nics);
-        let addresses: Vec<_> = nics
-            .flat_map(|nic| &nic.addresses)
-            .map(|address| address.net.addr())
-            .collect();
-        if addresses.is_empty() {
-            return Err(Status::failed_precondition(format!(
-                "the guest of sandbox {} has no address: its pod has no network",
-                sandbox.id
-            )));
-        }
-        let ports = ports(&request.port)?;
-        let url = self.url(Target::PortForward(PortForwardTarget { addresses, ports }))?;
-        Ok(v1::PortForwardResponse { url })
-    }
-
-    fn url(&self, target: Target) -> Result<String, Status> {
+    pub(super) fn url(&self, target: Target) -> Result<String, Status> {
         let url = self.gate.url(target);
         url.map_err(|e| Status::resource_exhausted(e.to_string()))
     }
@@ -131,13 +102,4 @@ fn checked(streams: Wanted) -> Result<Wanted, Status> {
         ));
     }
     Ok(streams)
-}
-
-/// The ports of a request; clients over SPDY name theirs later.
-fn ports(numbers: &[i32]) -> Result<Vec<u16>, Status> {
-    let port = |number: &i32| u16::try_from(*number).ok().filter(|port| *port > 0);
-    let ports = numbers.iter().map(|number| {
-        port(number).ok_or_else(|| Status::invalid_argument(format!("port: {number} is no port")))
-    });
-    ports.collect()
 }
