@@ -68,12 +68,31 @@ impl Sender {
 
     /// Reads something, 0 at the end; `None` when it was woken before.
     fn read(&self, wake: &Event, buffer: &mut [u8]) -> Option<usize> {
-        match self.await_change(wake) {
+        let change = self.await_change(wake);
+        self.take(&change, wake, buffer)
+    }
+
+    fn take(&self, change: &Change, wake: &Event, buffer: &mut [u8]) -> Option<usize> {
+        match change {
             Change::Output => read_some(&self.file, buffer),
-            Change::Ended => Some(0),
+            Change::Ended => self.read_rest(buffer),
             Change::Woken => {
                 wake.clear();
                 None
+            }
+        }
+    }
+
+    /// What the process wrote before its end: it may have done so after the look at the pipe that
+    /// found it empty, and have ended before the look at the event.
+    fn read_rest(&self, buffer: &mut [u8]) -> Option<usize> {
+        let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match poll(&mut files, PollTimeout::ZERO) {
+                Ok(0) => return Some(0),
+                Ok(_) => return read_some(&self.file, buffer),
+                Err(Errno::EINTR) => {}
+                Err(_) => return Some(0),
             }
         }
     }
@@ -105,5 +124,34 @@ fn read_some(file: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
         // Two of our descriptors share the flag O_NONBLOCK of a terminal.
         Err(Errno::EINTR | Errno::EAGAIN) => None,
         other => Some(other.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::{pipe, write};
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_right_before_the_end_is_read() {
+        let (file, writer) = pipe().unwrap();
+        let ended = Arc::new(Event::new().unwrap());
+        let wake = Event::new().unwrap();
+        let stream = Stream::Stdout;
+        let sender = Sender {
+            stream,
+            file,
+            ended,
+        };
+        let mut buffer = [0; 16];
+        write(&writer, b"last line").unwrap();
+        // As when the look at the pipe came before the bytes.
+        assert_eq!(sender.take(&Change::Ended, &wake, &mut buffer), Some(9));
+        assert_eq!(&buffer[..9], b"last line");
+        // A descendant has the pipe open and writes nothing.
+        assert_eq!(sender.take(&Change::Ended, &wake, &mut buffer), Some(0));
+        drop(writer);
+        assert_eq!(sender.take(&Change::Ended, &wake, &mut buffer), Some(0));
     }
 }
