@@ -2,7 +2,7 @@
 //!
 //! Invariant: file systems that were frozen are thawed: by the host, after the time that it gave,
 //! or when the agent loses its host.
-//! Failure: a sentence for the host; a freeze that fails leaves nothing frozen.
+//! Failure: a sentence for the host; a freeze that fails, or that a thaw meets, leaves nothing frozen.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,9 +24,27 @@ use crate::usage::usage;
 /// The file systems that are frozen.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
-    /// Their mount points, open, in the order of the freeze; and a number of the freeze.
-    state: Mutex<(Vec<File>, u64)>,
+    state: Mutex<State>,
     thawed: Condvar,
+}
+
+/// Locked for a look or a thaw only: a disk may keep a freeze waiting.
+#[derive(Debug, Default)]
+struct State {
+    /// Mount points, open, in the order of the freeze.
+    points: Vec<File>,
+    /// A freeze goes on; it ends as soon as `number` is not its own any more.
+    is_freezing: bool,
+    /// Changes with each freeze and each thaw.
+    number: u64,
+}
+
+impl State {
+    /// Thaws what is frozen; returns how many were.
+    fn thaw(&mut self) -> usize {
+        self.number += 1;
+        thaw(&mut self.points)
+    }
 }
 
 /// Does what is requested.
@@ -84,56 +102,95 @@ impl Frozen {
     fn freeze(self: &Arc<Self>, seconds: u32) -> Result<usize, String> {
         let table = std::fs::read_to_string("/proc/self/mounts");
         let table = table.map_err(|e| format!("read the mounts: {e}"))?;
-        let mut state = self.state();
-        if !state.0.is_empty() {
-            return Err("file systems are frozen already".to_owned());
-        }
         // What is mounted last may lie on what is mounted before.
-        for mount in mounts(&table).iter().rev() {
-            if !mount.is_on_disk() || !mount.is_writable {
-                continue;
-            }
-            match freeze(Path::new(&mount.point)) {
-                Ok(Some(file)) => state.0.push(file),
-                Ok(None) => {}
-                Err(error) => {
-                    thaw(&mut state.0);
-                    return Err(format!("freeze {}: {error}", mount.point));
-                }
-            }
-        }
-        state.1 += 1;
-        let (frozen, number) = (state.0.len(), state.1);
-        drop(state);
-        let this = Arc::clone(self);
+        let points: Vec<_> = mounts(&table)
+            .iter()
+            .rev()
+            .filter(|mount| mount.is_on_disk() && mount.is_writable)
+            .map(|mount| mount.point.clone())
+            .collect();
         let time = Duration::from_secs(seconds.clamp(1, LONGEST_FREEZE).into());
-        let begun = thread::Builder::new().spawn(move || this.thaw_after(number, time));
-        if let Err(error) = begun {
-            self.thaw();
-            return Err(format!("start the thread that thaws: {error}"));
-        }
-        Ok(frozen)
+        self.freeze_each(&points, time, freeze)
     }
 
-    /// Thaws what is frozen; returns how many were.
+    /// Freezes each of `points` by `freeze`, all or none, and thaws them after `time`.
+    fn freeze_each(
+        self: &Arc<Self>,
+        points: &[String],
+        time: Duration,
+        freeze: impl FnMut(&Path) -> Result<Option<File>, String>,
+    ) -> Result<usize, String> {
+        let number = {
+            let mut state = self.state();
+            if state.is_freezing || !state.points.is_empty() {
+                return Err("file systems are frozen already".to_owned());
+            }
+            state.is_freezing = true;
+            state.number += 1;
+            state.number
+        };
+        let this = Arc::clone(self);
+        // It runs before anything is frozen, so that nothing stays so when a disk does not answer.
+        let begun = thread::Builder::new().spawn(move || this.thaw_after(number, time));
+        let frozen = match begun {
+            Ok(_) => self.freeze_all(number, points, freeze),
+            Err(error) => Err(format!("start the thread that thaws: {error}")),
+        };
+        let mut state = self.state();
+        state.is_freezing = false;
+        if frozen.is_err() && state.number == number {
+            state.thaw();
+        }
+        drop(state);
+        self.thawed.notify_all();
+        frozen
+    }
+
+    fn freeze_all(
+        &self,
+        number: u64,
+        points: &[String],
+        mut freeze: impl FnMut(&Path) -> Result<Option<File>, String>,
+    ) -> Result<usize, String> {
+        let thawed = || "file systems were thawed during the freeze".to_owned();
+        for point in points {
+            let frozen =
+                freeze(Path::new(point)).map_err(|error| format!("freeze {point}: {error}"))?;
+            let mut state = self.state();
+            if state.number != number {
+                thaw(&mut frozen.into_iter().collect());
+                return Err(thawed());
+            }
+            state.points.extend(frozen);
+        }
+        let state = self.state();
+        if state.number != number {
+            return Err(thawed());
+        }
+        Ok(state.points.len())
+    }
+
+    /// Thaws what is frozen; returns how many were. A freeze that goes on ends.
     pub(crate) fn thaw(&self) -> usize {
-        let thawed = thaw(&mut self.state().0);
+        let thawed = self.state().thaw();
         self.thawed.notify_all();
         thawed
     }
 
     fn thaw_after(&self, number: u64, time: Duration) {
-        let is_frozen = |state: &mut (Vec<File>, u64)| !state.0.is_empty() && state.1 == number;
+        let is_frozen = |state: &mut State| {
+            state.number == number && (state.is_freezing || !state.points.is_empty())
+        };
         let waited = self
             .thawed
             .wait_timeout_while(self.state(), time, is_frozen);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if is_frozen(&mut state) {
-            thaw(&mut state.0);
+            state.thaw();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, (Vec<File>, u64)> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,6 +238,50 @@ mod tests {
                 .error
                 .contains("does not know")
         );
+        assert_eq!(frozen.thaw(), 0);
+    }
+
+    fn frozen_directory() -> Option<File> {
+        // Nothing is frozen: a thaw of it fails, which does not matter.
+        Some(File::open("/proc").unwrap())
+    }
+
+    #[test]
+    fn a_thaw_does_not_wait_for_a_freeze_and_ends_it() {
+        let frozen = Arc::<Frozen>::default();
+        let points = ["/a", "/b", "/c"].map(str::to_owned);
+        let hour = Duration::from_secs(3600);
+        let mut tried = 0;
+        let outcome = frozen.freeze_each(&points, hour, |_| {
+            tried += 1;
+            // The host reconnects while the second file system is being frozen.
+            if tried == 2 {
+                assert_eq!(frozen.thaw(), 1);
+            }
+            Ok(frozen_directory())
+        });
+        assert!(outcome.unwrap_err().contains("thawed during"));
+        assert_eq!((tried, frozen.thaw()), (2, 0));
+
+        let again = frozen.freeze_each(&points, hour, |_| Ok(frozen_directory()));
+        assert_eq!(again, Ok(3));
+        let twice = frozen.freeze_each(&points, hour, |_| Ok(frozen_directory()));
+        assert!(twice.unwrap_err().contains("already"));
+        assert_eq!(frozen.thaw(), 3);
+    }
+
+    #[test]
+    fn a_freeze_that_fails_leaves_nothing_frozen() {
+        let frozen = Arc::<Frozen>::default();
+        let points = ["/a", "/b"].map(str::to_owned);
+        let hour = Duration::from_secs(3600);
+        let outcome = frozen.freeze_each(&points, hour, |point| {
+            if point.ends_with("b") {
+                return Err("refused".to_owned());
+            }
+            Ok(frozen_directory())
+        });
+        assert_eq!(outcome.unwrap_err(), "freeze /b: refused");
         assert_eq!(frozen.thaw(), 0);
     }
 }
