@@ -20,11 +20,11 @@ mod serve;
 mod start;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use netns::Namespace;
+use netns::{Namespace, ipv6};
 use service::boot_id;
 use service::telemetry::one_line;
 use tapmanager::wire::{Network, Status};
@@ -66,6 +66,8 @@ pub(crate) struct Sandboxes {
     /// Whether plugins may be asked to collect.
     plugin_gc: bool,
     netns_dir: PathBuf,
+    /// Our own network namespace, where gateways of pods are.
+    node: ipv6::Node,
     cgroup_root: PathBuf,
     /// Which boot of the node this is; empty when the node does not say.
     boot: String,
@@ -80,6 +82,7 @@ pub(crate) struct Sandboxes {
     recovering: AtomicUsize,
 }
 
+const NODE: &str = "/proc/self/ns/net";
 /// Sandboxes whose plugins run at once.
 const PLUGIN_CALLS: usize = 128;
 
@@ -88,7 +91,10 @@ const MAX_ID: usize = 100;
 
 impl Sandboxes {
     /// No sandboxes yet; see [`Self::load`].
-    pub(crate) fn new(config: &Config, journal: Journal, metrics: Shared) -> Self {
+    ///
+    /// # Errors
+    /// When our own network namespace cannot be opened.
+    pub(crate) fn new(config: &Config, journal: Journal, metrics: Shared) -> Result<Self, Failure> {
         let settings = cni::Settings {
             conf_dir: config.cni_conf_dir.clone(),
             bin_dirs: config.cni_bin_dir.clone(),
@@ -98,12 +104,15 @@ impl Sandboxes {
         let runtime = cni::Runtime::new(settings)
             .with_neighbours(neighbours(&config.cni_cache_dir))
             .with_observer(Arc::clone(&metrics) as Arc<dyn cni::Observer>);
-        Self {
+        let node = Namespace::open(Path::new(NODE))?
+            .ok_or_else(|| Failure::Changed(format!("{NODE} is no namespace")))?;
+        Ok(Self {
             journal,
             metrics,
             runtime,
             plugin_gc: config.cni_plugin_gc,
             netns_dir: config.netns_dir.clone(),
+            node: ipv6::Node::new(node),
             cgroup_root: config.cgroup_root.clone(),
             boot: boot(&config.boot_id_file),
             slots: Mutex::default(),
@@ -111,7 +120,7 @@ impl Sandboxes {
             turns: Semaphore::new(PLUGIN_CALLS),
             attaching: RwLock::default(),
             recovering: AtomicUsize::new(0),
-        }
+        })
     }
 
     /// The network of a sandbox that is up.
@@ -215,7 +224,7 @@ fn up<'a>(slot: &'a Slot, id: &str) -> Result<&'a Entry, Failure> {
 }
 
 /// The node's identifier of this boot, or nothing.
-fn boot(file: &std::path::Path) -> String {
+fn boot(file: &Path) -> String {
     match boot_id::read(file) {
         Ok(id) => id.chars().take(MAX_ID).collect(),
         Err(error) => {
@@ -226,7 +235,7 @@ fn boot(file: &std::path::Path) -> String {
 }
 
 /// Caches of other runtimes on the node, whose attachments must not be collected.
-fn neighbours(own: &std::path::Path) -> Vec<PathBuf> {
+fn neighbours(own: &Path) -> Vec<PathBuf> {
     ["/var/lib/cni"]
         .into_iter()
         .map(PathBuf::from)
@@ -236,7 +245,7 @@ fn neighbours(own: &std::path::Path) -> Vec<PathBuf> {
 
 /// What every network needs of the node besides CNI, or a sentence about what is missing.
 fn requirements() -> Result<(), String> {
-    if !std::path::Path::new("/dev/net/tun").exists() {
+    if !Path::new("/dev/net/tun").exists() {
         return Err("/dev/net/tun is missing (kernel module tun)".to_owned());
     }
     if !netns::filter_available() {

@@ -52,7 +52,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let journal = Journal::open(&config.state_dir).context("open the journal")?;
     let metrics = Shared::default();
-    let sandboxes = Arc::new(Sandboxes::new(config, journal, Arc::clone(&metrics)));
+    let sandboxes = Sandboxes::new(config, journal, Arc::clone(&metrics));
+    let sandboxes = Arc::new(sandboxes.context("open the node's network")?);
     // Peers of a program that is started again wait for the sockets, not for the networks.
     let control = bind(&config.control_socket)?;
     let qemu = config.qemu()?;

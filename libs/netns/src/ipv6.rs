@@ -26,6 +26,7 @@ pub mod fuzzing {
 
 pub use advert::{Advert, adverts};
 pub use dhcp::{decode, encode, reply};
+pub use gateway::Node;
 pub use lease::Lease;
 pub use server::{Error, Server};
 

@@ -176,7 +176,7 @@ impl Sandboxes {
         entry.phase = Phase::Up;
         self.journal.put(entry).await?;
         faultpoint::point("tap.add.up");
-        *servers = Some(Servers::start(&ns, &network, &entry.request.hostname).await?);
+        *servers = Some(Servers::start(&ns, &network, &entry.request.hostname, &self.node).await?);
         Ok((network, result.took))
     }
 }

@@ -161,7 +161,7 @@ impl Sandboxes {
                 "packet filter not refreshed"
             );
         }
-        match Servers::start(&found, network, &entry.request.hostname).await {
+        match Servers::start(&found, network, &entry.request.hostname, &self.node).await {
             Ok(started) => *servers = Some(started),
             Err(error) => {
                 tracing::error!(

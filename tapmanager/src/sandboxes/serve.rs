@@ -3,16 +3,11 @@
 //! Invariant: what is served is the recorded network; dropping the value ends both servers.
 //! Failure: one server that cannot start is an error; the other one ends with it.
 
-use std::path::Path;
-
 use netns::{Namespace, dhcp, ipv6};
 use tapmanager::wire::Network;
 
 use crate::failure::Failure;
 use crate::network;
-
-/// Our own network namespace, where gateways of pods are.
-const NODE: &str = "/proc/self/ns/net";
 
 /// The servers of one pod.
 #[derive(Debug)]
@@ -22,7 +17,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Serves `network` in its namespace `ns`.
+    /// Serves `network` in its namespace `ns`; gateways of pods are on `node`.
     ///
     /// # Errors
     /// When a socket cannot be made.
@@ -30,15 +25,14 @@ impl Servers {
         ns: &Namespace,
         network: &Network,
         hostname: &str,
+        node: &ipv6::Node,
     ) -> Result<Self, Failure> {
         let leases = network::leases(network, hostname);
         let dhcp = dhcp::Server::start(ns, leases)
             .await
             .map_err(Failure::Dhcp)?;
         let leases = network::ipv6_leases(network, hostname);
-        let node = Namespace::open(Path::new(NODE))?
-            .ok_or_else(|| Failure::Changed(format!("{NODE} is no namespace")))?;
-        let ipv6 = ipv6::Server::start(ns, &node, leases)
+        let ipv6 = ipv6::Server::start(ns, node, leases)
             .await
             .map_err(Failure::Ipv6)?;
         Ok(Self {

@@ -4,7 +4,7 @@
 //! a gateway's link-local address changes, the old one is withdrawn. A guest that floods us is
 //! slowed down. Dropping the [`Server`] ends it.
 //! Failure: a receive error (the tap is going, say) is logged and followed by a pause; a gateway
-//! that cannot be found is looked for again; the server never ends by itself.
+//! that cannot be found is looked for again, less and less often; the server never ends by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::advert::{self, Advert};
 use super::frame::{self, Inbound};
-use super::gateway;
+use super::gateway::{self, Node};
 use super::lease::Lease;
 use super::socket::{self, Frames};
 use crate::namespace::{self, Namespace};
@@ -24,8 +24,9 @@ use crate::pace::{PAUSE_AFTER_FRAME, Warning};
 
 /// Interval of unsolicited advertisements.
 const PERIOD: Duration = Duration::from_secs(300);
-/// How often a gateway that is not known is looked for, and how long an answer is believed.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long an answer is believed, and the first wait before a gateway that is not known is looked
+/// for again. Each further wait is twice as long, up to [`PERIOD`].
+const CHECK_INTERVAL: Duration = gateway::FRESH;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
 /// Longer frames are cut and then do not parse.
 const MAX_FRAME: usize = 2048;
@@ -55,13 +56,13 @@ pub struct Server {
 
 impl Server {
     /// Serves each lease on the tap of that name in `ns`; gateways are looked for among the links
-    /// of `node`. Must be called on a tokio runtime.
+    /// of `node`, which all servers share. Must be called on a tokio runtime.
     ///
     /// # Errors
     /// When a socket cannot be made; nothing is served then.
     pub async fn start(
         ns: &Namespace,
-        node: &Namespace,
+        node: &Node,
         leases: Vec<(String, Lease)>,
     ) -> Result<Self, Error> {
         let mut tasks = JoinSet::new();
@@ -80,6 +81,7 @@ impl Server {
                 node: node.clone(),
                 routers: BTreeMap::new(),
                 looked: None,
+                wait: CHECK_INTERVAL,
                 warned: false,
                 unreadable: Warning::default(),
                 declined: Warning::default(),
@@ -94,9 +96,11 @@ impl Server {
 struct Nic {
     frames: Frames,
     lease: Lease,
-    node: Namespace,
+    node: Node,
     routers: BTreeMap<Ipv6Addr, Ipv6Addr>,
     looked: Option<Instant>,
+    /// Before the next look for a gateway that was not found.
+    wait: Duration,
     warned: bool,
     unreadable: Warning,
     declined: Warning,
@@ -111,9 +115,8 @@ impl Nic {
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
-                    let complete = self.lease.hops().iter().all(|hop| self.routers.contains_key(hop));
                     let due = reported.is_none_or(|at| at.elapsed() >= PERIOD);
-                    let changed = (due || !complete) && self.refresh().await;
+                    let changed = (due || self.is_to_look()) && self.refresh().await;
                     if due || changed {
                         self.advertise();
                         reported = Some(Instant::now());
@@ -141,6 +144,21 @@ impl Nic {
         }
     }
 
+    /// Whether a gateway is missing and it is time to look for it once more. One that is no link of
+    /// the node never becomes one, as a rule.
+    fn is_to_look(&mut self) -> bool {
+        let hops = self.lease.hops();
+        if hops.iter().all(|hop| self.routers.contains_key(hop)) {
+            self.wait = CHECK_INTERVAL;
+            return false;
+        }
+        let is_time = self.looked.is_none_or(|at| at.elapsed() >= self.wait);
+        if is_time {
+            self.wait = (self.wait * 2).min(PERIOD);
+        }
+        is_time
+    }
+
     /// Looks for the gateways unless that was just done. Returns whether anything changed.
     async fn refresh(&mut self) -> bool {
         if self.looked.is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
@@ -148,7 +166,7 @@ impl Nic {
         }
         self.looked = Some(Instant::now());
         let hops = self.lease.hops();
-        let found = match gateway::link_locals(&self.node, &self.lease).await {
+        let found = match self.node.link_locals(&self.lease).await {
             Ok(found) => found,
             Err(error) => {
                 if self.unreadable.is_due() {

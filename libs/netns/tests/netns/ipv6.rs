@@ -7,7 +7,7 @@
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
 
-use netns::ipv6::{Lease, Server};
+use netns::ipv6::{Lease, Node, Server};
 use netns::netlink::Kernel;
 use netns::{Guard, Namespace, bridge_setup, open_tap};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -56,7 +56,9 @@ async fn plug(dir: &Scratch, pod: &Namespace, node: &Namespace) -> (Guest, Serve
     let own = Guard::Own(vec!["fd00:7::5".parse().unwrap()]);
     bridge_setup::apply(&net, &records, &[own]).await.unwrap();
     let leases = vec![(records[0].tap.clone(), lease(&records[0]))];
-    let server = Server::start(pod, node, leases).await.unwrap();
+    let server = Server::start(pod, &Node::new(node.clone()), leases)
+        .await
+        .unwrap();
     let tap = open_tap(pod, &records[0].tap).await.unwrap();
     let guest = Guest::plug(dir.path(), "guest", tap, &records[0].mac.to_string()).await;
     (guest, server)
