@@ -214,6 +214,7 @@ fn network(request: &AddRequest) -> Network {
         netns: format!("/run/netns/{id}").into(),
         nics: vec![nic()],
         detached: request.detached,
+        omitted: Vec::new(),
         dns: Dns::default(),
         cni_network: "fake".to_owned(),
         cni_result: serde_json::Value::Null,

@@ -91,6 +91,7 @@ impl<P: Platform> Containers<P> {
         found.extend(network.filter_map(of_searches));
         let network = sandbox.network.iter().filter(|_| !given.addresses);
         found.extend(network.flat_map(of_network));
+        found.extend(sandbox.network.iter().flat_map(of_omitted));
         let uid = &sandbox.config.metadata.uid;
         if self.pods_with_unused_secrets().contains(uid) {
             found.push(of_pull_secrets());
@@ -285,6 +286,12 @@ fn of_searches(network: &Network) -> Option<Finding> {
         "the search list does not reach the guest, since a config drive has no place for it: {names}; \
          vmlet.dev/force-dhcp gives it by DHCP"
     )))
+}
+
+/// What plugins left in the pod's namespace beside its NICs; a guest without NICs misses nothing.
+fn of_omitted(network: &Network) -> Vec<Finding> {
+    let omitted = network.omitted.iter().filter(|_| !network.detached);
+    omitted.map(Finding::new).collect()
 }
 
 /// Addresses that DHCP cannot give.

@@ -87,6 +87,7 @@ pub(crate) fn describe(
         cni_network: cni_network.to_owned(),
         cni_result: result.raw.clone(),
         detached: request.detached,
+        omitted: Vec::new(),
     })
 }
 

@@ -23,8 +23,10 @@ use crate::netlink::{
     Address, Error as NetlinkError, Link, LinkKind, Netlink, Route, SCOPE_LINK, Setting,
 };
 
+mod omitted;
 mod survey;
 
+pub use omitted::omitted;
 #[cfg(test)]
 pub(crate) use survey::is_plain;
 pub use survey::survey;

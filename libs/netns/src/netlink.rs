@@ -86,6 +86,13 @@ impl Error {
         self.errno() == nix::errno::Errno::EEXIST
     }
 
+    /// The kernel was built without it.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        use nix::errno::Errno::{EAFNOSUPPORT, EOPNOTSUPP};
+        matches!(self.errno(), EAFNOSUPPORT | EOPNOTSUPP)
+    }
+
     /// The link does not change while it is up.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -175,6 +182,15 @@ impl Route {
     pub const PROTOCOL_KERNEL: u8 = 2;
 }
 
+/// A rule that chooses a routing table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Its place among the rules.
+    pub priority: u32,
+    /// The table.
+    pub table: u32,
+}
+
 /// The verbs.
 pub trait Netlink: Send + Sync {
     /// Every link of the namespace.
@@ -183,6 +199,11 @@ pub trait Netlink: Send + Sync {
     fn addresses(&self, link: u32) -> impl Future<Output = Result<Vec<Address>, Error>> + Send;
     /// Unicast routes over a link, of every table but the local one.
     fn routes(&self, link: u32) -> impl Future<Output = Result<Vec<Route>, Error>> + Send;
+    /// Routes of any table but the local one that are no plain unicast routes over a link, in words:
+    /// those with several next hops, and those that refuse.
+    fn special_routes(&self) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// Policy rules of both families, without those of every namespace.
+    fn rules(&self) -> impl Future<Output = Result<Vec<Rule>, Error>> + Send;
     /// Makes a bridge that is down and runs no spanning tree.
     fn create_bridge(
         &self,

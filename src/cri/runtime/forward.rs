@@ -112,6 +112,7 @@ mod tests {
                 nic("net1", &["169.254.169.254/32", "10.1.0.1/32"]),
             ],
             detached: false,
+            omitted: Vec::new(),
             dns: Dns::default(),
             cni_network: "pods".to_owned(),
             cni_result: json!({"ips": [

@@ -204,6 +204,7 @@ fn what_dhcp_cannot_carry_is_named() {
         cni_network: "net".to_owned(),
         cni_result: serde_json::Value::Null,
         detached: false,
+        omitted: Vec::new(),
     };
     assert_eq!(
         of_network(&network(&["10.0.0.5/24", "fd00::5/64", "fd00::6/64"])),
@@ -217,6 +218,13 @@ fn what_dhcp_cannot_carry_is_named() {
         found.text.contains("no place for it: cluster.local;"),
         "{found}"
     );
+
+    let mut routed = network(&["10.0.0.5/24"]);
+    assert_eq!(of_omitted(&routed), []);
+    routed.omitted = vec!["policy routing rules do not reach the guest".to_owned()];
+    assert_eq!(of_omitted(&routed)[0].text, routed.omitted[0]);
+    routed.detached = true;
+    assert_eq!(of_omitted(&routed), []);
 
     let found = of_network(&network(&["10.0.0.5/24", "fd00::5/64", "10.0.0.6/24"]));
     assert_eq!(found.len(), 1);

@@ -156,7 +156,12 @@ impl Sandboxes {
                 "address of a resumed guest cannot be kept on this link"
             );
         }
-        let network = network::describe(
+        let omitted = bridge_setup::omitted(&kernel, &entry.links).await?;
+        for part in &omitted {
+            let sandbox = &entry.request.id;
+            tracing::warn!(sandbox, part, "part of a network does not reach the guest");
+        }
+        let mut network = network::describe(
             &entry.request,
             &entry.netns,
             config.name(),
@@ -164,6 +169,7 @@ impl Sandboxes {
             &result,
         )
         .map_err(Failure::Network)?;
+        network.omitted = omitted;
         for repair in network::repairs(&entry.links, &result.parsed, &network) {
             let sandbox = &entry.request.id;
             tracing::info!(sandbox, repair, "CNI result repaired");

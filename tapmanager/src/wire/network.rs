@@ -28,6 +28,9 @@ pub struct Network {
     /// The guest has none of these NICs: there is no host behind the pod's addresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detached: bool,
+    /// What plugins left in the namespace and no guest gets, in sentences for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<String>,
 }
 
 impl Network {

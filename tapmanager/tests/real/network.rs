@@ -70,6 +70,7 @@ async fn a_guest_gets_the_network_of_its_pod_and_nothing_is_left_after_del() {
     node.client().check("one").await.unwrap();
     let nic = &network.nics[0];
     assert_eq!((nic.link.as_str(), nic.mtu), ("eth0", 1400));
+    assert_eq!(network.omitted, [""; 0]);
     let address = network.ips().next().unwrap().to_string();
 
     let guest = boot(&node, &network, "guest").await;

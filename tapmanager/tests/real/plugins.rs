@@ -299,3 +299,32 @@ async fn plugins_are_asked_to_collect_only_where_the_settings_allow_it() {
     assert_eq!(node.client().gc(Vec::new()).await.unwrap(), none);
     assert_eq!(calls(&node), "GC:\n");
 }
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn what_plugins_leave_beside_the_main_table_and_the_nics_is_reported() {
+    let node = node_with(
+        "case $CNI_COMMAND in ADD) nsenter --net=$CNI_NETNS sh -ec '\
+         ip rule add from 10.88.7.0/24 table 100 priority 1000; \
+         ip route add 203.0.113.0/24 via 10.88.7.1 dev eth0 table 100; \
+         ip route add blackhole 198.51.100.0/24; ip addr add 192.0.2.7/32 dev lo' || exit 1; \
+         sed 's/.*\"prevResult\"://; s/,\"type\":.*//' ;; esac",
+    )
+    .await;
+    let network = match node.client().add(pod("one")).await {
+        Ok(network) => network,
+        Err(error) => panic!("{error:?}\n{}", node.log()),
+    };
+    let omitted = network.omitted.join("\n");
+    for part in [
+        "priority 1000 to table 100",
+        "203.0.113.0/24 via 10.88.7.1 on eth0 in table 100",
+        "blackhole 198.51.100.0/24 in table 254",
+        "192.0.2.7/32 on \"lo\"",
+    ] {
+        assert!(omitted.contains(part), "{part}: {omitted}");
+    }
+    assert_eq!(network.omitted.len(), 3, "{omitted}");
+    node.client().del("one").await.unwrap();
+    node.becomes_clean().await;
+}

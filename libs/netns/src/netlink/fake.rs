@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use nix::errno::Errno;
 
-use super::{Address, Error, Link, LinkKind, Netlink, Route, Setting};
+use super::{Address, Error, Link, LinkKind, Netlink, Route, Rule, Setting};
 use crate::mac::Mac;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +24,8 @@ pub(crate) struct FakeLink {
 pub(crate) struct Fake {
     links: Mutex<Vec<FakeLink>>,
     pub(crate) filters: Mutex<Vec<String>>,
+    pub(crate) rules: Mutex<Vec<Rule>>,
+    pub(crate) special: Mutex<Vec<String>>,
     failing: Option<&'static str>,
 }
 
@@ -134,6 +136,14 @@ impl Netlink for Fake {
             .unwrap()
             .routes
             .clone())
+    }
+
+    async fn special_routes(&self) -> Result<Vec<String>, Error> {
+        Ok(self.special.lock().unwrap().clone())
+    }
+
+    async fn rules(&self) -> Result<Vec<Rule>, Error> {
+        Ok(self.rules.lock().unwrap().clone())
     }
 
     async fn create_bridge(&self, name: &str, mac: Mac, mtu: u32) -> Result<(), Error> {

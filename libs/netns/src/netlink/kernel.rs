@@ -14,11 +14,12 @@ use rtnetlink::packet_route::link::BridgeStpState;
 use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::{
-    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder,
+    Handle, IpVersion, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec,
+    RouteMessageBuilder,
 };
 use tokio::task::AbortHandle;
 
-use super::{Address, Error, Link, Netlink, Route, Setting, message};
+use super::{Address, Error, Link, Netlink, Route, Rule, Setting, message};
 use crate::mac::Mac;
 use crate::namespace::Namespace;
 use crate::{filter, sysctl, tap};
@@ -83,6 +84,18 @@ impl Kernel {
             Err(Error::Request { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    async fn all_routes(&self, of: String) -> Result<Vec<RouteMessage>, Error> {
+        let mut found = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut dump = RouteMessage::default();
+            dump.header.address_family = family;
+            let routes = self.handle.route().get(dump).execute().try_collect();
+            let all: Vec<_> = request("list routes of", of.clone(), routes).await?;
+            found.extend(all);
+        }
+        Ok(found)
     }
 
     async fn set(
@@ -170,17 +183,30 @@ impl Netlink for Kernel {
     }
 
     async fn routes(&self, link: u32) -> Result<Vec<Route>, Error> {
+        let all = self.all_routes(format!("link {link}")).await?;
+        let ours = all
+            .iter()
+            .filter_map(message::route)
+            .filter(|(index, _)| *index == link);
+        Ok(ours.map(|(_, route)| route).collect())
+    }
+
+    async fn special_routes(&self) -> Result<Vec<String>, Error> {
+        let all = self.all_routes("all links".to_owned()).await?;
+        Ok(all.iter().filter_map(message::special_route).collect())
+    }
+
+    async fn rules(&self) -> Result<Vec<Rule>, Error> {
         let mut found = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut dump = RouteMessage::default();
-            dump.header.address_family = family;
-            let routes = self.handle.route().get(dump).execute().try_collect();
-            let all: Vec<_> = request("list routes of", format!("link {link}"), routes).await?;
-            let ours = all
-                .iter()
-                .filter_map(message::route)
-                .filter(|(index, _)| *index == link);
-            found.extend(ours.map(|(_, route)| route));
+        for version in [IpVersion::V4, IpVersion::V6] {
+            let rules = self.handle.rule().get(version).execute().try_collect();
+            let all: Result<Vec<_>, _> = request("list", "policy rules".to_owned(), rules).await;
+            match all {
+                Ok(all) => found.extend(all.iter().filter_map(message::rule)),
+                // A kernel without policy routing has no rules.
+                Err(error) if error.is_unsupported() => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(found)
     }

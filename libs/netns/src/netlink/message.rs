@@ -16,12 +16,14 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
     RouteVia,
 };
+use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
 use rtnetlink::packet_route::{AddressFamily, address::AddressScope};
 
-use super::{Address, Link, LinkKind, Route};
+use super::{Address, Link, LinkKind, Route, Rule};
 use crate::mac::Mac;
 
 const TABLE_LOCAL: u32 = 255;
+const TABLE_DEFAULT: u32 = 253;
 
 pub(super) fn link(message: LinkMessage) -> Link {
     let header = message.header;
@@ -180,6 +182,60 @@ pub(super) fn route(message: &RouteMessage) -> Option<(u32, Route)> {
     Some((index?, route))
 }
 
+/// A route that [`route`] does not read although it changes where packets go, in words.
+pub(super) fn special_route(message: &RouteMessage) -> Option<String> {
+    let header = &message.header;
+    let mut table = u32::from(header.table);
+    let mut to = None;
+    let mut has_many_hops = false;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(destination) => to = ip(destination),
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::MultiPath(_) => has_many_hops = true,
+            _ => {}
+        }
+    }
+    let kind = match header.kind {
+        RouteType::Unicast if has_many_hops => "several next hops to",
+        RouteType::BlackHole => "blackhole",
+        RouteType::Unreachable => "unreachable",
+        RouteType::Prohibit => "prohibit",
+        RouteType::Throw => "throw",
+        _ => return None,
+    };
+    if table == TABLE_LOCAL || header.protocol == RouteProtocol::Kernel {
+        return None;
+    }
+    let to = match to {
+        Some(to) => format!("{to}/{}", header.destination_prefix_length),
+        None => "default".to_owned(),
+    };
+    Some(format!("{kind} {to} in table {table}"))
+}
+
+/// `None` for the rules that every namespace has.
+pub(super) fn rule(message: &RuleMessage) -> Option<Rule> {
+    let header = &message.header;
+    let mut rule = Rule {
+        priority: 0,
+        table: u32::from(header.table),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(priority) => rule.priority = *priority,
+            RuleAttribute::Table(table) => rule.table = *table,
+            _ => {}
+        }
+    }
+    let is_general = header.src_len == 0 && header.dst_len == 0;
+    let is_usual = matches!(
+        (rule.priority, rule.table),
+        (0, TABLE_LOCAL) | (32_766, Route::MAIN_TABLE) | (32_767, TABLE_DEFAULT)
+    );
+    (!(is_general && is_usual)).then_some(rule)
+}
+
 /// The index of the link that a route leads over.
 pub(super) fn output(message: &RouteMessage) -> Option<u32> {
     let mut attributes = message.attributes.iter();
@@ -259,5 +315,24 @@ mod tests {
             scope: 253,
         };
         assert_eq!(super::address(&address_message(3, address)), None);
+    }
+
+    #[test]
+    fn rules_that_every_namespace_has_do_not_count() {
+        let read = |priority, table, from| {
+            let mut message = RuleMessage::default();
+            message.header.src_len = from;
+            message.attributes = vec![
+                RuleAttribute::Priority(priority),
+                RuleAttribute::Table(table),
+            ];
+            rule(&message)
+        };
+        for usual in [(0, 255), (32_766, 254), (32_767, 253)] {
+            assert_eq!(read(usual.0, usual.1, 0), None);
+        }
+        let expected = |priority, table| Some(Rule { priority, table });
+        assert_eq!(read(1000, 100, 0), expected(1000, 100));
+        assert_eq!(read(32_766, 254, 24), expected(32_766, 254));
     }
 }

@@ -46,6 +46,7 @@ fn network(nics: Vec<Nic>) -> Network {
         cni_network: "net".to_owned(),
         cni_result: Value::Null,
         detached: false,
+        omitted: Vec::new(),
     }
 }
 
