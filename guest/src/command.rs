@@ -4,8 +4,10 @@
 //! It is in its cgroup before its program runs.
 //! Failure: [`Refusal`], before anything runs.
 
+use std::fs::DirBuilder;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path};
 use std::process::{Child, Command, Stdio};
 
@@ -45,6 +47,8 @@ pub(crate) enum Refusal {
     NoCommand(String),
     #[error("the guest has no directory {0:?}")]
     NoDirectory(String),
+    #[error("failed to make the working directory {0:?}: {1}")]
+    MakeDirectory(String, io::Error),
     #[error("start {0:?}: {1}")]
     Start(String, io::Error),
     #[error(transparent)]
@@ -73,7 +77,7 @@ impl Refusal {
     pub(crate) const fn reason(&self) -> Reason {
         match self {
             Self::NoCommand(_) => Reason::NoCommand,
-            Self::NoDirectory(_) => Reason::NoDirectory,
+            Self::NoDirectory(_) | Self::MakeDirectory(..) => Reason::NoDirectory,
             Self::NoUser(_) => Reason::NoUser,
             Self::NoSession(_) => Reason::NoSession,
             Self::Confinement(_)
@@ -174,6 +178,7 @@ fn run(start: &Start, view: Option<View>, group: Option<&Group>) -> Result<Runni
         "" => home(&account),
         given if is_late => given,
         given if Path::new(given).is_dir() => given,
+        missing if !start.keep.is_empty() => make_directory(missing)?,
         missing => return Err(Refusal::NoDirectory(missing.to_owned())),
     };
     if !is_late {
@@ -224,6 +229,13 @@ fn run(start: &Start, view: Option<View>, group: Option<&Group>) -> Result<Runni
             })
         }
     }
+}
+
+/// The working directory of a process that is a container; images rely on runtimes to make it.
+fn make_directory(path: &str) -> Result<&str, Refusal> {
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(|error| Refusal::MakeDirectory(path.to_owned(), error))?;
+    Ok(path)
 }
 
 fn spawn(command: &mut Command, program: &str) -> Result<Child, Refusal> {

@@ -22,6 +22,7 @@ pub(crate) enum Step {
     Mask,
     ReadOnly,
     Root,
+    MakeDirectory,
     Directory,
     Bounding,
     User,
@@ -31,7 +32,7 @@ pub(crate) enum Step {
     Filter,
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step::Group,
     Step::OomScore,
     Step::Namespace,
@@ -41,6 +42,7 @@ const STEPS: [Step; 16] = [
     Step::Mask,
     Step::ReadOnly,
     Step::Root,
+    Step::MakeDirectory,
     Step::Directory,
     Step::Bounding,
     Step::User,
@@ -77,6 +79,7 @@ impl fmt::Display for Step {
             Self::Mask => "mask a path",
             Self::ReadOnly => "make a path read-only",
             Self::Root => "make the root file system read-only",
+            Self::MakeDirectory => "make the working directory",
             Self::Directory => "enter the working directory",
             Self::Bounding => "reduce the bounding set of capabilities",
             Self::User => "change the user",

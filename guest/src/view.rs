@@ -133,6 +133,8 @@ impl View {
         mount(NONE, c"/", NONE, private, NONE).map_err(Step::Private.failed())?;
         if let Some(volumes) = &self.volumes {
             volumes.enter()?;
+            // While all is writable.
+            volumes.make_directory()?;
         }
         if let Some((file, place)) = &self.resolver {
             bind(file, place).map_err(Step::Resolver.failed())?;

@@ -24,6 +24,8 @@ use crate::step::Step;
 
 const NONE: Option<&CStr> = None;
 const TYPE: Option<&CStr> = Some(c"virtiofs");
+/// Of directories that are made.
+const MODE: Mode = Mode::from_bits_truncate(0o755);
 
 /// Volumes that cannot be prepared.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +42,9 @@ pub(crate) enum Invalid {
 #[derive(Debug)]
 pub(crate) struct Volumes {
     all: Vec<Bind>,
-    /// The working directory, which may be in a volume; `None` for the home of the user.
-    directory: Option<CString>,
+    /// The working directory, which may be in a volume, after those above it; empty for the home of
+    /// the user.
+    directory: Vec<CString>,
 }
 
 #[derive(Debug)]
@@ -74,31 +77,26 @@ impl Volumes {
             if !is_path {
                 return Err(refused());
             }
-            let mut parents: Vec<_> = target.ancestors().skip(1).map(c).collect();
-            // The root directory is there.
-            parents.pop();
-            parents.reverse();
-            let parents = parents.into_iter().collect::<Option<_>>();
+            let mut parents = way_to(target).ok_or_else(refused)?;
+            let target = parents.pop().ok_or_else(refused)?;
             Ok(Bind {
                 source: c(&share.join(&volume.name)).ok_or_else(refused)?,
-                target: c(target).ok_or_else(refused)?,
-                parents: parents.ok_or_else(refused)?,
+                target,
+                parents,
                 is_directory: volume.is_directory,
                 read_only: volume.read_only,
             })
         };
         let all = wanted.iter().map(bind).collect::<Result<_, _>>()?;
-        let directory = match directory {
-            "" => None,
-            given => Some(c(Path::new(given)).ok_or_else(|| Invalid::Path(given.to_owned()))?),
-        };
+        let refused = || Invalid::Path(directory.to_owned());
+        let directory = way_to(Path::new(directory)).ok_or_else(refused)?;
         mount_share(share).map_err(Invalid::Share)?;
         Ok(Self { all, directory })
     }
 
     /// Whether the working directory is entered here.
     pub(crate) const fn have_directory(&self) -> bool {
-        self.directory.is_some()
+        !self.directory.is_empty()
     }
 
     /// Makes the mounts.
@@ -109,9 +107,17 @@ impl Volumes {
         Ok(())
     }
 
+    /// Makes what is missing of the working directory, as other runtimes do it.
+    pub(crate) fn make_directory(&self) -> io::Result<()> {
+        for directory in &self.directory {
+            there(mkdir(directory.as_c_str(), MODE)).map_err(Step::MakeDirectory.failed())?;
+        }
+        Ok(())
+    }
+
     /// Enters the working directory, once all mounts are there.
     pub(crate) fn enter_directory(&self) -> io::Result<()> {
-        match &self.directory {
+        match self.directory.last() {
             Some(directory) => chdir(directory.as_c_str()).map_err(Step::Directory.failed()),
             None => Ok(()),
         }
@@ -120,13 +126,12 @@ impl Volumes {
 
 impl Bind {
     fn make(&self) -> nix::Result<()> {
-        let mode = Mode::from_bits_truncate(0o755);
         for parent in &self.parents {
-            there(mkdir(parent.as_c_str(), mode))?;
+            there(mkdir(parent.as_c_str(), MODE))?;
         }
         let target = self.target.as_c_str();
         match self.is_directory {
-            true => there(mkdir(target, mode))?,
+            true => there(mkdir(target, MODE))?,
             false => {
                 let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
                 let mode = Mode::from_bits_truncate(0o644);
@@ -163,6 +168,18 @@ fn mount_share(place: &Path) -> io::Result<()> {
         mount(Some(POD_SHARE), place, TYPE, MsFlags::empty(), NONE)?;
     }
     Ok(())
+}
+
+/// A path after the directories above it, without the root directory, which is there.
+fn way_to(path: &Path) -> Option<Vec<CString>> {
+    let is_below_root = |path: &&Path| path.parent().is_some();
+    let mut way: Vec<_> = path
+        .ancestors()
+        .filter(is_below_root)
+        .map(c)
+        .collect::<Option<_>>()?;
+    way.reverse();
+    Some(way)
 }
 
 fn c(path: &Path) -> Option<CString> {

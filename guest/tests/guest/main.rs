@@ -23,7 +23,7 @@ use guestapi::{
     Close, Reason, ReportFacts, Request, Resize, SESSIONS, Signal, Stream, Terminal, User, VERSION,
     WINDOW,
 };
-use host::{Ended, Host, command, in_terminal, shell, with_input};
+use host::{Ended, Host, command, in_terminal, kept, shell, with_input};
 
 fn is_alive(pid: &str) -> bool {
     // A zombie has ended.
@@ -291,6 +291,31 @@ fn what_runs_on_in_the_background_does_not_keep_a_session() {
     assert!(is_alive(pid.trim()), "as after a shell's end");
     assert_eq!(ended.code, 0);
     assert_eq!(host.run(command(2, &["kill", pid.trim()])).code, 0);
+    host.disconnect();
+}
+
+#[test]
+fn the_working_directory_of_a_container_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    let mut host = Host::connect();
+    let missing = place.path().join("srv/not/there");
+    let mut start = kept(shell(1, "pwd; stat -c %a ."), "container");
+    start.directory = missing.to_str().unwrap().to_owned();
+    let ended = host.run(start.clone());
+    let output = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(output, format!("{}\n755\n", missing.display()));
+    std::fs::write(place.path().join("file"), "").unwrap();
+    start.directory = place.path().join("file/x").to_str().unwrap().to_owned();
+    start.session = 2;
+    start.keep = "other".to_owned();
+    host.send(start);
+    let refused = host.refused();
+    assert_eq!(refused.reason(), Reason::NoDirectory);
+    let message = refused.message;
+    assert!(
+        message.contains("failed to make the working directory"),
+        "{message}"
+    );
     host.disconnect();
 }
 

@@ -136,6 +136,15 @@ fn a_command_finds_the_volumes_of_its_pod() {
     assert!(data.read_dir().unwrap().next().is_none());
     assert_eq!(fs::read_to_string(&file).unwrap(), "");
     host.send(Close { session: 1 });
+    let mut missing = start.clone();
+    missing.session = 5;
+    missing.command = shell(5, "pwd").command;
+    missing.directory = data.join("not/there").to_str().unwrap().to_owned();
+    let ended = host.run(missing);
+    let output = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(output, format!("{}\n", data.join("not/there").display()));
+    assert!(share.join("a-0/not/there").is_dir(), "in the volume");
+    host.send(Close { session: 5 });
 
     let mut refused = |session, name: &str, path: &str| {
         start.session = session;
