@@ -78,7 +78,7 @@ impl Annotations<'_> {
 }
 
 fn parse(text: &str) -> Result<Vec<FileDisk>, String> {
-    let value = yaml::value(text)?;
+    let value = yaml::strict(text)?;
     if value.is_null() {
         return Ok(Vec::new());
     }

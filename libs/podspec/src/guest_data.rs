@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 mod assemble;
 mod files;
+mod form;
 mod layout;
 mod source;
 mod sysprep;
@@ -19,7 +20,7 @@ mod sysprep;
 mod tests;
 pub(crate) mod yaml;
 
-pub use assemble::{CloudData, GuestDataError, GuestName, NetworkData};
+pub use assemble::{CloudData, GuestDataError, GuestName, NetworkData, ignored_user_data};
 pub use files::GuestFile;
 pub use layout::{Layout, NetworkVersion};
 pub use source::{Content, Source, SourceKind};
@@ -48,7 +49,7 @@ pub struct GuestData {
     network_config: Option<Written>,
     network_source: Option<(Source, String)>,
     script: Option<String>,
-    user_data: Option<Written>,
+    user_data: Option<UserData>,
     overwrite: bool,
     source: Option<UserDataSource>,
     ssh_keys: Vec<String>,
@@ -61,6 +62,16 @@ pub struct GuestData {
 struct Written {
     text: String,
     map: Map<String, Value>,
+}
+
+/// User data of the pod itself.
+#[derive(Clone, PartialEq)]
+struct UserData {
+    text: String,
+    /// Where they are merged with those of a source; else nothing is known of their values.
+    map: Option<Map<String, Value>>,
+    /// Whether they have any value.
+    has_values: bool,
 }
 
 /// Where user data come from.
@@ -82,6 +93,7 @@ impl GuestData {
         let given = Annotations::new(map);
         let presence = given.get::<Presence>(Key::CloudInit)?.unwrap_or_default();
         let layout = given.get::<Layout>(Key::SeedType)?.unwrap_or_default();
+        let source = source(given)?;
         let data = Self {
             layout,
             network_version: given.get(Key::NetworkVersion)?.unwrap_or_default(),
@@ -92,9 +104,9 @@ impl GuestData {
             network_config: network_config(given, layout)?,
             network_source: network_source(given)?,
             script: script(given)?,
-            user_data: user_data(given)?,
+            user_data: user_data(given, source.as_ref())?,
             overwrite: given.get(Key::UserDataOverwrite)?.unwrap_or_default(),
-            source: source(given)?,
+            source,
             ssh_keys: given.text(Key::SshKeys)?.map(keys).unwrap_or_default(),
             ssh_source: given.get::<Named>(Key::SshKeysSource)?.map(|named| {
                 let key = named.key.unwrap_or_else(|| AUTHORIZED_KEYS.to_owned());
@@ -243,8 +255,13 @@ fn script(given: Annotations<'_>) -> Result<Option<String>, AnnotationError> {
     Ok(text.map(str::to_owned))
 }
 
-fn user_data(given: Annotations<'_>) -> Result<Option<Written>, AnnotationError> {
-    let text = given.text(Key::UserData)?.unwrap_or_default();
+fn user_data(
+    given: Annotations<'_>,
+    source: Option<&UserDataSource>,
+) -> Result<Option<UserData>, AnnotationError> {
+    let Some(text) = given.text(Key::UserData)? else {
+        return Ok(None);
+    };
     // To YAML the first line of a script is a comment.
     if text.starts_with("#!") {
         let reason = format!(
@@ -253,7 +270,23 @@ fn user_data(given: Annotations<'_>) -> Result<Option<Written>, AnnotationError>
         );
         return Err(given.refuse(Key::UserData, reason));
     }
-    written(given, Key::UserData)
+    let refused = |reason| given.refuse(Key::UserData, reason);
+    let is_merged = matches!(source, Some(UserDataSource::Map(_)));
+    let (map, has_values) = match is_merged {
+        true => {
+            let map = yaml::map(text).map_err(refused)?;
+            let has_values = !map.is_empty();
+            (Some(map), has_values)
+        }
+        // Passed on as it is.
+        false if assemble::is_other_form(text) => (None, true),
+        false => (None, yaml::check_map(text).map_err(refused)?),
+    };
+    Ok(Some(UserData {
+        text: text.to_owned(),
+        map,
+        has_values,
+    }))
 }
 
 fn source(given: Annotations<'_>) -> Result<Option<UserDataSource>, AnnotationError> {

@@ -36,7 +36,7 @@ pub use connection::{Connection, StationMac};
 pub use file_disks::{FileDisk, FileFormat};
 pub use guest_data::{
     ANSWER_FILES, AnswerFile, CloudData, Content, GuestData, GuestDataError, GuestFile, GuestName,
-    Layout, NetworkData, NetworkVersion, Source, SourceKind,
+    Layout, NetworkData, NetworkVersion, Source, SourceKind, ignored_user_data,
 };
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
 pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};

@@ -53,6 +53,17 @@ pub(in crate::vm) enum SeedData {
     Sysprep(Vec<AnswerFile>),
 }
 
+impl SeedData {
+    /// What the guest ignores of them, in a sentence for the pod's events.
+    pub(in crate::vm) fn finding(&self) -> Option<String> {
+        let Self::CloudInit(data) = self else {
+            return None;
+        };
+        let reason = data.ignored_user_data()?;
+        Some(format!("cloud-init ignores the user data: {reason}"))
+    }
+}
+
 /// What the container of a machine adds to the data of its pod.
 #[derive(Debug, Default)]
 pub(in crate::vm) struct Surroundings {

@@ -19,6 +19,7 @@ use crate::sandbox::Sandbox;
 use crate::steps::{step, trace};
 use crate::vm::disks::instance::Root;
 use crate::vm::disks::overlay::fast_deploy;
+use crate::vm::disks::seed::SeedData;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::file_disks::{self, FileDisk};
 use crate::vm::model::{
@@ -79,6 +80,7 @@ impl<P: Platform> Containers<P> {
                 let found = self.unsupported(sandbox, &config, &blocks, (&image, given));
                 let mut found = found.await;
                 found.extend(unused_fast_deploy(sandbox, &config, &root)?);
+                found.extend(supplies.data.as_ref().and_then(SeedData::finding));
                 found
             }
             Role::Provision => Vec::new(),

@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::form::Form;
 use super::source::{Content, Encoding, Source};
 use super::{GuestData, GuestFile, Layout, NetworkVersion, UserDataSource, files, keys, yaml};
 
@@ -191,20 +192,19 @@ impl GuestData {
             map.insert(key.clone(), parsed);
         }
         if let Some(own) = &self.user_data {
-            yaml::merge(&mut map, own.map.clone());
+            yaml::merge(&mut map, own.map.clone().unwrap_or_default());
         }
         // Every text in JSON is one in YAML, too, and leaves no doubt about what is a number.
         Ok(format!("{HEADER}{}", lines(&Value::Object(map))).into_bytes())
     }
 
     fn own_user_data(&self) -> String {
-        let given = self.user_data.as_ref().filter(|own| !own.map.is_empty());
+        let given = self.user_data.as_ref().filter(|own| own.has_values);
         // To some versions of cloud-init the header alone is an error.
         let text = given.map_or("{}\n", |own| own.text.as_str());
-        if is_map(text) {
-            text.to_owned()
-        } else {
-            format!("{HEADER}{text}")
+        match Form::of(text.as_bytes()) {
+            Form::Map | Form::Processed => text.to_owned(),
+            Form::Empty | Form::Ignored(_) => format!("{HEADER}{text}"),
         }
     }
 }
@@ -229,16 +229,20 @@ pub(super) fn text<'a>(of: &Source, key: &str, value: &'a [u8]) -> Result<&'a st
 
 /// Refuses what says that it is a map for cloud-init, and is not.
 pub(super) fn check(user_data: &[u8]) -> Result<(), String> {
-    let text = std::str::from_utf8(user_data).unwrap_or_default();
-    match is_map(text) {
-        true => yaml::map(text).map(drop),
-        false => Ok(()),
+    match std::str::from_utf8(user_data) {
+        Ok(text) if is_map(text) => yaml::check_map(text).map(drop),
+        _ => Ok(()),
     }
 }
 
-/// Whether user data are a map for cloud-init, by their first line.
+/// Whether cloud-init processes a text that is no map: a template, an archive, several parts.
+pub(super) fn is_other_form(text: &str) -> bool {
+    Form::of(text.as_bytes()) == Form::Processed
+}
+
+/// Whether user data are a map for cloud-init, by their beginning.
 fn is_map(text: &str) -> bool {
-    text.lines().next().map(str::trim_end) == Some(HEADER.trim_end())
+    Form::of(text.as_bytes()) == Form::Map
 }
 
 /// Refuses a network configuration that the layout's data source does not read.
@@ -278,6 +282,14 @@ pub(super) fn decode(
     decoded.map_err(|_| unfit(of, key, "this is no base64".to_owned()))
 }
 
+/// Why cloud-init ignores these user data, if it does. Other programs of a guest may read them.
+pub fn ignored_user_data(user_data: &[u8]) -> Option<&'static str> {
+    match Form::of(user_data) {
+        Form::Ignored(reason) => Some(reason),
+        Form::Map | Form::Processed | Form::Empty => None,
+    }
+}
+
 pub(super) fn unfit(of: &Source, key: &str, reason: String) -> GuestDataError {
     let (of, key) = (of.clone(), key.to_owned());
     GuestDataError::Value { of, key, reason }
@@ -305,6 +317,11 @@ fn lines(value: &Value) -> String {
 }
 
 impl CloudData {
+    /// Why cloud-init ignores the user data, if it does.
+    pub fn ignored_user_data(&self) -> Option<&'static str> {
+        ignored_user_data(&self.user_data)
+    }
+
     /// Puts a script in the place of `@virtlet-mount-script@` in user data that are no map: a script,
     /// a hook of the boot, several parts.
     pub fn insert_mount_script(&mut self, script: &str) {
