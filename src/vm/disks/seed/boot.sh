@@ -16,12 +16,14 @@ put() {
 # share TAG OPTIONS PATH [9p]: mounts a directory of the pod.
 share() {
     type=${4:-virtiofs}
-    if grep -q " $3 $type " /proc/mounts; then
+    # The kernel names a mount by its path without links, as /run for /var/run, with blanks as octal.
+    place=$(mkdir -p "$3" && cd "$3" && pwd -P | sed 's/ /\\040/g')
+    if [ -n "$place" ] && grep -qF " $place $type " /proc/mounts; then
         return
     fi
     # Linux before 5.16 does not load it by itself.
     [ "$type" != 9p ] || ! command -v modprobe >/dev/null || modprobe -q 9pnet_virtio || true
-    mkdir -p "$3" && mount -t "$type" -o "$2" "$1" "$3" ||
+    [ -n "$place" ] && mount -t "$type" -o "$2" "$1" "$3" ||
         echo "vmlet: not mounted by $type, see vmlet.dev/shares: $3" >&2
 }
 

@@ -11,6 +11,10 @@ folder=/var/lib/vmlet
 mkdir -p "$folder"
 cp "$1/vmlet-guest" "$folder/vmlet-guest.new"
 chmod 0755 "$folder/vmlet-guest.new"
+# With SELinux, systemd executes only files with the label of a program.
+if [ -d /sys/fs/selinux ] && command -v chcon >/dev/null; then
+    chcon -t bin_t "$folder/vmlet-guest.new" || true
+fi
 mv "$folder/vmlet-guest.new" "$folder/vmlet-guest"
 
 if [ -d /run/systemd/system ]; then

@@ -366,3 +366,33 @@ fn the_boot_puts_each_file_in_its_place() {
         }
     }
 }
+
+/// A pod's token is in `/var/run`, which is a link in most guests.
+#[test]
+fn the_boot_leaves_a_share_alone_that_is_mounted_at_the_end_of_links() {
+    let guest = tempfile::tempdir().unwrap();
+    let real = guest.path().join("run of it");
+    std::fs::create_dir_all(real.join("token")).unwrap();
+    std::os::unix::fs::symlink(&real, guest.path().join("var")).unwrap();
+    let place = std::fs::canonicalize(real.join("token")).unwrap();
+    let place = place.to_str().unwrap().replace(' ', "\\040");
+    let mounts = guest.path().join("mounts");
+    std::fs::write(&mounts, format!("vmlet-0 {place} virtiofs rw 0 0\n")).unwrap();
+    let seed = guest.path().join("seed/vmlet");
+    std::fs::create_dir_all(&seed).unwrap();
+    let line = |path: &str| format!("share vmlet-0 rw '{}/{path}'\n", guest.path().display());
+    std::fs::write(seed.join("files.sh"), "").unwrap();
+    let boot = include_str!("boot.sh").replace("/proc/mounts", mounts.to_str().unwrap());
+    let run = |path: &str| {
+        std::fs::write(seed.join("shares.sh"), line(path)).unwrap();
+        let mut shell = std::process::Command::new("sh");
+        // No mount of this machine is touched.
+        shell.arg("-c").arg(format!("mount() {{ false; }}; {boot}"));
+        let output = shell.arg("boot.sh").arg(guest.path().join("seed")).output();
+        String::from_utf8(output.unwrap().stderr).unwrap()
+    };
+    assert_eq!(run("var/token"), "");
+    assert!(run("var/other").contains("not mounted by virtiofs"));
+    std::fs::write(guest.path().join("file"), "").unwrap();
+    assert!(run("file/x").contains("not mounted by virtiofs"));
+}
