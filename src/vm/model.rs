@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use podspec::{ContainerId, Instance, Machine, Role, SandboxId, VmUid};
 use serde::{Deserialize, Serialize};
@@ -339,6 +339,11 @@ impl Mount {
     /// Whether its files may be given to a guest: it is read-only, and not there for the daemon.
     pub fn is_of_the_guest(&self) -> bool {
         self.readonly && !podspec::Source::is_mount_path(&self.container_path)
+    }
+
+    /// How many directories its path has: a mount comes after those above it.
+    pub fn depth(&self) -> usize {
+        Path::new(&self.container_path).components().count()
     }
 }
 

@@ -77,6 +77,15 @@ pub(super) fn path(field: &str, value: String) -> Result<String> {
     climbs_not(field, bounded(field, value, LONGEST_PATH)?)
 }
 
+/// A path inside of the container without repeated slashes, `.` and a slash at the end: kubelet passes
+/// on what users write, and other runtimes clean it, too.
+pub(super) fn clean_path(field: &str, value: String) -> Result<String> {
+    let value = path(field, value)?;
+    let root = if value.starts_with('/') { "/" } else { "" };
+    let parts = value.split('/').filter(|part| !matches!(*part, "" | "."));
+    Ok(format!("{root}{}", parts.collect::<Vec<_>>().join("/")))
+}
+
 /// Labels or annotations.
 pub(super) fn map(
     field: &str,
@@ -131,4 +140,27 @@ fn climbs_not(field: &str, value: String) -> Result<String> {
         return Err(Invalid::new(field, "a path without .. is allowed"));
     }
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("/srv/data/", "/srv/data")]
+    #[case("//srv///./data/.", "/srv/data")]
+    #[case("/", "/")]
+    #[case("/./", "/")]
+    #[case("srv/data/", "srv/data")]
+    #[case("/srv/.data", "/srv/.data")]
+    fn a_path_of_a_user_is_cleaned(#[case] written: &str, #[case] clean: &str) {
+        assert_eq!(clean_path("mounts[0]", written.to_owned()).unwrap(), clean);
+    }
+
+    #[test]
+    fn a_path_that_climbs_is_refused() {
+        assert!(clean_path("mounts[0]", "/srv/../etc".to_owned()).is_err());
+    }
 }

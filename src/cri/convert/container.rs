@@ -1,7 +1,7 @@
 //! Conversions of containers.
 //!
-//! Invariant: mounts and resources are echoed as they were given, whether a machine can use them or
-//! not.
+//! Invariant: mounts and resources are echoed as they were given, but for paths in the container, which
+//! are cleaned; whether a machine can use them or not.
 //! Failure: [`Invalid`].
 
 use std::sync::Arc;
@@ -119,7 +119,7 @@ fn mount(field: &str, mount: v1::Mount) -> Result<Mount> {
         return Err(Invalid::new(of("recursive_read_only"), reason));
     }
     Ok(Mount {
-        container_path: check::path(&of("container_path"), mount.container_path)?,
+        container_path: check::clean_path(&of("container_path"), mount.container_path)?,
         host_path: check::absolute_path(&of("host_path"), mount.host_path)?,
         readonly: mount.readonly,
         selinux_relabel: mount.selinux_relabel,
@@ -138,8 +138,9 @@ fn device(field: &str, device: v1::Device) -> Result<Device> {
             return Err(Invalid::missing(&of(name)));
         }
     }
+    let inside = check::absolute_path(&of("container_path"), device.container_path)?;
     Ok(Device {
-        container_path: check::absolute_path(&of("container_path"), device.container_path)?,
+        container_path: check::clean_path(&of("container_path"), inside)?,
         host_path: check::absolute_path(&of("host_path"), device.host_path)?,
         permissions: check::text(&of("permissions"), device.permissions)?,
     })

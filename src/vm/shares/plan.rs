@@ -1,6 +1,7 @@
 //! Which mounts of a container are shares.
 //!
-//! Invariant: tags are unique in a machine, and follow from the order of the mounts.
+//! Invariant: tags are unique in a machine, and follow from the order of the mounts. A directory comes
+//! after those above it, whatever the order of the mounts: the guest mounts them one after the other.
 //! Failure: more directories than a machine can have.
 
 use std::path::{Path, PathBuf};
@@ -48,7 +49,9 @@ impl<P: Platform> Containers<P> {
         let root = self.settings.shares.root.clone();
         let look = move || {
             let is_there = |mount: &Mount| below(&root, &mount.host_path).is_dir();
-            mounts.into_iter().filter(is_there).collect::<Vec<_>>()
+            let mut directories: Vec<_> = mounts.into_iter().filter(is_there).collect();
+            directories.sort_by_key(Mount::depth);
+            directories
         };
         let directories = tokio::task::spawn_blocking(look)
             .await

@@ -82,6 +82,29 @@ async fn each_directory_of_a_pod_is_a_share_and_a_device_of_its_machine() {
     assert!(image.contains(lines));
 }
 
+/// A later mount of the parent would cover the child.
+#[tokio::test]
+async fn a_directory_is_mounted_after_those_above_it_whatever_their_order() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let of = |(name, path)| mount(volumes.directory(name), path, false);
+    let mounts = [
+        ("leaf", "/srv/a/b/c"),
+        ("inner", "/srv/a/b"),
+        ("outer", "/srv/a"),
+        ("x", "/x"),
+    ];
+    let config = with(&node, mounts.map(of).to_vec());
+    let sandbox = node.ready().await;
+    let created = node.containers.create(&sandbox, config).await.unwrap();
+    let row = node.row(&created);
+    let paths: Vec<_> = row.spec.shares.iter().map(|share| &share.path).collect();
+    assert_eq!(paths, ["/x", "/srv/a", "/srv/a/b", "/srv/a/b/c"]);
+    let image = fs::read(node.containers.paths().seed(&row.id)).unwrap();
+    let image = String::from_utf8_lossy(&image);
+    let lines = "share vmlet-1 rw '/srv/a'\nshare vmlet-2 rw '/srv/a/b'\n";
+    assert!(image.contains(lines));
+}
+
 #[tokio::test]
 async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
     let (node, volumes) = (Node::new().await, Volumes::new());

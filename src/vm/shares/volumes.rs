@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -75,7 +74,7 @@ pub(in crate::vm) fn are_shared(sandbox: &Sandbox, config: &ContainerConfig) -> 
 pub(in crate::vm) fn wanted(config: &ContainerConfig) -> Vec<&Mount> {
     let mounts = config.mounts.iter();
     let mut all: Vec<_> = mounts.filter(|mount| plan::is_for_guest(mount)).collect();
-    all.sort_by_key(|mount| Path::new(&mount.container_path).components().count());
+    all.sort_by_key(|mount| mount.depth());
     all
 }
 
