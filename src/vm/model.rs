@@ -294,6 +294,9 @@ pub struct Unused {
     pub command: bool,
     /// Names of CDI devices.
     pub cdi_devices: Vec<String>,
+    /// Fields of the security context that only a process of the node can have.
+    #[serde(default)]
+    pub security: Vec<String>,
 }
 
 /// Names of a container.

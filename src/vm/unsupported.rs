@@ -177,6 +177,11 @@ pub(super) fn of_request(
             "CDI devices do not reach the guest: {names}"
         )));
     }
+    if let Some(names) = listed(&unused.security) {
+        all.push(Finding::new(format!(
+            "the security context has no effect inside of a guest: {names}"
+        )));
+    }
     let resources = &config.resources;
     if resources
         .hugepage_limits

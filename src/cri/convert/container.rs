@@ -38,7 +38,9 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
         .metadata
         .ok_or_else(|| Invalid::missing("config.metadata"))?;
     let linux = config.linux.unwrap_or_default();
-    let share_user = security(linux.security_context.unwrap_or_default())?;
+    let security_context = linux.security_context.unwrap_or_default();
+    let unused_security = unused::security(&security_context);
+    let share_user = security(security_context)?;
     let has_command = [&config.command, &config.args]
         .iter()
         .any(|words| !words.is_empty());
@@ -51,6 +53,7 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
             command: has_command || !config.working_dir.is_empty(),
             variables: unused::variables(config.envs),
             cdi_devices: unused::cdi_devices(config.cdi_devices),
+            security: unused_security,
         },
         metadata: ContainerMetadata {
             name: check::name("config.metadata.name", metadata.name)?,

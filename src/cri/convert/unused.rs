@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use cri_proto::v1;
+use cri_proto::v1::security_profile::ProfileType;
 
 /// Most names that are kept, and the longest one in characters.
 const MOST: usize = 64;
@@ -38,6 +39,31 @@ pub(super) fn cdi_devices(all: Vec<v1::CdiDevice>) -> Vec<String> {
         .take(MOST)
         .map(|device| short(&device.name))
         .collect()
+}
+
+/// Fields of a security context that promise something to a process of the node. What only restricts
+/// one holds for a machine, too.
+pub(super) fn security(context: &v1::LinuxContainerSecurityContext) -> Vec<String> {
+    let capabilities = context.capabilities.as_ref();
+    let adds = capabilities.is_some_and(|sets| {
+        !sets.add_capabilities.is_empty() || !sets.add_ambient_capabilities.is_empty()
+    });
+    let selinux = context.selinux_options.as_ref();
+    let labels = selinux.is_some_and(|options| *options != v1::SeLinuxOption::default());
+    let of_node = |profile: &Option<v1::SecurityProfile>| {
+        let profile = profile.as_ref();
+        profile.is_some_and(|profile| profile.profile_type() == ProfileType::Localhost)
+    };
+    let fields = [
+        ("readOnlyRootFilesystem", context.readonly_rootfs),
+        ("privileged", context.privileged),
+        ("capabilities.add", adds),
+        ("seLinuxOptions", labels),
+        ("seccompProfile", of_node(&context.seccomp)),
+        ("appArmorProfile", of_node(&context.apparmor)),
+    ];
+    let requested = fields.into_iter().filter(|(_, is_requested)| *is_requested);
+    requested.map(|(name, _)| name.to_owned()).collect()
 }
 
 fn short(text: &str) -> String {
@@ -78,6 +104,42 @@ mod tests {
             named(&more),
             ["A", "DB_PORT", "KUBERNETES", "MY_SERVICE_HOST"]
         );
+    }
+
+    #[test]
+    fn what_a_security_context_promises_is_named_and_what_it_forbids_is_not() {
+        let localhost = v1::SecurityProfile {
+            profile_type: ProfileType::Localhost.into(),
+            localhost_ref: "localhost/audit.json".to_owned(),
+        };
+        let restricted = v1::LinuxContainerSecurityContext {
+            capabilities: Some(v1::Capability {
+                drop_capabilities: vec!["ALL".to_owned()],
+                ..v1::Capability::default()
+            }),
+            no_new_privs: true,
+            seccomp: Some(v1::SecurityProfile::default()),
+            masked_paths: vec!["/proc/kcore".to_owned()],
+            ..v1::LinuxContainerSecurityContext::default()
+        };
+        assert_eq!(security(&restricted), Vec::<String>::new());
+        let promises = v1::LinuxContainerSecurityContext {
+            capabilities: Some(v1::Capability {
+                add_capabilities: vec!["SYS_TIME".to_owned()],
+                ..v1::Capability::default()
+            }),
+            privileged: true,
+            readonly_rootfs: true,
+            seccomp: Some(localhost),
+            ..restricted
+        };
+        let names = [
+            "readOnlyRootFilesystem",
+            "privileged",
+            "capabilities.add",
+            "seccompProfile",
+        ];
+        assert_eq!(security(&promises), names);
     }
 
     #[test]

@@ -43,6 +43,7 @@ fn each_thing_that_is_not_given_is_named() {
             variables: vec!["A".to_owned(), "B".to_owned()],
             command: true,
             cdi_devices: vec!["example.org/gpu=0".to_owned()],
+            security: vec!["readOnlyRootFilesystem".to_owned()],
         },
         resources: LinuxResources {
             hugepage_limits: vec![("2Mi".to_owned(), 1)],
@@ -56,6 +57,7 @@ fn each_thing_that_is_not_given_is_named() {
         "command, arguments",
         "guest: A, B; it has no cloud-init disk",
         "CDI devices do not reach the guest: example.org/gpu=0",
+        "security context has no effect inside of a guest: readOnlyRootFilesystem",
         "huge pages",
         "memory nodes 0-1",
         "vmlet.dev/vcpus-count is not known; is vmlet.dev/vcpu-count meant?",
