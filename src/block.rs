@@ -121,7 +121,11 @@ mod tests {
     }
 
     fn desired(image: Option<Image>, is_kept: bool) -> DesiredContent {
-        DesiredContent { image, is_kept }
+        DesiredContent {
+            image,
+            is_kept,
+            replaces: false,
+        }
     }
 
     const fn writing(byte: u8) -> Content {
@@ -137,13 +141,32 @@ mod tests {
     #[case::first_of_a_machine(Content::Blank, true, Plan::Write(digest(1), SLICE))]
     #[case::again(written(1), false, Plan::Boot(SLICE))]
     #[case::again_of_a_machine(written(1), true, Plan::Boot(SLICE))]
-    #[case::another_image(written(2), false, Plan::Write(digest(1), SLICE))]
+    #[case::another_image(written(2), false, Plan::BootOther(digest(2), SLICE))]
+    #[case::a_part_of_another_image(writing(2), false, Plan::Write(digest(1), SLICE))]
     #[case::another_image_of_a_machine(written(2), true, Plan::Boot(SLICE))]
     #[case::cut_short(writing(1), false, Plan::Write(digest(1), SLICE))]
     #[case::cut_short_of_a_machine(writing(2), true, Plan::Write(digest(1), SLICE))]
     fn an_image_is_written_once(#[case] content: Content, #[case] kept: bool, #[case] plan: Plan) {
         let desired = desired(image(1, 63 * MIB), kept);
         assert_eq!(decide(DEVICE, 64 * MIB, content, &desired).unwrap(), plan);
+    }
+
+    #[rstest]
+    #[case::another_image(written(2), false, Plan::Write(digest(1), SLICE))]
+    #[case::the_same(written(1), false, Plan::Boot(SLICE))]
+    #[case::of_a_machine(written(2), true, Plan::Boot(SLICE))]
+    fn an_image_replaces_another_only_where_the_pod_says_so(
+        #[case] content: Content,
+        #[case] kept: bool,
+        #[case] plan: Plan,
+    ) {
+        let desired = DesiredContent {
+            replaces: true,
+            ..desired(image(1, 63 * MIB), kept)
+        };
+        assert_eq!(decide(DEVICE, 64 * MIB, content, &desired).unwrap(), plan);
+        let foreign = decide(DEVICE, 64 * MIB, Content::Foreign, &desired);
+        assert!(matches!(foreign, Err(Error::Foreign(_))), "{foreign:?}");
     }
 
     #[rstest]
@@ -170,7 +193,10 @@ mod tests {
 
     #[test]
     fn a_device_that_is_too_small_is_refused_with_both_sizes() {
-        let too_large = desired(image(1, 63 * MIB + 1), false);
+        let too_large = DesiredContent {
+            replaces: true,
+            ..desired(image(1, 63 * MIB + 1), false)
+        };
         for content in [Content::Blank, written(2), writing(1)] {
             let error = decide(DEVICE, 64 * MIB, content, &too_large).unwrap_err();
             assert!(matches!(error, Error::TooSmall { .. }), "{error}");

@@ -176,7 +176,7 @@ impl Images {
         rows::lost(&db, lost.clone()).await?;
         lost.iter().for_each(|digest| rows.forget(*digest));
 
-        let pinned = rows.pins.values().copied();
+        let pinned = rows.pins.values().map(|pin| pin.digest);
         let wanted: HashSet<_> = rows.entries.keys().copied().chain(pinned).collect();
         let collecting = store.clone();
         let collected = tokio::task::spawn_blocking(move || collecting.collect(&wanted)).await??;
@@ -312,7 +312,13 @@ impl Images {
     /// pin: a repetition yields the image that is pinned already, whatever `reference` means by
     /// then.
     pub async fn pin(&self, owner: &str, reference: &str) -> Result<Image> {
-        self.inner.pin(owner, reference).await
+        self.inner.pin(owner, reference, None).await
+    }
+
+    /// As [`Images::pin`], for an owner that calls the image `text`; that is recorded, also of a
+    /// pin that is there.
+    pub async fn pin_as(&self, owner: &str, reference: &str, text: &str) -> Result<Image> {
+        self.inner.pin(owner, reference, Some(text)).await
     }
 
     /// The image pinned for `owner`, unless its file was lost behind our back.

@@ -28,29 +28,28 @@ use crate::images::{Digest, Image};
 const STEP: u8 = 10;
 
 impl Blocks {
-    /// Makes a device that the container holds bootable, as the desired content requires.
+    /// Makes a device that the container holds bootable, as the desired content requires. Returns
+    /// the image whose content it has, where that is another one.
     pub async fn prepare(
         &self,
         device: Number,
         container: &ContainerId,
         desired: &DesiredContent,
-    ) -> Result<()> {
+    ) -> Result<Option<Digest>> {
         let node = self.node(device);
         let (file, size, content) = self.open_alone(device, false).await?;
-        let extent = match (
-            plan::decide(device, size, content, desired)?,
-            &desired.image,
-        ) {
-            (Plan::Write(digest, extent), Some(image)) => {
-                let copy = self.copy(device, container, file, digest, extent, image);
-                copy.await?;
-                extent
-            }
-            (Plan::Boot(extent) | Plan::Write(_, extent), _) => extent,
+        let plan = plan::decide(device, size, content, desired)?;
+        if let (Plan::Write(digest, extent), Some(image)) = (plan, &desired.image) {
+            let copy = self.copy(device, container, file, digest, extent, image);
+            copy.await?;
+        }
+        let (extent, other) = match plan {
+            Plan::Boot(extent) | Plan::Write(_, extent) => (extent, None),
+            Plan::BootOther(there, extent) => (extent, Some(there)),
         };
         self.record(device, extent).await?;
         tracing::info!(container = %container, %device, node = %node.display(), offset = extent.offset, size = extent.size, "block device prepared");
-        Ok(())
+        Ok(other)
     }
 
     /// Takes all of a device that the container has, as it is.

@@ -99,4 +99,6 @@ pub struct DesiredContent {
     /// It belongs to a machine that outlives its pods: an image that was written once stays,
     /// whatever image is named.
     pub is_kept: bool,
+    /// The image is written over the content of another one. Not over what is kept.
+    pub replaces: bool,
 }

@@ -1,7 +1,7 @@
 //! What to do with a device, from its content and the desired content. Pure.
 //!
-//! Invariant: content without a marker of ours before it is never overwritten; what a kept
-//! machine wrote is not either.
+//! Invariant: content without a marker of ours before it is never overwritten; the whole content of
+//! an image is only where the pod says so, and what a kept machine wrote never.
 //! Failure: [`Error`] states what is in the way.
 
 use super::error::{Error, Result};
@@ -28,6 +28,8 @@ pub(super) enum Content {
 pub(super) enum Plan {
     /// The guest boots from what is there.
     Boot(Extent),
+    /// The same; it is the content of this other image.
+    BootOther(Digest, Extent),
     /// The image with this digest is written first.
     Write(Digest, Extent),
 }
@@ -55,6 +57,9 @@ pub(super) fn decide(
     match content {
         Content::Marked(Marker::Whole(there)) if desired.is_kept || there == image.digest => {
             return Ok(Plan::Boot(marked));
+        }
+        Content::Marked(Marker::Whole(there)) if !desired.replaces => {
+            return Ok(Plan::BootOther(there, marked));
         }
         Content::Marked(Marker::Whole(_) | Marker::Writing(_)) | Content::Blank => {}
         Content::Marked(Marker::Later) => return Err(Error::Later(device)),

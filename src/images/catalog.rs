@@ -45,6 +45,16 @@ pub struct Pinned {
     pub format: Format,
     /// The file; read-only for all users.
     pub path: PathBuf,
+    /// How the owner of the pin names the image, where that is known.
+    pub text: Option<String>,
+}
+
+/// An image that is kept for an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pin {
+    pub(super) digest: Digest,
+    /// How the owner names the image, where that is known.
+    pub(super) text: Option<String>,
 }
 
 /// When an image was used, and what needs it.
@@ -99,14 +109,14 @@ impl Entry {
 pub(super) struct Rows {
     pub(super) entries: BTreeMap<Digest, Entry>,
     pub(super) names: HashMap<String, Digest>,
-    pub(super) pins: HashMap<String, Digest>,
+    pub(super) pins: HashMap<String, Pin>,
     /// By the key of a source.
     pub(super) sources: HashMap<String, (Arrived, Validators)>,
 }
 
 impl Rows {
     pub(super) fn is_pinned(&self, digest: Digest) -> bool {
-        self.pins.values().any(|pinned| *pinned == digest)
+        self.pins.values().any(|pin| pin.digest == digest)
     }
 
     /// Makes `names` mean `digest`, which is listed from now on.
@@ -240,13 +250,14 @@ impl Catalog {
 
     pub(super) fn pinned(&self, owner: &str) -> Option<Pinned> {
         self.read(|rows| {
-            let digest = *rows.pins.get(owner)?;
+            let Pin { digest, text } = rows.pins.get(owner)?.clone();
             let facts = rows.entries.get(&digest)?.facts;
             Some(Pinned {
                 digest,
                 virtual_size: facts.virtual_size,
                 format: facts.format,
                 path: self.path(digest),
+                text,
             })
         })
     }
@@ -254,7 +265,7 @@ impl Catalog {
     pub(super) fn use_of(&self, digest: Digest) -> Option<ImageUse> {
         self.read(|rows| {
             let entry = rows.entries.get(&digest)?;
-            let pins = rows.pins.iter().filter(|(_, pinned)| **pinned == digest);
+            let pins = rows.pins.iter().filter(|(_, pin)| pin.digest == digest);
             let mut owners: Vec<_> = pins.map(|(owner, _)| owner.clone()).collect();
             owners.sort_unstable();
             Some(ImageUse {

@@ -153,7 +153,7 @@ impl Inner {
         let in_use = in_use.unwrap_or_default();
         let age = i64::try_from(age.max(GRACE).as_nanos()).unwrap_or(i64::MAX);
         self.catalog.read(|rows| {
-            let pinned: HashSet<_> = rows.pins.values().collect();
+            let pinned: HashSet<_> = rows.pins.values().map(|pin| pin.digest).collect();
             let pulled = |digest: &Digest| {
                 let mut sources = rows.sources.iter();
                 sources.any(|(source, (arrived, _))| {

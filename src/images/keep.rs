@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Inner;
-use super::catalog::Image;
+use super::catalog::{Image, Pin};
 use super::digest::Digest;
 use super::error::{Error, Result};
 use super::rows;
@@ -54,9 +54,18 @@ impl Inner {
         self.detached(removal).await
     }
 
-    pub(super) async fn pin(self: &Arc<Self>, owner: &str, reference: &str) -> Result<Image> {
+    /// Pins an image for `owner`, which calls it `text`, unless it has a pin.
+    pub(super) async fn pin(
+        self: &Arc<Self>,
+        owner: &str,
+        reference: &str,
+        text: Option<&str>,
+    ) -> Result<Image> {
         loop {
             if let Some(digest) = self.pin_of(owner) {
+                if let Some(text) = text {
+                    self.rename(owner, digest, text).await?;
+                }
                 return self.catalog.image(digest).ok_or_else(|| Error::Vanished {
                     owner: owner.to_owned(),
                     digest,
@@ -72,10 +81,12 @@ impl Inner {
                 continue;
             }
             let (inner, owner) = (Arc::clone(self), owner.to_owned());
+            let text = text.map(str::to_owned);
             let pinning = async move {
                 if inner.is_sound(digest).await? {
                     let now = clock::now();
-                    let pinned = rows::pinned(&inner.db, owner.clone(), digest, now).await?;
+                    let pin = Pin { digest, text };
+                    let pinned = rows::pinned(&inner.db, owner.clone(), pin, now).await?;
                     faultpoint::point("images.pin.recorded");
                     inner.catalog.change(|rows| {
                         rows.used(digest, now);
@@ -87,6 +98,32 @@ impl Inner {
             };
             self.detached(pinning).await?;
         }
+    }
+
+    /// Records how the owner of a pin names its image.
+    async fn rename(self: &Arc<Self>, owner: &str, digest: Digest, text: &str) -> Result<()> {
+        let is_named = |pin: &Pin| pin.text.as_deref() == Some(text);
+        if self
+            .catalog
+            .read(|rows| rows.pins.get(owner).is_some_and(is_named))
+        {
+            return Ok(());
+        }
+        let held = self.locks.lock(&digest).await;
+        let (inner, owner, text) = (Arc::clone(self), owner.to_owned(), text.to_owned());
+        let renaming = async move {
+            if inner.pin_of(&owner) == Some(digest) {
+                rows::renamed(&inner.db, owner.clone(), text.clone()).await?;
+                inner.catalog.change(|rows| {
+                    if let Some(pin) = rows.pins.get_mut(&owner) {
+                        pin.text = Some(text);
+                    }
+                });
+            }
+            drop(held);
+            Ok(())
+        };
+        self.detached(renaming).await
     }
 
     pub(super) async fn unpin(self: &Arc<Self>, owner: &str) -> Result<()> {
@@ -135,7 +172,8 @@ impl Inner {
     }
 
     fn pin_of(&self, owner: &str) -> Option<Digest> {
-        self.catalog.read(|rows| rows.pins.get(owner).copied())
+        self.catalog
+            .read(|rows| rows.pins.get(owner).map(|pin| pin.digest))
     }
 
     async fn unlink(&self, digest: Digest) -> Result<()> {

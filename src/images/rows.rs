@@ -5,7 +5,7 @@
 
 use rusqlite::{Row, Transaction, params};
 
-use super::catalog::{Entry, Facts, Rows};
+use super::catalog::{Entry, Facts, Pin, Rows};
 use super::digest::Digest;
 use super::error::Result;
 use super::partial::Validators;
@@ -63,11 +63,12 @@ fn names(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
 }
 
 fn pins(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
-    let mut select = t.prepare("SELECT owner, digest FROM image_pins")?;
+    let mut select = t.prepare("SELECT owner, digest, text FROM image_pins")?;
     let mut found = select.query([])?;
     while let Some(row) = found.next()? {
         if let Some(digest) = digest(row, 1)? {
-            rows.pins.insert(row.get(0)?, digest);
+            let text = row.get(2)?;
+            rows.pins.insert(row.get(0)?, Pin { digest, text });
         }
     }
     Ok(())
@@ -211,16 +212,28 @@ pub(super) async fn lost(db: &Db, digests: Vec<Digest>) -> Result<()> {
 }
 
 /// Pins an image unless `owner` has a pin already; returns what is pinned.
-pub(super) async fn pinned(db: &Db, owner: String, digest: Digest, now: i64) -> Result<Digest> {
+pub(super) async fn pinned(db: &Db, owner: String, pin: Pin, now: i64) -> Result<Pin> {
     let written = db.write(move |t| {
-        used(t, digest, now)?;
+        used(t, pin.digest, now)?;
         t.execute(
-            "INSERT INTO image_pins (owner, digest) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-            [owner.as_str(), &digest.to_string()],
+            "INSERT INTO image_pins (owner, digest, text) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            params![owner, pin.digest.to_string(), pin.text],
         )?;
-        let select = "SELECT digest FROM image_pins WHERE owner = ?1";
-        let read = t.query_row(select, [owner], |row| self::digest(row, 0))?;
-        Ok(read.unwrap_or(digest))
+        let select = "SELECT digest, text FROM image_pins WHERE owner = ?1";
+        let read = t.query_row(select, [owner], |row| Ok((digest(row, 0)?, row.get(1)?)))?;
+        Ok(match read {
+            (Some(digest), text) => Pin { digest, text },
+            (None, _) => pin,
+        })
+    });
+    Ok(written.await?)
+}
+
+/// Records how `owner` names the image that is pinned for it.
+pub(super) async fn renamed(db: &Db, owner: String, text: String) -> Result<()> {
+    let written = db.write(move |t| {
+        let update = "UPDATE image_pins SET text = ?2 WHERE owner = ?1";
+        t.execute(update, [owner, text]).map(drop)
     });
     Ok(written.await?)
 }

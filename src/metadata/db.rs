@@ -23,6 +23,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0006_root_disk_sizes.sql")),
     M::up(include_str!("migrations/0007_registries.sql")),
     M::up(include_str!("migrations/0008_image_use.sql")),
+    M::up(include_str!("migrations/0009_pin_texts.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

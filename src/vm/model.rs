@@ -132,7 +132,7 @@ pub enum Part {
     },
 }
 
-/// The part of a container that never changes after its creation.
+/// The part of a container that never changes once it is CREATED.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// What the client requested.
@@ -319,6 +319,16 @@ pub struct ImageSpec {
     pub annotations: BTreeMap<String, String>,
     /// RuntimeClass handler, as given.
     pub runtime_handler: String,
+}
+
+impl ImageSpec {
+    /// How the pod names the image; of a client that does not say it, what it requests.
+    pub fn text(&self) -> &str {
+        match self.user_specified_image.as_str() {
+            "" => &self.image,
+            text => text,
+        }
+    }
 }
 
 /// A mount of a request.

@@ -90,8 +90,8 @@ impl Row for Container {
         t.execute(
             "UPDATE containers
              SET phase = ?1, started_at = ?2, finished_at = ?3, kill_at = ?4, exit = ?5,
-                 oom_kills = ?6, resources = ?7, wanted = ?8
-             WHERE id = ?9 AND phase = ?10",
+                 oom_kills = ?6, resources = ?7, wanted = ?8, spec = ?9
+             WHERE id = ?10 AND phase = ?11",
             params![
                 self.phase.as_str(),
                 self.started_at,
@@ -101,6 +101,7 @@ impl Row for Container {
                 self.oom_kills,
                 self.updated.as_ref().map(encode).transpose()?,
                 self.wanted.as_ref().map(encode).transpose()?,
+                encode(&self.spec)?,
                 self.id.as_str(),
                 expected.as_str(),
             ],

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use crate::guest_data::{Source, SourceKind};
 use crate::image::LONGEST_IMAGE_URL;
-use crate::machine::FastDeploy;
+use crate::machine::{FastDeploy, RootContent};
 use crate::names;
 
 /// Longest value that a setting other than a text can need, in bytes.
@@ -70,6 +70,8 @@ keys! {
     GuestAgent = GUEST_AGENT;
     /// How the root disk is made from the image. On the pod only.
     FastDeploy = FAST_DEPLOY;
+    /// What becomes of a root claim that has the content of another image.
+    RootContent = ROOT_CONTENT;
     /// Size of the root disk when larger than the image's.
     RootVolumeSize = ROOT_VOLUME_SIZE or "VirtletRootVolumeSize";
     /// SMBIOS system UUID.
@@ -208,6 +210,11 @@ impl<'a> Annotations<'a> {
     /// How the root disk is made.
     pub fn fast_deploy(self) -> Result<FastDeploy, AnnotationError> {
         Ok(self.get(Key::FastDeploy)?.unwrap_or_default())
+    }
+
+    /// What becomes of a root claim that has the content of another image.
+    pub fn root_content(self) -> Result<RootContent, AnnotationError> {
+        Ok(self.get(Key::RootContent)?.unwrap_or_default())
     }
 
     /// A setting that is a text of some length.

@@ -41,7 +41,9 @@ pub use guest_data::{
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
 pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};
 pub use instance::{Instance, Role, VmUid};
-pub use machine::{CpuModel, Defaults, FastDeploy, GuestAgent, Machine, Mib, PodResources, Vcpus};
+pub use machine::{
+    CpuModel, Defaults, FastDeploy, GuestAgent, Machine, Mib, PodResources, RootContent, Vcpus,
+};
 pub use machine_type::MachineType;
 pub use presence::Presence;
 pub use quantity::{QuantityError, parse_quantity};

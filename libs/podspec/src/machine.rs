@@ -62,6 +62,16 @@ pub enum FastDeploy {
     Direct,
 }
 
+/// What becomes of a root claim that has the content of another image than the pod's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RootContent {
+    /// It boots as it is.
+    #[default]
+    Keep,
+    /// The pod's image is written over it.
+    Replace,
+}
+
 /// What applies when the pod specifies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
@@ -287,6 +297,18 @@ impl FromStr for FastDeploy {
             "linked" => Ok(Self::Linked),
             "direct" => Ok(Self::Direct),
             _ => Err("\"linked\" or \"direct\" is allowed"),
+        }
+    }
+}
+
+impl FromStr for RootContent {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "keep" => Ok(Self::Keep),
+            "replace" => Ok(Self::Replace),
+            _ => Err("\"keep\" or \"replace\" is allowed"),
         }
     }
 }

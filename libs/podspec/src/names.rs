@@ -26,6 +26,8 @@ pub const GUEST_AGENT: &str = "vmlet.dev/guest-agent";
 /// How the root disk is made from the image. On pods `linked` or `direct`; on virtual machines any
 /// other text is the plain way.
 pub const FAST_DEPLOY: &str = "vmlet.dev/fast-deploy";
+/// On pods: what becomes of a root claim that has the content of another image.
+pub const ROOT_CONTENT: &str = "vmlet.dev/root-content";
 /// Size of the root disk when larger than the image's.
 pub const ROOT_VOLUME_SIZE: &str = "vmlet.dev/root-volume-size";
 /// SMBIOS system UUID.

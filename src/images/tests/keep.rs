@@ -85,6 +85,24 @@ async fn an_owner_keeps_the_image_that_it_pinned_first() {
 }
 
 #[tokio::test]
+async fn the_name_by_which_an_owner_knows_its_image_survives_a_restart() {
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
+    let id = image.digest.to_string();
+    let text = |env: &TestEnvironment, owner| env.images.pinned(owner).unwrap().text;
+    env.images.pin("disk", &id).await.unwrap();
+    env.images.pin_as("pod", &id, "a").await.unwrap();
+    assert_eq!(text(&env, "pod"), Some("a".to_owned()));
+    env.images.pin_as("pod", &id, "b").await.unwrap();
+    env.images.pin("pod", &id).await.unwrap();
+    let env = env.reopened().await;
+    assert_eq!(
+        (text(&env, "pod"), text(&env, "disk")),
+        (Some("b".to_owned()), None)
+    );
+}
+
+#[tokio::test]
 async fn an_image_that_is_pulled_again_while_pinned_is_listed_again() {
     let env = TestEnvironment::new().await;
     let image = env.pulled("a.img", &disk(4, 1)).await;

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use podspec::{Role, SandboxId};
+use podspec::{Role, RootContent, SandboxId};
 use sha2::{Digest as _, Sha256};
 
 use super::seed::SERIAL as SEED;
@@ -62,9 +62,16 @@ impl<P: Platform> Containers<P> {
         Ok(disks)
     }
 
-    /// Gives the devices to a container that is being created, and prepares them.
-    pub(super) async fn take_blocks(&self, row: &Container, image: Option<&Image>) -> Result<()> {
+    /// Gives the devices to a container that is being created, and prepares them. Returns what the
+    /// pod's author should know of the root disk.
+    pub(super) async fn take_blocks(
+        &self,
+        row: &Container,
+        image: Option<&Image>,
+        content: RootContent,
+    ) -> Result<Option<String>> {
         let blocks = &self.parts.blocks;
+        let mut found = None;
         for disk in &row.spec.blocks {
             for holder in blocks.holders_of(disk.device) {
                 self.finish_end(&holder).await?;
@@ -76,13 +83,15 @@ impl<P: Platform> Containers<P> {
                 let desired = DesiredContent {
                     image: image.cloned(),
                     is_kept: self.vm_of(row).is_some(),
+                    replaces: content == RootContent::Replace,
                 };
-                blocks.prepare(disk.device, &row.id, &desired).await?;
+                let there = blocks.prepare(disk.device, &row.id, &desired).await?;
+                found = there.map(|there| other_content(there, row));
             } else {
                 blocks.prepare_whole(disk.device, disk.read_only).await?;
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Ends the copies to devices in a sandbox that is removed: no request may wait for them.
@@ -111,6 +120,15 @@ impl<P: Platform> Containers<P> {
             serial: serial(&row.spec.disk_paths(), &disk.path),
         })
     }
+}
+
+/// The event of a machine that boots what is on its claim.
+fn other_content(there: Digest, row: &Container) -> String {
+    format!(
+        "the root claim has the content of image {there} and boots as it is, without the pod's image \
+         {}: to have that written over it, annotate a new pod with vmlet.dev/root-content: replace",
+        row.spec.image_digest
+    )
 }
 
 /// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the

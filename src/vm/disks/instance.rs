@@ -9,9 +9,10 @@
 use std::path::PathBuf;
 
 use libvirt::{Hypervisor, State};
-use podspec::{Instance, Role, SandboxId, VmUid};
+use podspec::{Instance, Role, RootContent, SandboxId, VmUid};
 
-use crate::images::{self, Format, Image};
+use super::overlay::Choice;
+use crate::images::{self, Format};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
@@ -25,23 +26,32 @@ use crate::{block, disk};
 #[derive(Debug)]
 pub(in crate::vm) enum Root {
     /// The sandbox's disk, made from this image.
-    Image(Image),
+    Image(Choice),
     /// The disk of a virtual machine, made from an image with this digest.
     Vm(String),
     /// A device or a file of a volume, to which this image is written if it is not there yet; as it
     /// is without one.
-    Volume(Option<Image>),
-    /// It never boots; kubelet has pulled the image with this digest for it.
-    Nothing(String),
+    Volume(Option<Choice>),
+    /// It never boots; kubelet has pulled this image for it.
+    Nothing(Choice),
 }
 
 impl Root {
     /// Digest of the image; empty without one.
     pub(in crate::vm) fn digest(&self) -> String {
+        match (self, self.choice()) {
+            (_, Some(choice)) => choice.image.digest.to_string(),
+            (Self::Vm(digest), None) => digest.clone(),
+            (_, None) => images::none().digest.to_string(),
+        }
+    }
+
+    /// The image in the store that it is made from.
+    pub(in crate::vm) const fn choice(&self) -> Option<&Choice> {
         match self {
-            Self::Image(image) | Self::Volume(Some(image)) => image.digest.to_string(),
-            Self::Volume(None) => images::none().digest.to_string(),
-            Self::Vm(digest) | Self::Nothing(digest) => digest.clone(),
+            Self::Image(choice) | Self::Nothing(choice) => Some(choice),
+            Self::Volume(choice) => choice.as_ref(),
+            Self::Vm(_) => None,
         }
     }
 }
@@ -56,8 +66,7 @@ impl<P: Platform> Containers<P> {
         has_root: bool,
     ) -> Result<Root> {
         if instance.role == Role::Provision {
-            let image = self.wanted_image(sandbox, image).await?;
-            return Ok(Root::Nothing(image.digest.to_string()));
+            return Ok(Root::Nothing(self.choose_image(sandbox, image).await?));
         }
         if has_root {
             if instance.vm.is_some() {
@@ -67,11 +76,16 @@ impl<P: Platform> Containers<P> {
             if is_none.into_iter().any(|name| images::is_none(name)) {
                 return Ok(Root::Volume(None));
             }
-            let image = self.wanted_image(sandbox, image).await?;
+            let images = &self.parts.images;
+            if images.pinned(sandbox.as_str()).is_none() {
+                // The content of a volume outlives an image whose file was lost.
+                images.unpin(sandbox.as_str()).await?;
+            }
+            let image = self.choose_image(sandbox, image).await?;
             return Ok(Root::Volume(Some(image)));
         }
         let Some(vm) = instance.vm else {
-            return Ok(Root::Image(self.wanted_image(sandbox, image).await?));
+            return Ok(Root::Image(self.choose_image(sandbox, image).await?));
         };
         let names = [image.image.as_str(), image.user_specified_image.as_str()];
         let disks = &self.parts.disks;
@@ -79,24 +93,29 @@ impl<P: Platform> Containers<P> {
         Ok(Root::Vm(digest))
     }
 
-    /// Makes sure that a container has what it boots from.
+    /// Makes sure that a container has what it boots from. Returns what the pod's author should
+    /// know of it.
     pub(in crate::vm) async fn ensure_root(
         &self,
         sandbox: &Sandbox,
         row: &Container,
-        root: &Root,
-    ) -> Result<()> {
+        (root, content): (&Root, RootContent),
+    ) -> Result<Option<String>> {
+        if let Some(choice) = root.choice() {
+            self.settle_choice(row, choice).await?;
+        }
         let image = match root {
-            Root::Volume(image) => image.as_ref(),
+            Root::Volume(Some(choice)) => Some(&choice.image),
             _ => None,
         };
-        self.take_blocks(row, image).await?;
+        let found = self.take_blocks(row, image, content).await?;
         self.prepare_file_disks(row, image).await?;
         match (root, row.vm()) {
-            (Root::Image(image), _) => self.ensure_root_disk(sandbox, row, image).await,
-            (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
-            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => Ok(()),
+            (Root::Image(choice), _) => self.ensure_root_disk(sandbox, row, &choice.image).await?,
+            (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await?,
+            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => {}
         }
+        Ok(found)
     }
 
     async fn take_disk(&self, row: &Container, vm: VmUid) -> Result<()> {

@@ -1,7 +1,9 @@
 //! The root disk, which belongs to the sandbox: a qcow2 overlay on the image, or a copy of it.
 //!
 //! Invariant: the disk is made of the pinned image as its pod requests and is complete when it has
-//! its name; a new container of the same image boots the same disk.
+//! its name. Disk and pin follow the text by which the pod names its image: while that is the same,
+//! a new container boots the same disk. A disk is removed for another image only when the rest of
+//! the request was accepted and that image is pinned.
 //! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then.
 
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +12,38 @@ use podspec::{Annotations, FastDeploy, SandboxId};
 
 use crate::disk::qemu_img::{Base, Failed};
 use crate::files;
-use crate::images::{self, Digest, Image, Locator, Reference};
+use crate::images::{self, Digest, Image, Locator, Pinned, Reference};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::{Container, ImageSpec};
 use crate::vm::service::Containers;
 use crate::vm::settings::UnknownImage;
+
+/// The image that a container boots.
+#[derive(Debug)]
+pub(in crate::vm) struct Choice {
+    pub(in crate::vm) image: Image,
+    /// How the pod names it.
+    text: String,
+    /// The sandbox's disk was made of another image, by another name.
+    replaces: bool,
+    /// What the name means today, where that is another image.
+    meant_today: Option<Digest>,
+}
+
+impl Choice {
+    /// What the pod's author should know.
+    pub(in crate::vm) fn finding(&self) -> Option<String> {
+        let today = self.meant_today?;
+        let own = self.image.digest;
+        let name: String = self.text.chars().take(100).collect();
+        Some(format!(
+            "the image name {name} means {today} today; the machine keeps its root disk of {own}: for \
+             the other image, make a new pod"
+        ))
+    }
+}
 
 impl<P: Platform> Containers<P> {
     /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours:
@@ -38,15 +65,20 @@ impl<P: Platform> Containers<P> {
         Ok(())
     }
 
-    /// The image that is meant, if it is here.
+    /// The image that is meant, if it is here. The name that the sandbox's disk was made by means
+    /// the image of that disk, whatever it means to others today.
     pub(in crate::vm) fn known(&self, sandbox: &SandboxId, spec: &ImageSpec) -> Option<Digest> {
         let images = &self.parts.images;
+        let pinned = images.pinned(sandbox.as_str());
+        if let Some(pinned) = pinned.as_ref().filter(|p| self.is_same(sandbox, p, spec)) {
+            return Some(pinned.digest);
+        }
         if let Some(image) = images.find(&spec.image) {
             return Some(image.digest);
         }
         // An image that was removed serves on under the disk that uses it as its base, and under no
         // other name.
-        let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
+        let pinned = pinned.map(|image| image.digest);
         if let Some(digest) = pinned.filter(|digest| named_digest(&spec.image) == Some(*digest)) {
             return Some(digest);
         }
@@ -54,23 +86,71 @@ impl<P: Platform> Containers<P> {
         (self.settings.unknown_image == UnknownImage::Pull).then_some(by_name.digest)
     }
 
-    /// The image that a new container of this sandbox boots, pinned for it.
-    pub(super) async fn wanted_image(
+    /// Whether the pod names its image as it did when the image was pinned for the sandbox. Daemons
+    /// before this one recorded no name: then a container of that image says it, and without one
+    /// nothing says that the name is another.
+    fn is_same(&self, sandbox: &SandboxId, pinned: &Pinned, spec: &ImageSpec) -> bool {
+        if let Some(text) = &pinned.text {
+            return text == spec.text();
+        }
+        let digest = pinned.digest.to_string();
+        let mut rows = self.of_sandbox(sandbox);
+        rows.retain(|row| row.spec.image_digest == digest);
+        let newest = rows.iter().max_by_key(|row| row.created_at);
+        newest.is_none_or(|row| row.spec.config.image.text() == spec.text())
+    }
+
+    /// The image that a new container of this sandbox boots. Nothing that exists is changed but
+    /// the recorded name of the image.
+    pub(super) async fn choose_image(
         &self,
         sandbox: &SandboxId,
         spec: &ImageSpec,
-    ) -> Result<Image> {
+    ) -> Result<Choice> {
         let images = &self.parts.images;
-        let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
-        let wanted = self.known(sandbox, spec);
-        let wanted = wanted.ok_or_else(|| images::Error::Absent {
+        let absent = || images::Error::Absent {
             reference: spec.image.chars().take(256).collect(),
-        })?;
-        if pinned != Some(wanted) {
-            // Another image was requested: the guest's state on the old one is removed.
-            self.remove_root_disk(sandbox).await?;
+        };
+        let text = spec.text().to_owned();
+        let wanted = self.known(sandbox, spec).ok_or_else(absent)?;
+        let reference = wanted.to_string();
+        let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
+        if pinned.is_some_and(|pinned| pinned != wanted) {
+            return Ok(Choice {
+                image: images.find(&reference).ok_or_else(absent)?,
+                text,
+                replaces: true,
+                meant_today: None,
+            });
         }
-        Ok(images.pin(sandbox.as_str(), &wanted.to_string()).await?)
+        let today = images.find(&spec.image);
+        let today = today.or_else(|| images.find(&spec.user_specified_image));
+        let image = images.pin_as(sandbox.as_str(), &reference, &text).await?;
+        Ok(Choice {
+            meant_today: today
+                .map(|today| today.digest)
+                .filter(|d| *d != image.digest),
+            image,
+            text,
+            replaces: false,
+        })
+    }
+
+    /// Pins the image for the sandbox; the disk that was made of another one is removed before.
+    /// The image cannot go meanwhile.
+    pub(super) async fn settle_choice(&self, row: &Container, choice: &Choice) -> Result<()> {
+        if !choice.replaces {
+            return Ok(());
+        }
+        let images = &self.parts.images;
+        let reference = choice.image.digest.to_string();
+        images.pin(row.id.as_str(), &reference).await?;
+        faultpoint::point("vm.create.image");
+        tracing::info!(sandbox = %row.sandbox, image = choice.text, "root disk of another image removed");
+        self.remove_root_disk(&row.sandbox).await?;
+        let sandbox = row.sandbox.as_str();
+        images.pin_as(sandbox, &reference, &choice.text).await?;
+        Ok(images.unpin(row.id.as_str()).await?)
     }
 
     /// Makes the disk unless it is there.

@@ -10,15 +10,15 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, FastDeploy, Machine, Role, SandboxId, names};
+use podspec::{Annotations, ContainerId, FastDeploy, Machine, Role, RootContent, SandboxId, names};
 
-use super::request::{guest_data, instance, machine};
+use super::request::{annotations, guest_data, instance, machine};
 use crate::clock;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::steps::{step, trace};
 use crate::vm::disks::instance::Root;
-use crate::vm::disks::overlay::fast_deploy;
+use crate::vm::disks::overlay::{Choice, fast_deploy};
 use crate::vm::disks::seed::SeedData;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::file_disks::{self, FileDisk};
@@ -29,6 +29,11 @@ use crate::vm::service::Containers;
 use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
 use crate::vm::unsupported::Given;
+
+/// What a pod is told whose root disk is never replaced.
+const UNUSED_ROOT_CONTENT: &str = "vmlet.dev/root-content has no effect: it is for a claim with \
+     volumeMode Block as root disk, of a pod with an image and without a VirtualMachine; a file of a \
+     volume is never written over: remove it to have it made of the image";
 
 impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn create_to_end(
@@ -65,6 +70,7 @@ impl<P: Platform> Containers<P> {
         let instance = instance(sandbox, &config)?;
         let blocks = self.wanted_blocks(&config, instance.role).await?;
         file_disks::plan::check_paths(&supplies.file_disks, &blocks)?;
+        let content = Annotations::new(&annotations(sandbox, &config)).root_content()?;
         let has_root = blocks.iter().any(BlockDisk::is_root)
             || supplies.file_disks.iter().any(FileDisk::is_root);
         let root = self
@@ -81,6 +87,10 @@ impl<P: Platform> Containers<P> {
                 let mut found = found.await;
                 found.extend(unused_fast_deploy(sandbox, &config, &root)?);
                 found.extend(supplies.data.as_ref().and_then(SeedData::finding));
+                if content == RootContent::Replace && !is_replaceable(&root, sandbox, &blocks) {
+                    found.push(UNUSED_ROOT_CONTENT.to_owned());
+                }
+                found.extend(root.choice().and_then(Choice::finding));
                 found
             }
             Role::Provision => Vec::new(),
@@ -119,25 +129,30 @@ impl<P: Platform> Containers<P> {
         drop(turn);
         faultpoint::point("vm.create.recorded");
         let made = async {
-            let root = self.ensure_root(sandbox, &row, &root);
+            let root = self.ensure_root(sandbox, &row, (&root, content));
             let seed = self.make_seed(&row, data);
             if row.vm().is_some() {
                 // That of a virtual machine belongs to the holder of its root disk.
-                root.await?;
-                return seed.await;
+                let found = root.await?;
+                return seed.await.map(|()| found);
             }
             // Both to their end: what is being made cannot be dropped.
             let (root, seed) = tokio::join!(root, seed);
-            root.and(seed)
+            let found = root?;
+            seed.map(|()| found)
         };
         let step = step!("disk.prepare", sandbox = %row.sandbox, container = %row.id);
-        if let Err(e) = trace(step, made).await {
-            // What fails here, too, is dropped by the next request or by reconciliation.
-            let _ = self.drop_creating(&row).await;
-            return Err(e);
-        }
+        let found = match trace(step, made).await {
+            Ok(found) => found,
+            Err(e) => {
+                // What fails here, too, is dropped by the next request or by reconciliation.
+                let _ = self.drop_creating(&row).await;
+                return Err(e);
+            }
+        };
         faultpoint::point("vm.create.disk");
-        self.move_on(&row, Event::Prepared, "created", |_| {}).await
+        let report = |row: &mut Container| row.spec.unsupported.extend(found);
+        self.move_on(&row, Event::Prepared, "created", report).await
     }
 
     /// A user that no other container has.
@@ -220,6 +235,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn drop_creating(&self, row: &Container) -> Result<()> {
         self.undo_file_disks(row).await;
         self.give_disk_back(row).await?;
+        self.parts.images.unpin(row.id.as_str()).await?;
         Ok(self.parts.table.remove(&row.id).await?)
     }
 }
@@ -227,6 +243,13 @@ impl<P: Platform> Containers<P> {
 /// Whether the first is a later attempt at the same container as the second.
 fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
     new.name == old.name && new.attempt > old.attempt
+}
+
+/// Whether the content of the root disk can be that of another image, and can be written over.
+fn is_replaceable(root: &Root, sandbox: &Sandbox, blocks: &[BlockDisk]) -> bool {
+    let is_block = blocks.iter().any(BlockDisk::is_root);
+    let is_kept = sandbox.config.labels.contains_key(names::VM_UID_LABEL);
+    is_block && matches!(root, Root::Volume(Some(_))) && !is_kept
 }
 
 /// Requests for the making of a root disk that have no effect.

@@ -89,11 +89,13 @@ impl<P: Platform> Containers<P> {
         Ok(self.parts.disks.collect().await?)
     }
 
-    /// Lets the images of sandboxes and disks go that no longer exist.
+    /// Lets the images of sandboxes, containers and disks go that no longer exist.
     async fn collect_pins(&self) -> Result<()> {
         for owner in self.parts.images.owners() {
             let sandbox = owner.parse::<SandboxId>();
-            let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some());
+            let container = owner.parse::<ContainerId>();
+            let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some())
+                || container.is_ok_and(|id| self.parts.table.get(&id).is_some());
             if !needed && !self.parts.disks.needs_pin(&owner) {
                 tracing::warn!(sandbox = %owner, "image of a missing pod sandbox unpinned");
                 self.parts.images.unpin(&owner).await?;

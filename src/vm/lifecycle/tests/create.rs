@@ -5,10 +5,13 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use podspec::ContainerId;
+
 use crate::images;
+use crate::sandbox::Sandbox;
 use crate::testkit::Node;
 use crate::vm::state::Phase;
-use crate::vm::{Error, Mount};
+use crate::vm::{ContainerConfig, Error, Mount};
 
 #[tokio::test]
 async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
@@ -83,7 +86,7 @@ async fn a_board_that_the_emulator_does_not_have_is_refused() {
 }
 
 #[tokio::test]
-async fn a_name_that_means_nothing_does_not_boot_the_old_disk() {
+async fn a_name_that_means_nothing_boots_no_disk_but_its_own() {
     let node = Node::new().await;
     let first = node.created().await;
     let row = node.row(&first);
@@ -92,20 +95,141 @@ async fn a_name_that_means_nothing_does_not_boot_the_old_disk() {
     node.containers.remove(&first).await.unwrap();
     node.images.remove(&node.image("disk")).await.unwrap();
 
-    for name in ["nowhere", "disk"] {
-        let config = node.machine_of(name, 1);
-        let refused = node.containers.create(&row.sandbox, config).await;
-        assert!(
-            matches!(refused, Err(Error::Image(images::Error::Absent { .. }))),
-            "{name}: {refused:?}"
-        );
-    }
+    let config = node.machine_of("nowhere", 1);
+    let refused = node.containers.create(&row.sandbox, config).await;
+    assert!(
+        matches!(refused, Err(Error::Image(images::Error::Absent { .. }))),
+        "{refused:?}"
+    );
     assert!(disk.exists(), "a refusal costs the guest nothing");
 
     let mut same = node.machine(2);
     same.image.image.clone_from(&row.spec.image_digest);
-    node.containers.create(&row.sandbox, same).await.unwrap();
-    assert_eq!(disk.metadata().unwrap().ino(), inode);
+    for config in [node.machine(1), same] {
+        let id = node.containers.create(&row.sandbox, config).await.unwrap();
+        assert_eq!(disk.metadata().unwrap().ino(), inode);
+        node.containers.remove(&id).await.unwrap();
+    }
+}
+
+/// As kubelet requests it: the image `disk` of the pod, which means `image` today.
+fn of_tag(node: &Node, image: &str, attempt: u32) -> ContainerConfig {
+    let mut config = node.machine(attempt);
+    config.image.user_specified_image = node.image("disk");
+    let today = node.images.find(&node.image(image)).unwrap();
+    config.image.image = today.digest.to_string();
+    config
+}
+
+/// What a client sees of a container's image, and the inode of its root disk.
+fn root_of(node: &Node, id: &ContainerId) -> (String, u64) {
+    let row = node.row(id);
+    let disk = node.containers.paths().root_disk(&row.sandbox);
+    let inode = disk.metadata().unwrap().ino();
+    (row.spec.image_digest.clone(), inode)
+}
+
+/// Whether an event says that the name of the image means another one today.
+fn says_kept(node: &Node, id: &ContainerId) -> bool {
+    let row = node.row(id);
+    let words = format!("keeps its root disk of {}", row.spec.image_digest);
+    let mut found = row.spec.unsupported.iter();
+    found.any(|text| text.contains(&words))
+}
+
+#[tokio::test]
+async fn a_tag_that_moved_keeps_the_disk_and_is_an_event() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let create = |config| node.containers.create(&sandbox, config);
+    let first = create(of_tag(&node, "disk", 0)).await.unwrap();
+    assert!(!says_kept(&node, &first));
+    let before = root_of(&node, &first);
+    node.containers.remove(&first).await.unwrap();
+
+    let second = create(of_tag(&node, "other", 1)).await.unwrap();
+    assert_eq!(root_of(&node, &second), before);
+    assert!(says_kept(&node, &second));
+    node.containers.remove(&second).await.unwrap();
+
+    // The pod names another image now.
+    let third = create(node.machine_of("other", 2)).await.unwrap();
+    assert_ne!(root_of(&node, &third).0, before.0);
+    assert!(!says_kept(&node, &third));
+    assert_eq!(node.images.owners(), [sandbox.to_string()]);
+}
+
+#[tokio::test]
+async fn the_disk_of_an_earlier_daemon_follows_the_name_in_its_container() {
+    for (is_named, is_kept) in [(true, false), (false, true)] {
+        let node = Node::new().await;
+        let first = node.created().await;
+        let (sandbox, before) = (node.row(&first).sandbox.clone(), root_of(&node, &first));
+        let forget = |t: &rusqlite::Transaction<'_>| {
+            t.execute("UPDATE image_pins SET text = NULL", []).map(drop)
+        };
+        node.db.write(forget).await.unwrap();
+        let node = node.restarted().await;
+        node.containers.start(&first).await.unwrap();
+        node.hypervisor.power_off(node.row(&first).domain());
+        node.until(&first, |row| row.phase == Phase::Exited).await;
+        if !is_named {
+            node.containers.remove(&first).await.unwrap();
+        }
+        let again = node.containers.create(&sandbox, node.machine(1)).await;
+        let again = again.unwrap();
+        assert_eq!(root_of(&node, &again), before);
+        node.containers.remove(&again).await.unwrap();
+        node.db.write(forget).await.unwrap();
+        let node = node.restarted().await;
+        let other = node
+            .containers
+            .create(&sandbox, node.machine_of("other", 2));
+        let other = other.await.unwrap();
+        assert_eq!(root_of(&node, &other) == before, is_kept);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_for_another_image_costs_the_guest_nothing() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let (sandbox, before) = (node.row(&first).sandbox.clone(), root_of(&node, &first));
+    node.containers.remove(&first).await.unwrap();
+    let annotate = |value: &str| {
+        let pair = ("vmlet.dev/fast-deploy".to_owned(), value.to_owned());
+        move |row: &mut Sandbox| row.config.annotations.extend([pair])
+    };
+    let ready = crate::sandbox::state::Phase::Ready;
+    let changed = node.sandbox_rows.change(&sandbox, ready, annotate("quick"));
+    changed.await.unwrap();
+    let refused = node
+        .containers
+        .create(&sandbox, node.machine_of("other", 1));
+    assert!(matches!(refused.await, Err(Error::Machine(_))));
+    let changed = node
+        .sandbox_rows
+        .change(&sandbox, ready, annotate("linked"));
+    changed.await.unwrap();
+    let again = node.containers.create(&sandbox, node.machine(2)).await;
+    assert_eq!(root_of(&node, &again.unwrap()), before);
+}
+
+#[tokio::test]
+async fn content_that_nothing_replaces_is_an_event_and_other_words_are_refused() {
+    let node = Node::new().await;
+    for (name, value, is_reported) in [("a", "replace", true), ("b", "keep", false)] {
+        let sandbox = node.annotated(name, &[("root-content", value)]).await;
+        let id = node.containers.create(&sandbox, node.machine(0)).await;
+        let found = node.row(&id.unwrap()).spec.unsupported.clone();
+        let words = "vmlet.dev/root-content has no effect";
+        let is_there = found.iter().any(|text| text.contains(words));
+        assert_eq!(is_there, is_reported, "{found:?}");
+    }
+    let sandbox = node.annotated("c", &[("root-content", "overwrite")]).await;
+    let refused = node.containers.create(&sandbox, node.machine(0)).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("\"keep\" or \"replace\""), "{text}");
 }
 
 #[tokio::test]
