@@ -31,7 +31,8 @@ pub use error::{Error, Result};
 pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
 
-use crate::images::{Images, Pinned};
+use crate::images::{self, Images, Pinned};
+use crate::locks::Locks;
 use crate::metadata::{self, Db, RecordStore};
 use qemu_img::QemuImg;
 use tokio::sync::watch;
@@ -46,6 +47,8 @@ pub struct Disks {
     images: Arc<Images>,
     qemu_img: QemuImg,
     root: PathBuf,
+    /// Held while a record is made, and while files or a pin without one are removed.
+    turns: Locks<VmUid>,
     /// Disks without a record that were logged.
     unrecorded: Mutex<BTreeSet<VmUid>>,
 }
@@ -63,6 +66,7 @@ impl Disks {
             images,
             qemu_img,
             root,
+            turns: Locks::default(),
             unrecorded: Mutex::default(),
         })
     }
@@ -109,9 +113,22 @@ impl Disks {
 
     /// Whether an image is pinned under this name because a disk needs it, or may come to need it.
     pub fn needs_pin(&self, owner: &str) -> bool {
-        let vm = owner.strip_prefix(OWNER).and_then(|vm| vm.parse().ok());
-        let disk = vm.and_then(|vm| self.get(vm));
+        let disk = vm_of(owner).and_then(|vm| self.get(vm));
         disk.is_some_and(|disk| disk.linked || disk.phase != Phase::Ready)
+    }
+
+    /// Ends the pin of an owner that is no disk, or that [needs](Self::needs_pin) none. Returns
+    /// whether it did.
+    pub async fn collect_pin(&self, owner: &str) -> images::Result<bool> {
+        let _turn = match vm_of(owner) {
+            Some(vm) => Some(self.turns.lock(&vm).await),
+            None => None,
+        };
+        if self.needs_pin(owner) {
+            return Ok(false);
+        }
+        self.images.unpin(owner).await?;
+        Ok(true)
     }
 
     /// Bytes that the disk takes on the node; 0 when there is none. Blocks for a moment.
@@ -133,6 +150,11 @@ pub fn unfinished(seed: &Path) -> PathBuf {
 /// The name under which a disk pins its image.
 pub(crate) fn owner(vm: VmUid) -> String {
     format!("{OWNER}{vm}")
+}
+
+/// The disk that pins its image under this name.
+fn vm_of(owner: &str) -> Option<VmUid> {
+    owner.strip_prefix(OWNER)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ impl Blocks {
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;
         while let Some(entry) = entries.next_entry().await.map_err(failed())? {
             let path = entry.path();
-            // Looked up after the node was found: the record is older than the node.
+            // No container takes or leaves a device between this look and the removal.
+            let _turn = self.turns.lock().await;
             let mut held = self.records.all().into_iter();
             if !held.any(|held| self.node(held.device) == path) {
                 tracing::warn!(node = %path.display(), "unowned device node removed");

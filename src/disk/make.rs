@@ -8,6 +8,7 @@
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use podspec::VmUid;
 
@@ -57,8 +58,7 @@ impl Disks {
             holder: None,
             memory: None,
         };
-        self.check_unrecorded(desired.vm).await?;
-        let (there, new) = self.records.insert(record.clone()).await?;
+        let (there, new) = self.insert(record.clone()).await?;
         match there.phase {
             Phase::Ready => return Ok(()),
             Phase::Deleting => {
@@ -68,7 +68,7 @@ impl Disks {
             // What an earlier attempt wanted counts no more.
             Phase::Making if !new && !is_same(&there, &record) => {
                 self.undo(desired.vm).await?;
-                self.records.insert(record).await?;
+                self.insert(record).await?;
             }
             Phase::Making => {}
         }
@@ -101,6 +101,13 @@ impl Disks {
         progress(100);
         tracing::info!(vm = %desired.vm, image = desired.image, linked = desired.linked, "disk created");
         Ok(())
+    }
+
+    /// Records a disk, unless there is one; returns what is recorded, and whether it is new.
+    async fn insert(&self, record: Disk) -> Result<(Arc<Disk>, bool)> {
+        let _turn = self.turns.lock(&record.vm).await;
+        self.check_unrecorded(record.vm).await?;
+        Ok(self.records.insert(record).await?)
     }
 
     /// Refuses to take a file for ours that was there before its record.

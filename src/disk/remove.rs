@@ -29,7 +29,7 @@ impl Disks {
     /// Removes a disk that has no holder, with the memory beside it; success when there is none.
     pub async fn delete(&self, vm: VmUid) -> Result<()> {
         let Some(disk) = self.get(vm) else {
-            return self.remove_files(vm).await;
+            return self.remove_unrecorded(vm).await;
         };
         if let Some(holder) = disk.holder.clone() {
             return Err(Error::InUse { vm, holder });
@@ -68,6 +68,15 @@ impl Disks {
         }
     }
 
+    /// Removes what is there of a disk without a record; one that is being made has a record.
+    async fn remove_unrecorded(&self, vm: VmUid) -> Result<()> {
+        let _turn = self.turns.lock(&vm).await;
+        match self.get(vm) {
+            Some(_) => Ok(()),
+            None => self.remove_files(vm).await,
+        }
+    }
+
     async fn remove_files(&self, vm: VmUid) -> Result<()> {
         let folder = self.folder(vm);
         match tokio::fs::remove_dir_all(&folder).await {
@@ -99,8 +108,8 @@ impl Disks {
                 self.tell_unrecorded(vm, &file);
                 continue;
             }
-            tracing::warn!(%vm, "incomplete disk removed");
-            self.remove_files(vm).await?;
+            tracing::warn!(%vm, "incomplete disk without a record removed");
+            self.remove_unrecorded(vm).await?;
         }
         Ok(())
     }

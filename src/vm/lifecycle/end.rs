@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::files;
+use crate::locks::Guard;
 use crate::metadata::TableError;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
@@ -184,10 +185,22 @@ impl<P: Platform> Containers<P> {
     /// Removes domain, console file and sockets of a container whose machine is not to run; may be
     /// repeated.
     pub(in crate::vm) async fn clean_up(&self, row: &Container) -> Result<()> {
-        if self.owns_domain(row) {
-            self.forget_domain(row.domain()).await?;
+        {
+            let _turn = self.domain_turn(row).await;
+            if self.owns_domain(row) {
+                self.forget_domain(row.domain()).await?;
+            }
         }
         self.remove_console(row).await
+    }
+
+    /// Held from the look whether a domain is a container's until it was destroyed: no other
+    /// container takes the disk of their virtual machine meanwhile, and with it the domain's UUID.
+    pub(in crate::vm) async fn domain_turn(&self, row: &Container) -> Option<Guard> {
+        match row.vm() {
+            Some(vm) => Some(self.disk_lock(vm).await),
+            None => None,
+        }
     }
 
     /// Removes console file and sockets; may be repeated.

@@ -283,9 +283,12 @@ impl<P: Platform> Containers<P> {
 
     /// Back to CREATED, with nothing left of the machine.
     async fn undo_start(&self, row: &Container) -> Result<Arc<Container>> {
-        if self.owns_domain(row) {
-            let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
-            destroyed.map_err(hypervisor("stop"))?;
+        {
+            let _turn = self.domain_turn(row).await;
+            if self.owns_domain(row) {
+                let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
+                destroyed.map_err(hypervisor("stop"))?;
+            }
         }
         self.drain(row).await;
         self.clean_up(row).await?;

@@ -178,8 +178,15 @@ impl<P: Platform> Containers<P> {
             return self.kill_process(row).await;
         }
         let begun = Instant::now();
-        let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
-        destroyed.map_err(hypervisor("kill"))?;
+        {
+            let _turn = self.domain_turn(row).await;
+            // It may have ended meanwhile, and the next container have the disk and the domain.
+            if self.stopping(&row.id).is_none() || !self.owns_domain(row) {
+                return Ok(());
+            }
+            let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
+            destroyed.map_err(hypervisor("kill"))?;
+        }
         tracing::info!(container = %row.id, took = ?begun.elapsed(), "machine killed");
         faultpoint::point("vm.stop.killed");
         // The guest may have been faster than the kill; libvirt knows, unless it forgot the domain.

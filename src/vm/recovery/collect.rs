@@ -3,19 +3,23 @@
 //! Invariant: only domains that carry our metadata element and this installation's id are touched.
 //! Domains go before files, so that no machine loses a disk while it runs; a row is there before
 //! what it accounts for and goes after it, so that whatever is found without one has no owner, also
-//! while requests are served.
+//! while requests are served. A list says only where to look: containers of one virtual machine
+//! have domain, disk and seed one after the other, so that the owner is read again, under the lock
+//! without which no container takes the disk, right before anything is removed.
 //! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libvirt::{DomainInfo, Hypervisor};
-use podspec::{ContainerId, Kind, SandboxId};
+use podspec::{ContainerId, Kind, SandboxId, VmUid};
 
 use crate::files;
 use crate::metadata::{LookupError, Row, Table};
 use crate::platform::Platform;
 use crate::vm::error::{Result, hypervisor};
+use crate::vm::model::Container;
 use crate::vm::paths::Paths;
 use crate::vm::service::Containers;
 
@@ -38,16 +42,33 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Removes a domain without a row: nothing else would ever end it.
-    async fn collect_domain(&self, domain: &DomainInfo) -> Result<()> {
-        let owner = domain.container.parse::<ContainerId>();
-        if owner.is_ok_and(|id| self.parts.table.get(&id).is_some()) {
+    async fn collect_domain(&self, listed: &DomainInfo) -> Result<()> {
+        if self.has_owner(listed) {
             return Ok(());
         }
-        if !self.is_ours(domain).await? {
+        let vm: Option<VmUid> = listed.vm.as_ref().and_then(|vm| vm.parse().ok());
+        let _turn = match vm {
+            Some(vm) => Some(self.disk_lock(vm).await),
+            None => None,
+        };
+        let domains = self.parts.hypervisor.list().await;
+        let domains = domains.map_err(hypervisor("list"))?;
+        let Some(domain) = domains.iter().find(|domain| domain.uuid == listed.uuid) else {
+            return Ok(());
+        };
+        if domain.vm != listed.vm || self.has_owner(domain) || !self.is_ours(domain).await? {
             return Ok(());
         }
         tracing::warn!(domain = %domain.name, "domain without a container removed");
         self.forget_domain(domain.uuid).await
+    }
+
+    /// Whether a container accounts for a domain: it is in its metadata, or has its UUID to define.
+    fn has_owner(&self, domain: &DomainInfo) -> bool {
+        let named = domain.container.parse::<ContainerId>();
+        let owns = |row: &Arc<Container>| row.domain() == domain.uuid && self.owns_domain(row);
+        named.is_ok_and(|id| self.parts.table.get(&id).is_some())
+            || self.parts.table.all().iter().any(owns)
     }
 
     /// Whether it is ours to remove: this installation made it, or one that had the same state
@@ -66,9 +87,11 @@ impl<P: Platform> Containers<P> {
     /// domains before them.
     async fn collect_disks(&self) -> Result<()> {
         for disk in self.parts.disks.all() {
-            if let Some(holder) = &disk.holder
-                && self.parts.table.get(holder).is_none()
-            {
+            if self.lost_holder(disk.vm).is_none() {
+                continue;
+            }
+            let _turn = self.disk_lock(disk.vm).await;
+            if let Some(holder) = &self.lost_holder(disk.vm) {
                 tracing::warn!(
                     vm = %disk.vm,
                     container = %holder,
@@ -89,6 +112,12 @@ impl<P: Platform> Containers<P> {
         Ok(self.parts.disks.collect().await?)
     }
 
+    /// The container that has the disk of a virtual machine, if it no longer exists.
+    fn lost_holder(&self, vm: VmUid) -> Option<ContainerId> {
+        let holder = self.parts.disks.get(vm)?.holder.clone()?;
+        self.parts.table.get(&holder).is_none().then_some(holder)
+    }
+
     /// Lets the images of sandboxes, containers and disks go that no longer exist.
     async fn collect_pins(&self) -> Result<()> {
         for owner in self.parts.images.owners() {
@@ -96,9 +125,8 @@ impl<P: Platform> Containers<P> {
             let container = owner.parse::<ContainerId>();
             let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some())
                 || container.is_ok_and(|id| self.parts.table.get(&id).is_some());
-            if !needed && !self.parts.disks.needs_pin(&owner) {
+            if !needed && self.parts.disks.collect_pin(&owner).await? {
                 tracing::warn!(sandbox = %owner, "image of a missing pod sandbox unpinned");
-                self.parts.images.unpin(&owner).await?;
             }
         }
         Ok(())

@@ -4,11 +4,12 @@
 //! stays.
 //! Failure: what was left, or what was taken that was not ours.
 
-use libvirt::{Hypervisor, State};
-use podspec::{ContainerId, SandboxId};
+use libvirt::{Hypervisor, Power, State};
+use podspec::{ContainerId, SandboxId, VmUid};
 use uuid::Uuid;
 
 use crate::testkit::Node;
+use crate::vm::state::Phase;
 
 const FOREIGN: Uuid = Uuid::from_u128(0xf0);
 
@@ -34,6 +35,41 @@ async fn a_domain_of_ours_without_a_row_goes_and_a_foreign_one_stays() {
     assert_eq!(node.domain(&id).await, None);
     let foreign = node.hypervisor.state(FOREIGN).await.unwrap();
     assert_eq!(foreign, Some(State::Active));
+}
+
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+
+/// A running container of the virtual machine in a pod of its own.
+async fn machine(node: &Node, pod: &str) -> ContainerId {
+    let sandbox = node.annotated(pod, &[("vm-disk", VM)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    let id = id.unwrap();
+    node.containers.start(&id).await.unwrap();
+    id
+}
+
+#[tokio::test]
+async fn an_old_list_of_domains_costs_no_machine_that_was_started_since() {
+    let node = Node::new().await;
+    let vm: VmUid = VM.parse().unwrap();
+    node.make_disk(vm).await;
+    let old = machine(&node, "old").await;
+    let listed = node.hypervisor.list().await.unwrap();
+    assert_eq!(listed[0].container, old.as_str());
+    node.containers.remove(&old).await.unwrap();
+    let new = machine(&node, "new").await;
+
+    node.containers.collect(&listed).await.unwrap();
+    let power = node.hypervisor.power(vm.uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On), "the new machine was killed");
+    assert_eq!(node.phase(&new), Phase::Running);
+    assert!(node.disks.is_held_by(vm, &new) && node.disks.seed_file(vm).exists());
+
+    // A domain of the same list without an owner goes.
+    lose_rows(&node).await;
+    node.containers.collect(&listed).await.unwrap();
+    assert_eq!(node.hypervisor.power(vm.uuid()).await.unwrap(), None);
+    assert_eq!(node.disks.get(vm).unwrap().holder, None);
 }
 
 #[tokio::test]
