@@ -12,12 +12,9 @@
 //! Failure: [`Error`]; a copy cut short is begun again, content that is not ours is never written
 //! over.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use podspec::ContainerId;
-use tokio_util::sync::CancellationToken;
 
 mod copy;
 mod error;
@@ -30,6 +27,7 @@ pub use error::{Error, Result};
 pub use model::{DesiredContent, Extent, Held, Number};
 
 use crate::disk::qemu_img::QemuImg;
+use crate::foreign::Foreign;
 use crate::metadata::{self, Db, RecordStore};
 
 /// The block devices that containers have.
@@ -40,8 +38,8 @@ pub struct Blocks {
     qemu_img: QemuImg,
     /// Held while a container takes or leaves a device: the record and our node change together.
     turns: tokio::sync::Mutex<()>,
-    /// What ends the copies in progress.
-    copies: Mutex<HashMap<ContainerId, CancellationToken>>,
+    /// Threads that read and write devices.
+    foreign: Foreign,
 }
 
 impl Blocks {
@@ -52,7 +50,7 @@ impl Blocks {
             root,
             qemu_img,
             turns: tokio::sync::Mutex::default(),
-            copies: Mutex::default(),
+            foreign: Foreign::default(),
         })
     }
 
@@ -71,14 +69,6 @@ impl Blocks {
     pub fn extent(&self, device: Number, container: &ContainerId) -> Option<Extent> {
         let held = self.records.get(&device)?;
         held.is_of(container).then_some(held.extent)?
-    }
-
-    /// Ends a copy for this container, if there is one.
-    pub fn cancel(&self, container: &ContainerId) {
-        let copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(copy) = copies.get(container) {
-            copy.cancel();
-        }
     }
 }
 

@@ -20,6 +20,7 @@ pub mod cri;
 pub mod disk;
 pub mod events;
 pub mod files;
+pub mod foreign;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod guest;

@@ -26,6 +26,7 @@ mod service;
 mod settings;
 mod shares;
 pub mod state;
+mod stops;
 mod unsupported;
 mod users;
 

@@ -2,21 +2,20 @@
 //!
 //! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in
 //! this order. The device is open exclusively meanwhile, also in the program that writes: a copy
-//! that outlives the daemon keeps the next one away.
-//! Failure: the mark "being written" stays, and the next attempt begins again.
+//! that outlives the daemon keeps the next one away. One thread at a time works on a device, also
+//! when its caller has left.
+//! Failure: the mark "being written" stays, and the next attempt begins again. A device that does
+//! not answer is an error after a deadline.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::PoisonError;
 
 use nix::libc::{EBUSY, O_EXCL};
 use podspec::ContainerId;
-use tokio_util::sync::CancellationToken;
 
 use super::Blocks;
 use super::error::{Error, Result};
-use super::hold::blocking;
 use super::marker::{Marker, OFFSET};
 use super::model::{DesiredContent, Extent, Number};
 use super::plan::{self, Content, Plan};
@@ -74,7 +73,7 @@ impl Blocks {
     async fn open_alone(&self, device: Number, read_only: bool) -> Result<(File, u64, Content)> {
         let node = self.node(device);
         let path = node.clone();
-        let looked = blocking(move || {
+        let look = move || {
             let mut options = OpenOptions::new();
             let mut file = options
                 .read(true)
@@ -83,13 +82,25 @@ impl Blocks {
                 .open(&path)?;
             let size = file.seek(SeekFrom::End(0))?;
             let content = inspect(&file, size)?;
-            Ok((file, size, content))
-        });
-        looked.await.map_err(|e| match e.kind() {
+            Ok::<_, std::io::Error>((file, size, content))
+        };
+        let looked = self.foreign.look(&device.owner(), look).await?;
+        looked.map_err(|e| match e.kind() {
             _ if e.raw_os_error() == Some(EBUSY) => Error::Busy(device),
             ErrorKind::PermissionDenied => Error::NoDev(self.root.clone()),
             _ => files::failed("open the device", &node)(e).into(),
         })
+    }
+
+    async fn mark(&self, device: Number, file: File, marker: Marker) -> Result<File> {
+        let write = move || {
+            let block = marker.block().unwrap_or_default();
+            file.write_all_at(&block, 0)?;
+            file.sync_all()?;
+            Ok::<_, std::io::Error>(file)
+        };
+        let marked = self.foreign.run(&device.owner(), write).await?;
+        Ok(marked.map_err(files::failed("write", &self.node(device)))?)
     }
 
     async fn copy(
@@ -103,7 +114,7 @@ impl Blocks {
     ) -> Result<()> {
         let node = self.node(device);
         let failed = |e| files::failed("write", &node)(e);
-        let file = mark(file, Marker::Writing(digest)).await.map_err(failed)?;
+        let file = self.mark(device, file, Marker::Writing(digest)).await?;
         faultpoint::point("vm.block.begun");
         let claim = file.try_clone().map_err(failed)?;
         tracing::info!(container = %container, %device, image = %digest, bytes = image.virtual_size, "image copy to a block device started");
@@ -128,57 +139,16 @@ impl Blocks {
             offset: extent.offset,
             size: extent.size,
         };
-        let cancel = self.cancellable(container);
-        let written = tokio::select! {
-            written = self.qemu_img.write(part, base, image.virtual_size, claim, progress) => written.map_err(Error::from),
-            () = cancel.cancelled() => Err(Error::Cancelled(device)),
-        };
-        drop(cancel);
-        written?;
+        let size = image.virtual_size;
+        let written = self.qemu_img.write(part, base, size, claim, progress);
+        written.await?;
         faultpoint::point("vm.block.written");
-        let synced = blocking(move || file.sync_all().map(|()| file)).await;
+        let sync = move || file.sync_all().map(|()| file);
+        let synced = self.foreign.run(&device.owner(), sync).await?;
         let file = synced.map_err(failed)?;
-        mark(file, Marker::Whole(digest)).await.map_err(failed)?;
+        self.mark(device, file, Marker::Whole(digest)).await?;
         faultpoint::point("vm.block.whole");
         Ok(())
-    }
-
-    /// What [`Blocks::cancel`] ends from now on.
-    pub fn cancellable<'a>(&'a self, container: &ContainerId) -> Cancellable<'a> {
-        let token = CancellationToken::new();
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        copies.insert(container.clone(), token.clone());
-        Cancellable {
-            blocks: self,
-            container: container.clone(),
-            token,
-        }
-    }
-}
-
-/// A copy that others can end, for as long as it lives.
-#[derive(Debug)]
-pub struct Cancellable<'a> {
-    blocks: &'a Blocks,
-    container: ContainerId,
-    token: CancellationToken,
-}
-
-impl Cancellable<'_> {
-    /// Returns when it is to end.
-    pub async fn cancelled(&self) {
-        self.token.cancelled().await;
-    }
-}
-
-impl Drop for Cancellable<'_> {
-    fn drop(&mut self) {
-        let mut copies = self
-            .blocks
-            .copies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        copies.remove(&self.container);
     }
 }
 
@@ -202,14 +172,4 @@ fn read(file: &File, from: u64, count: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
     file.read_exact_at(&mut bytes, from)?;
     Ok(bytes)
-}
-
-async fn mark(file: File, marker: Marker) -> std::io::Result<File> {
-    blocking(move || {
-        let block = marker.block().unwrap_or_default();
-        file.write_all_at(&block, 0)?;
-        file.sync_all()?;
-        Ok(file)
-    })
-    .await
 }

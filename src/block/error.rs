@@ -10,7 +10,7 @@ use podspec::ContainerId;
 
 use super::model::Number;
 use crate::disk::qemu_img;
-use crate::{files, metadata};
+use crate::{files, foreign, metadata};
 
 /// A request about a device that failed.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +90,9 @@ pub enum Error {
     /// A device or file cannot be found, made, opened, read, written or removed.
     #[error(transparent)]
     Files(#[from] files::Error),
+    /// The device does not answer.
+    #[error(transparent)]
+    Hung(#[from] foreign::Error),
     /// The database failed.
     #[error(transparent)]
     Db(#[from] metadata::Error),

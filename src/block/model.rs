@@ -21,6 +21,13 @@ pub struct Number {
     pub minor: u64,
 }
 
+impl Number {
+    /// Who the threads that work on it work for.
+    pub(super) fn owner(self) -> String {
+        format!("device {self}")
+    }
+}
+
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.major, self.minor)

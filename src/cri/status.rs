@@ -147,7 +147,7 @@ fn container_code(error: &vm::Error) -> Code {
         E::Network { source, .. } => network_code(source),
         E::Hypervisor { source, .. } => libvirt_code(source),
         E::Exec(e) => exec_code(e),
-        E::StillRunning(_) => Code::Unavailable,
+        E::StillRunning(_) | E::Foreign(_) => Code::Unavailable,
         E::Users(_) => Code::ResourceExhausted,
         E::Table(e) => table_code(e),
         E::Aborted(_) => Code::Aborted,
@@ -188,7 +188,7 @@ const fn block_code(error: &block::Error) -> Code {
     use block::Error as E;
     match error {
         E::NotBlock(_) | E::ReadOnly | E::TwoRoots => Code::InvalidArgument,
-        E::Busy(_) => Code::Unavailable,
+        E::Busy(_) | E::Hung(_) => Code::Unavailable,
         E::Cancelled(_) => Code::Aborted,
         E::Write(_) | E::Files(_) | E::Db(_) => Code::Internal,
         _ => Code::FailedPrecondition,
@@ -201,9 +201,9 @@ const fn file_disk_code(error: &file_disks::Error) -> Code {
         E::NoMount(_) | E::TwoDisks(_) | E::TwoRoots | E::ReadOnlyRoot | E::Process => {
             Code::InvalidArgument
         }
-        E::InUse(_) => Code::Unavailable,
+        E::InUse(_) | E::Foreign { .. } => Code::Unavailable,
         E::Cancelled(_) => Code::Aborted,
-        E::Write { .. } | E::Io { .. } | E::Aborted(_) => Code::Internal,
+        E::Write { .. } | E::Io { .. } => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }

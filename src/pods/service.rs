@@ -185,6 +185,8 @@ impl<P: Platform> Sandboxes<P> {
     pub(super) async fn stop_to_end(&self, id: &SandboxId) -> Result<()> {
         let begun = Instant::now();
         {
+            // First: a creation may hold the lock for as long as it copies an image.
+            let _stop = self.containers.request_stop(id);
             let _lock = self.locks.lock(id.as_str()).await;
             let Some(sandbox) = self.table.get(id) else {
                 return Ok(());

@@ -89,6 +89,9 @@ pub enum Error {
          containers of a pod with the handler vmlet-process: remove the annotation"
     )]
     NoGuestPort(SandboxId),
+    /// A volume of the pod does not answer.
+    #[error(transparent)]
+    Foreign(#[from] crate::foreign::Error),
     /// The pod was stopped during the copy of its image.
     #[error("the copy of the image was given up: sandbox {0} was stopped")]
     CopyCancelled(SandboxId),

@@ -26,10 +26,12 @@ use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::shares::{Supplies, volumes};
 use super::state::Event;
+use super::stops::{Stop, Stops};
 use super::unsupported::Given;
 use super::users::{Owner, Users};
 use crate::block::Blocks;
 use crate::disk::Disks;
+use crate::foreign::Foreign;
 use crate::guest::Guests;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
@@ -88,6 +90,9 @@ pub struct Containers<P: Platform> {
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     pub(super) catch_ups: CatchUps,
     pub(super) users: Users,
+    pub(super) stops: Stops,
+    /// Threads that work on volumes.
+    pub(super) foreign: Foreign,
     /// Containers created by this process: their clients have got the answer.
     pub(super) answered: Mutex<HashSet<ContainerId>>,
     /// UIDs of pods with pull secrets that were not used, oldest first.
@@ -114,6 +119,8 @@ impl<P: Platform> Containers<P> {
             stoppers: Mutex::default(),
             catch_ups: CatchUps::default(),
             users: Users::default(),
+            stops: Stops::default(),
+            foreign: Foreign::default(),
             answered: Mutex::default(),
             unused_secrets: Mutex::default(),
         }
@@ -314,6 +321,13 @@ impl<P: Platform> Containers<P> {
             .ok_or_else(|| Error::NoContainer(id.clone()))
     }
 
+    /// Ends what would delay the stop of a sandbox, and what would begin again before it: copies of
+    /// images, and creations and starts that wait for the sandbox's lock. Until the result is
+    /// dropped, which the caller does when the stop is recorded.
+    pub(crate) fn request_stop(&self, sandbox: &SandboxId) -> Stop {
+        self.stops.request(sandbox)
+    }
+
     /// All containers of a sandbox.
     pub(super) fn of_sandbox(&self, sandbox: &SandboxId) -> Vec<Arc<Container>> {
         let mut all = self.parts.table.all();
@@ -328,10 +342,10 @@ impl<P: Platform> Containers<P> {
             .sandboxes
             .get(id)
             .ok_or_else(|| Error::NoSandbox(id.clone()))?;
-        match sandbox.phase {
-            crate::sandbox::state::Phase::Ready => Ok(sandbox),
-            _ => Err(Error::SandboxNotReady(id.clone())),
-        }
+        let is_ready = sandbox.phase == crate::sandbox::state::Phase::Ready;
+        (is_ready && !self.stops.is_requested(id))
+            .then_some(sandbox)
+            .ok_or_else(|| Error::SandboxNotReady(id.clone()))
     }
 
     /// Stores the phase after `event`, with whatever else `change` sets.

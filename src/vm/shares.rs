@@ -20,7 +20,7 @@ use crate::vm::disks::seed::SeedData;
 use crate::vm::file_disks::FileDisk;
 
 pub(in crate::vm) use nine_p::WireDirectory;
-pub(in crate::vm) use plan::below;
+pub(in crate::vm) use plan::{below, volumes_of};
 pub(in crate::vm) use process::socket_name;
 
 /// Options of the guest's mount by 9p, beside the access. Without a cache the guest sees what the

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use podspec::{Role, RootContent, SandboxId};
+use podspec::{Role, RootContent};
 use sha2::{Digest as _, Sha256};
 
 use super::seed::SERIAL as SEED;
@@ -18,7 +18,6 @@ use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
 use crate::vm::error::Result;
 use crate::vm::model::{BlockDisk, Container, ContainerConfig};
 use crate::vm::service::Containers;
-use crate::vm::state::Phase;
 
 /// Longest serial number of a virtio disk.
 const SERIAL: usize = 20;
@@ -85,22 +84,17 @@ impl<P: Platform> Containers<P> {
                     is_kept: self.vm_of(row).is_some(),
                     replaces: content == RootContent::Replace,
                 };
-                let there = blocks.prepare(disk.device, &row.id, &desired).await?;
+                let stop = self.stops.watch(&row.sandbox);
+                let there = tokio::select! {
+                    prepared = blocks.prepare(disk.device, &row.id, &desired) => prepared?,
+                    () = stop.requested() => return Err(block::Error::Cancelled(disk.device).into()),
+                };
                 found = there.map(|there| other_content(there, row));
             } else {
                 blocks.prepare_whole(disk.device, disk.read_only).await?;
             }
         }
         Ok(found)
-    }
-
-    /// Ends the copies to devices in a sandbox that is removed: no request may wait for them.
-    pub(in crate::vm) fn cancel_copies(&self, sandbox: &SandboxId) {
-        for row in self.of_sandbox(sandbox) {
-            if row.phase == Phase::Creating {
-                self.parts.blocks.cancel(&row.id);
-            }
-        }
     }
 
     /// A device as the domain has it.

@@ -191,10 +191,10 @@ impl<P: Platform> Containers<P> {
         let made = match fast_deploy(sandbox)? {
             FastDeploy::Linked => qemu_img.overlay(&unfinished, base, size).await,
             FastDeploy::Direct => {
-                let cancel = self.parts.blocks.cancellable(&row.id);
+                let stop = self.stops.watch(&row.sandbox);
                 tokio::select! {
                     made = qemu_img.copy(&unfinished, base, size, |_| {}) => made,
-                    () = cancel.cancelled() => return Err(Error::CopyCancelled(row.sandbox.clone())),
+                    () = stop.requested() => return Err(Error::CopyCancelled(row.sandbox.clone())),
                 }
             }
         };

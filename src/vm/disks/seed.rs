@@ -18,6 +18,7 @@ use tapmanager::wire::Network;
 
 use crate::disk::unfinished;
 use crate::files;
+use crate::foreign::Foreign;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sources::{Files, Wanted};
@@ -27,7 +28,7 @@ use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
 use crate::vm::model::{Container, ContainerConfig, Environment, Mount, disk_paths};
 use crate::vm::service::Containers;
-use crate::vm::shares::Share;
+use crate::vm::shares::{Share, volumes_of};
 use crate::vm::users::Owner;
 
 mod environment;
@@ -137,7 +138,7 @@ impl<P: Platform> Containers<P> {
                 .any(|share| share.path == mount.container_path);
             !is_shared && !file_disks.iter().any(|disk| disk.is_in(mount))
         });
-        let mut files = mounted(&pod.uid, std::mem::take(mounts)).await?;
+        let mut files = mounted(&self.foreign, &pod.uid, std::mem::take(mounts)).await?;
         files.append(&mut data.files);
         files.extend(environment::file(&surroundings.environment));
         files.extend(script.as_deref().map(links::file));
@@ -245,7 +246,8 @@ fn network_config(
 }
 
 /// The files of read-only mounts.
-async fn mounted(pod_uid: &str, mounts: Vec<Mount>) -> Result<Vec<GuestFile>> {
+async fn mounted(foreign: &Foreign, pod_uid: &str, mounts: Vec<Mount>) -> Result<Vec<GuestFile>> {
+    let owner = volumes_of(pod_uid);
     let pod_uid = pod_uid.to_owned();
     let read = move || {
         let mut files = Files::default();
@@ -259,8 +261,7 @@ async fn mounted(pod_uid: &str, mounts: Vec<Mount>) -> Result<Vec<GuestFile>> {
         }
         Ok(files.into_files())
     };
-    let read = tokio::task::spawn_blocking(read).await;
-    read.map_err(crate::tasks::Aborted::from)?
+    foreign.look(&owner, read).await?
 }
 
 /// Writes under another name first; blocks.

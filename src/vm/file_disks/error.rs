@@ -88,9 +88,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The daemon stops.
-    #[error(transparent)]
-    Aborted(#[from] crate::tasks::Aborted),
+    /// The volume does not answer.
+    #[error("cannot use {file}")]
+    Foreign {
+        /// The file.
+        file: String,
+        /// How long it was waited for.
+        #[source]
+        source: crate::foreign::Error,
+    },
 }
 
 pub(super) type Result<T, E = Error> = std::result::Result<T, E>;

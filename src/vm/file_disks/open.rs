@@ -14,7 +14,6 @@ use serde::Serialize;
 use super::FileDisk;
 use super::error::{Error, Result};
 use super::place::io;
-use super::prepare::run;
 use crate::platform::Platform;
 use crate::vm::disks::serial;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
@@ -41,7 +40,7 @@ impl<P: Platform> Containers<P> {
         for (index, disk) in disks.iter().enumerate() {
             let place = self.place(disk).await?;
             let (missing, write) = (Error::Missing(disk.shown()), !disk.read_only);
-            let files = run(move || {
+            let files = self.at(disk, move || {
                 let open = |write| place.find(write).map(|found| found.map(|(file, _)| file));
                 let mut files = vec![open(false)?];
                 if write {
@@ -55,8 +54,10 @@ impl<P: Platform> Containers<P> {
             let (owner, disk) = (self.owner(row), disk.clone());
             let read_only = disk.read_only;
             let made = path.clone();
-            let prepare = move || stand_in(&made, owner).map_err(io(&disk, "describe to libvirt"));
-            run(prepare).await?;
+            let prepare = move || stand_in(&made, owner);
+            let prepared = tokio::task::spawn_blocking(prepare).await;
+            let prepared = prepared.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+            prepared.map_err(io(&disk, "describe to libvirt"))?;
             described.push(WireDisk { path, read_only });
         }
         Ok((described, opened))

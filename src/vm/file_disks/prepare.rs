@@ -2,7 +2,8 @@
 //!
 //! Invariant: the first content is written to an unfinished file, synced, then named. A file that
 //! has its name only grows.
-//! Failure: [`Error`]; the unfinished file is removed with the container.
+//! Failure: [`Error`]; the unfinished file is removed with the container. A volume whose server does
+//! not answer is an error after a deadline; a stop of the sandbox ends all of it at once.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -28,33 +29,39 @@ impl<P: Platform> Containers<P> {
         row: &Container,
         image: Option<&Image>,
     ) -> Outcome<()> {
+        let stop = self.stops.watch(&row.sandbox);
         for disk in &row.spec.file_disks {
             let image = image.filter(|_| disk.is_root());
-            self.prepare_file(row, disk, image).await?;
+            let found = tokio::select! {
+                found = self.find_or_make(row, disk, image) => found?,
+                () = stop.requested() => return Err(Error::Cancelled(disk.shown()).into()),
+            };
+            // A disk with content is not left half grown.
+            if let Some((file, size)) = found {
+                self.enlarge(disk, file, size).await?;
+            }
         }
         Ok(())
     }
 
-    async fn prepare_file(
+    /// The file and the size of a disk that was there before.
+    async fn find_or_make(
         &self,
         row: &Container,
         disk: &FileDisk,
         image: Option<&Image>,
-    ) -> Result<()> {
+    ) -> Result<Option<(File, u64)>> {
         let place = Arc::new(self.place(disk).await?);
         let write = !disk.read_only;
-        let found = blocking(&place, move |place| place.find(write)).await?;
+        let found = self.look(&place, disk, move |place| place.find(write));
+        let found = found.await?;
         match found {
-            Some((file, size)) => self.enlarge(disk, file, size).await,
+            Some(found) => Ok(Some(found)),
             None if disk.read_only => Err(Error::Missing(disk.shown())),
             None => {
                 let size = first_size(disk, image)?;
-                let made = self.make_file(row, &place, disk, (image, size));
-                let cancel = self.parts.blocks.cancellable(&row.id);
-                tokio::select! {
-                    made = made => made,
-                    () = cancel.cancelled() => Err(Error::Cancelled(disk.shown())),
-                }
+                self.make_file(row, &place, disk, (image, size)).await?;
+                Ok(None)
             }
         }
     }
@@ -66,7 +73,7 @@ impl<P: Platform> Containers<P> {
         disk: &FileDisk,
         (image, size): (Option<&Image>, u64),
     ) -> Result<()> {
-        let file = blocking(place, Place::begin).await?;
+        let file = self.look(place, disk, Place::begin).await?;
         faultpoint::point("vm.file.begun");
         let qemu_img = self.parts.disks.qemu_img();
         let written = |reason| Error::Write {
@@ -77,8 +84,8 @@ impl<P: Platform> Containers<P> {
         match disk.format {
             Format::Raw => {
                 let file = again()?;
-                let set = blocking(place, move |_| Ok(file.set_len(size))).await?;
-                set.map_err(io(disk, "size"))?;
+                let set = self.look(place, disk, move |_| Ok(file.set_len(size)));
+                set.await?.map_err(io(disk, "size"))?;
             }
             Format::Qcow2 => {
                 let made = qemu_img.format_qcow2(again()?, size).await;
@@ -107,7 +114,13 @@ impl<P: Platform> Containers<P> {
             filled.await.map_err(written)?;
         }
         faultpoint::point("vm.file.written");
-        let is_named = blocking(place, move |place| place.finish(&file)).await?;
+        let finish = {
+            let place = Arc::clone(place);
+            move || place.finish(&file)
+        };
+        // A large file takes its time to reach its server.
+        let finished = self.foreign.run(&disk.directory, finish).await;
+        let is_named = finished.map_err(foreign(disk))??;
         if !is_named {
             return Err(Error::InUse(disk.shown()));
         }
@@ -123,8 +136,10 @@ impl<P: Platform> Containers<P> {
         };
         match disk.format {
             Format::Raw => {
-                let grown = tokio::task::spawn_blocking(move || file.set_len(wanted)).await;
-                let grown = grown.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+                let grown = self
+                    .foreign
+                    .look(&disk.directory, move || file.set_len(wanted));
+                let grown = grown.await.map_err(foreign(disk))?;
                 grown.map_err(io(disk, "grow"))
             }
             Format::Qcow2 => {
@@ -142,7 +157,7 @@ impl<P: Platform> Containers<P> {
         for disk in row.spec.file_disks.iter().filter(|disk| !disk.read_only) {
             let undone = async {
                 let place = Arc::new(self.place(disk).await?);
-                blocking(&place, Place::undo).await
+                self.look(&place, disk, Place::undo).await
             };
             // The volume may be gone, and is not ours: it keeps no container.
             if let Err(error) = undone.await {
@@ -152,8 +167,29 @@ impl<P: Platform> Containers<P> {
     }
 
     pub(super) async fn place(&self, disk: &FileDisk) -> Result<Place> {
-        let (root, disk) = (self.settings.shares.root.clone(), disk.clone());
-        run(move || Place::open(&root, &disk)).await
+        let (root, wanted) = (self.settings.shares.root.clone(), disk.clone());
+        self.at(disk, move || Place::open(&root, &wanted)).await
+    }
+
+    /// Works at the place of a disk, within a deadline.
+    async fn look<T: Send + 'static>(
+        &self,
+        place: &Arc<Place>,
+        disk: &FileDisk,
+        work: impl FnOnce(&Place) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let place = Arc::clone(place);
+        self.at(disk, move || work(&place)).await
+    }
+
+    /// Works on the volume of a disk, within a deadline.
+    pub(super) async fn at<T: Send + 'static>(
+        &self,
+        disk: &FileDisk,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let worked = self.foreign.look(&disk.directory, work).await;
+        worked.map_err(foreign(disk))?
     }
 }
 
@@ -169,18 +205,8 @@ fn first_size(disk: &FileDisk, image: Option<&Image>) -> Result<u64> {
     }
 }
 
-async fn blocking<T: Send + 'static>(
-    place: &Arc<Place>,
-    work: impl FnOnce(&Place) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let place = Arc::clone(place);
-    run(move || work(&place)).await
-}
-
-/// Runs work that may block on a disk where it delays no other task.
-pub(super) async fn run<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|e| Err(crate::tasks::Aborted::from(e).into()))
+/// The error of a volume that does not answer.
+fn foreign(disk: &FileDisk) -> impl FnOnce(crate::foreign::Error) -> Error {
+    let file = disk.shown();
+    move |source| Error::Foreign { file, source }
 }

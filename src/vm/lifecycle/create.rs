@@ -82,7 +82,8 @@ impl<P: Platform> Containers<P> {
             Role::Machine => {
                 let image = root.digest();
                 let (shares, disks) = (&supplies.shares, &supplies.file_disks);
-                let given = Given::of(&sandbox.config, &config, shares, disks).await;
+                let pod = &sandbox.config;
+                let given = Given::of(&self.foreign, pod, &config, shares, disks).await;
                 let found = self.unsupported(sandbox, &config, &blocks, (&image, given));
                 let mut found = found.await;
                 found.extend(unused_fast_deploy(sandbox, &config, &root)?);

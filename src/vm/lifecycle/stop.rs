@@ -210,9 +210,9 @@ impl<P: Platform> Containers<P> {
         }
         Ok(())
     }
+
     /// Kills every machine of the sandbox; success when there is none.
     pub async fn kill_all(self: &Arc<Self>, sandbox: &SandboxId) -> Result<()> {
-        self.cancel_copies(sandbox);
         for row in self.of_sandbox(sandbox) {
             Arc::clone(self)
                 .stop_to_end(&row.id, Duration::ZERO)

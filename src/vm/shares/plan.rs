@@ -53,9 +53,8 @@ impl<P: Platform> Containers<P> {
             directories.sort_by_key(Mount::depth);
             directories
         };
-        let directories = tokio::task::spawn_blocking(look)
-            .await
-            .map_err(crate::tasks::Aborted::from)?;
+        let owner = volumes_of(&sandbox.config.metadata.uid);
+        let directories = self.foreign.look(&owner, look).await?;
         if directories.len() > MOST {
             return Err(Error::Shares {
                 found: directories.len(),
@@ -78,6 +77,11 @@ pub(super) fn is_for_guest(mount: &Mount) -> bool {
     let path = &mount.container_path;
     let is_described = mount.host_path.contains(DISK_DESCRIPTIONS);
     GuestFile::is_path(path) && !Source::is_mount_path(path) && !is_described
+}
+
+/// Who the threads work for that look through all volumes of a pod.
+pub(in crate::vm) fn volumes_of(pod_uid: &str) -> String {
+    format!("a volume of pod {pod_uid}")
 }
 
 /// A path of the node, as this process reaches it.

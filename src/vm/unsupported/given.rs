@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podspec::{GuestData, Source};
 
+use crate::foreign::Foreign;
 use crate::sandbox::SandboxConfig;
 use crate::sources::has_files;
 use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
 use crate::vm::model::{ContainerConfig, Mount};
-use crate::vm::shares::{Share, volumes};
+use crate::vm::shares::{Share, volumes, volumes_of};
 
 /// What the disk has.
 #[derive(Debug, Default)]
@@ -66,6 +67,7 @@ impl Given {
 
     /// For a container that is a machine.
     pub(in crate::vm) async fn of(
+        foreign: &Foreign,
         pod: &SandboxConfig,
         config: &ContainerConfig,
         shares: &[Share],
@@ -90,7 +92,8 @@ impl Given {
                 .map(|mount| mount.container_path)
                 .collect::<BTreeSet<_>>()
         };
-        let mut mounts = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+        let owner = volumes_of(&pod.metadata.uid);
+        let mut mounts = foreign.look(&owner, look).await.unwrap_or_default();
         mounts.extend(shared.mounts);
         Self {
             environment: true,

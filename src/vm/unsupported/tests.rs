@@ -5,6 +5,7 @@ use tapmanager::wire::{Address, Dns, Nic};
 use super::super::model::{Device, LinuxResources, Mount, Unused};
 use super::*;
 use crate::block::Number;
+use crate::foreign::Foreign;
 use crate::sandbox::DnsConfig;
 
 fn texts(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
@@ -293,7 +294,7 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
         ],
         ..ContainerConfig::default()
     };
-    let given = Given::of(&pod, &config, &[], &[]).await;
+    let given = Given::of(&Foreign::default(), &pod, &config, &[], &[]).await;
     assert!(given.addresses && !given.no_searches);
     let found = of_request(&pod, &config, &given);
     let words = [
@@ -307,13 +308,21 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
 
     pod.annotations
         .insert("vmlet.dev/force-dhcp".to_owned(), "true".to_owned());
-    assert!(!Given::of(&pod, &config, &[], &[]).await.addresses);
+    assert!(
+        !Given::of(&Foreign::default(), &pod, &config, &[], &[])
+            .await
+            .addresses
+    );
     let drive = ("vmlet.dev/cloud-init-image-type", "configdrive");
     pod.annotations.remove("vmlet.dev/force-dhcp");
     pod.annotations
         .extend([(drive.0.to_owned(), drive.1.to_owned())]);
-    assert!(Given::of(&pod, &config, &[], &[]).await.no_searches);
+    assert!(
+        Given::of(&Foreign::default(), &pod, &config, &[], &[])
+            .await
+            .no_searches
+    );
     pod.annotations = [("vmlet.dev/cloud-init".to_owned(), "off".to_owned())].into();
-    let given = Given::of(&pod, &config, &[], &[]).await;
+    let given = Given::of(&Foreign::default(), &pod, &config, &[], &[]).await;
     assert_eq!(of_request(&pod, &config, &given).len(), 3);
 }

@@ -9,7 +9,7 @@ use podspec::ContainerId;
 
 use crate::images;
 use crate::sandbox::Sandbox;
-use crate::testkit::Node;
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 use crate::vm::{ContainerConfig, Error, Mount};
 
@@ -362,6 +362,55 @@ async fn a_creation_that_was_cut_short_does_not_take_the_place() {
     let made = node.containers.create(&sandbox, node.machine(0)).await;
     assert_ne!(made.unwrap(), cut);
     assert!(node.rows.get(&cut).is_none());
+}
+
+#[tokio::test]
+async fn the_stop_of_a_pod_ends_the_copy_of_its_image() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let sandbox = node.row(&first).sandbox.clone();
+    node.containers.remove(&first).await.unwrap();
+    // The disk is to be made again, as a copy of an image whose bytes do not come.
+    std::fs::remove_file(node.containers.paths().root_disk(&sandbox)).unwrap();
+    let direct = ("vmlet.dev/fast-deploy".to_owned(), "direct".to_owned());
+    let annotate = |row: &mut Sandbox| row.config.annotations.extend([direct]);
+    let ready = crate::sandbox::state::Phase::Ready;
+    let changed = node.sandbox_rows.change(&sandbox, ready, annotate);
+    changed.await.unwrap();
+    let image = node.images.pinned(sandbox.as_str()).unwrap().path;
+    node.images.remove(&node.image("disk")).await.unwrap();
+    std::fs::remove_file(&image).unwrap();
+    nix::unistd::mkfifo(&image, nix::sys::stat::Mode::S_IRWXU).unwrap();
+
+    let (containers, config) = (node.containers.clone(), node.machine(1));
+    let of = sandbox.clone();
+    let creating = tokio::spawn(async move { containers.create(&of, config).await });
+    let mut changes = node.rows.changes();
+    while node.rows.all().is_empty() {
+        changes.changed().await.unwrap();
+    }
+    let stopped = tokio::time::timeout(TIMEOUT, node.sandboxes.stop(&sandbox)).await;
+    // The thread that opens the image returns: the runtime waits for it.
+    let mut both = std::fs::OpenOptions::new();
+    let _writer = both.read(true).write(true).open(&image).unwrap();
+    stopped.expect("the stop waits for the copy").unwrap();
+    let ended = creating.await.unwrap();
+    assert!(matches!(ended, Err(Error::CopyCancelled(_))), "{ended:?}");
+    assert!(node.rows.all().is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_created_or_started_in_a_sandbox_whose_stop_waits_for_its_lock() {
+    let node = Node::new().await;
+    let created = node.created().await;
+    let sandbox = node.row(&created).sandbox.clone();
+    let stop = node.containers.request_stop(&sandbox);
+    let refused = node.containers.create(&sandbox, node.machine(1)).await;
+    assert!(matches!(refused, Err(Error::SandboxNotReady(_))));
+    let refused = node.containers.start(&created).await;
+    assert!(matches!(refused, Err(Error::SandboxNotReady(_))));
+    drop(stop);
+    node.containers.start(&created).await.unwrap();
 }
 
 #[tokio::test]
