@@ -11,6 +11,7 @@ use std::time::Duration;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Defaults, SandboxId};
 
+use super::answers::Answers;
 use super::console::Consoles;
 use super::disks::seed::Surroundings;
 use super::error::{Error, Result, hypervisor};
@@ -93,8 +94,8 @@ pub struct Containers<P: Platform> {
     pub(super) stops: Stops,
     /// Threads that work on volumes.
     pub(super) foreign: Foreign,
-    /// Containers created by this process: their clients have got the answer.
-    pub(super) answered: Mutex<HashSet<ContainerId>>,
+    /// Containers that this process created, and whether their clients have the answer.
+    pub(super) answers: Answers,
     /// UIDs of pods with pull secrets that were not used, oldest first.
     pub(super) unused_secrets: Mutex<VecDeque<String>>,
 }
@@ -121,7 +122,7 @@ impl<P: Platform> Containers<P> {
             users: Users::default(),
             stops: Stops::default(),
             foreign: Foreign::default(),
-            answered: Mutex::default(),
+            answers: Answers::default(),
             unused_secrets: Mutex::default(),
         }
     }
@@ -131,10 +132,11 @@ impl<P: Platform> Containers<P> {
         self.parts.table.find(prefix, Container::is_listed)
     }
 
-    /// All containers that clients may see.
+    /// All containers that clients may see. One that no client knows of yet is found by its id
+    /// only.
     pub fn list(&self) -> Vec<Arc<Container>> {
         let mut all = self.parts.table.all();
-        all.retain(|container| container.is_listed());
+        all.retain(|container| container.is_listed() && !self.is_kept_back(container));
         all
     }
 
@@ -229,10 +231,11 @@ impl<P: Platform> Containers<P> {
             file_disks,
         };
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
-        self.parts
-            .tasks
-            .finish(async move { this.create_to_end(&sandbox, config, supplies).await })
-            .await
+        let create = async move { this.create_to_end(&sandbox, config, supplies).await };
+        let id = self.parts.tasks.finish(create).await?;
+        // A caller that gave up does not get here.
+        self.remember_answer(&id);
+        Ok(id)
     }
 
     /// Makes a container that is a process of the pod machine.
@@ -258,7 +261,9 @@ impl<P: Platform> Containers<P> {
             .await?;
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         let create = async move { this.create_process(&sandbox, config, process, files).await };
-        self.parts.tasks.finish(create).await
+        let id = self.parts.tasks.finish(create).await?;
+        self.remember_answer(&id);
+        Ok(id)
     }
 
     /// Starts the machine of a container; returns when QEMU runs.

@@ -49,7 +49,7 @@ impl<P: Platform> Containers<P> {
         }
         let row = self.create_machine(&sandbox, config, Part::Machine, supplies);
         let id = row.await?.id.clone();
-        self.remember_answer(&id);
+        self.answer_is_due(&id);
         faultpoint::point("vm.create.created");
         tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
         Ok(id)
@@ -126,6 +126,7 @@ impl<P: Platform> Containers<P> {
             log_path,
         };
         let row = Container::new(id.clone(), sandbox.id.clone(), spec);
+        self.answer_is_due(&id);
         let row = self.parts.table.insert(row).await?;
         drop(turn);
         faultpoint::point("vm.create.recorded");
@@ -184,8 +185,8 @@ impl<P: Platform> Containers<P> {
         })
     }
 
-    /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier
-    /// process made from the same request, when that process ended before it could answer.
+    /// Makes sure that the sandbox has room for a machine. Returns the container that was made from
+    /// the same request when its client has no answer: it gave up, or the daemon ended.
     async fn place_for(
         &self,
         sandbox: &SandboxId,
@@ -196,7 +197,6 @@ impl<P: Platform> Containers<P> {
                 // No other request works on it any more: this request holds the sandbox's lock.
                 Phase::Creating => self.drop_creating(&row).await?,
                 Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
-                    self.remember_answer(&row.id);
                     return Ok(Some(row.id.clone()));
                 }
                 Phase::Created if is_later(&config.metadata, &row.spec.config.metadata) => {
@@ -237,6 +237,7 @@ impl<P: Platform> Containers<P> {
         self.undo_file_disks(row).await;
         self.give_disk_back(row).await?;
         self.parts.images.unpin(row.id.as_str()).await?;
+        self.forget_answer(&row.id);
         Ok(self.parts.table.remove(&row.id).await?)
     }
 }

@@ -134,6 +134,7 @@ impl<P: Platform> Containers<P> {
             ..machine.spec.clone()
         };
         let row = Container::new(id.clone(), sandbox.id.clone(), spec);
+        self.answer_is_due(&id);
         let row = self.parts.table.insert(row).await?;
         faultpoint::point("process.create.recorded");
         if let Err(e) = self.write_start(&row.id, &process.start).await {
@@ -143,13 +144,13 @@ impl<P: Platform> Containers<P> {
         self.move_on(&row, Event::Prepared, "created", |_| {})
             .await?;
         faultpoint::point("process.create.created");
-        self.remember_answer(&id);
+        self.answer_is_due(&id);
         tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
         Ok(id)
     }
 
-    /// The container that an earlier daemon made from the same request, when it ended before it
-    /// could answer.
+    /// The container that was made from the same request when its client has no answer: it gave up,
+    /// or the daemon ended.
     async fn process_made_before(
         &self,
         sandbox: &Sandbox,
@@ -165,7 +166,6 @@ impl<P: Platform> Containers<P> {
                 Phase::Creating => self.drop_creating(&row).await?,
                 Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
                     self.write_start(&row.id, &process.start).await?;
-                    self.remember_answer(&row.id);
                     return Ok(Some(row.id.clone()));
                 }
                 phase if phase.is_live() => {

@@ -289,6 +289,45 @@ async fn an_equal_request_is_answered_again_only_after_a_restart_and_only_once()
 }
 
 #[tokio::test]
+async fn a_client_that_gave_up_gets_the_container_that_was_made_meanwhile() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let mut changes = node.rows.changes();
+    let begun = async {
+        while node.rows.all().is_empty() {
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        () = begun => {}
+        made = node.containers.create(&sandbox, node.machine(0)) => panic!("{made:?}"),
+    }
+    let id = node.rows.all()[0].id.clone();
+    node.until(&id, |row| row.phase == Phase::Created).await;
+    // kubelet would take it for a container that never started, and make another attempt.
+    assert!(node.containers.list().is_empty());
+    assert_eq!(node.containers.find(id.as_str()).unwrap().id, id);
+
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert_eq!(again.unwrap(), id);
+    assert_eq!(node.containers.list().len(), 1);
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_container_whose_client_never_comes_back_is_shown_after_a_while() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    node.containers.answer_is_due(&id);
+    assert!(node.containers.list().is_empty());
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(10 * 60)).await;
+    assert_eq!(node.containers.list().len(), 1);
+}
+
+#[tokio::test]
 async fn a_container_that_was_never_started_gives_way_to_a_later_attempt_and_to_no_other() {
     let node = Node::new().await;
     let sandbox = node.ready().await;
