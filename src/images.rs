@@ -326,6 +326,12 @@ impl Images {
         self.inner.catalog.pinned(owner)
     }
 
+    /// The images that are pinned: their files stay until the disks that need them go.
+    pub fn all_pinned(&self) -> HashSet<Digest> {
+        let pins = |rows: &Rows| rows.pins.values().map(|pin| pin.digest).collect();
+        self.inner.catalog.read(pins)
+    }
+
     /// All owners of pins, for reconciliation with the sandboxes that exist.
     pub fn owners(&self) -> Vec<String> {
         self.inner

@@ -135,7 +135,9 @@ impl ImageService for Images {
             Some(spec) => self.app.images.find(&spec.image).into_iter().collect(),
             None => self.app.images.list(),
         };
-        let images = images.iter().map(convert::image::item).collect();
+        let pinned = self.app.images.all_pinned();
+        let item = |image: &Image| convert::image::item(image, pinned.contains(&image.digest));
+        let images = images.iter().map(item).collect();
         Ok(Response::new(v1::ListImagesResponse { images }))
     }
 
@@ -163,7 +165,10 @@ impl ImageService for Images {
                 .unwrap_or_default(),
         };
         Ok(Response::new(v1::ImageStatusResponse {
-            image: image.as_ref().map(convert::image::item),
+            image: image.map(|image| {
+                let pinned = self.app.images.all_pinned();
+                convert::image::item(&image, pinned.contains(&image.digest))
+            }),
             info,
         }))
     }

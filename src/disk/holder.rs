@@ -14,10 +14,11 @@ use super::Disks;
 use super::error::{Error, Result};
 use super::model::{Disk, Phase};
 use crate::files;
-use crate::images::Reference;
+use crate::images::{self, Reference};
 
 impl Disks {
-    /// The disk, if a machine can boot from it that names its image in one of these ways.
+    /// The disk, if a machine can boot from it that names its image in one of these ways, or that
+    /// names none: a disk that is ready needs no image in the store but its base, which is pinned.
     pub fn usable(&self, vm: VmUid, images: &[&str]) -> Result<Arc<Disk>> {
         let disk = self.get(vm).ok_or(Error::Missing(vm))?;
         let doing = match disk.phase {
@@ -28,7 +29,8 @@ impl Disks {
         if let Some(doing) = doing {
             return Err(Error::Busy { vm, doing });
         }
-        if !images.iter().any(|image| self.is_image_of(&disk, image)) {
+        let is_meant = |image: &&str| images::is_none(image) || self.is_image_of(&disk, image);
+        if !images.iter().any(is_meant) {
             let shown = images.iter().rev().find(|image| !image.is_empty());
             return Err(Error::OtherImage {
                 vm,

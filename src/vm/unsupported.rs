@@ -24,7 +24,7 @@ use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
 use super::shares::{NINE_P, Protocol, Share, volumes};
-use crate::images::{Format, Image, Locator, head_of};
+use crate::images::{self, Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use finding::{Finding, LONGEST};
@@ -274,8 +274,12 @@ fn of_image_url(pod: &SandboxConfig, config: &ContainerConfig) -> Option<Finding
         // Too long to be of use for any name.
         Err(_) => "",
     };
-    let is_used =
-        |name: &&String| is_url_image_name(name) || Locator::new(name, Some(url)).check().is_ok();
+    // A disk that is ready was made of the image at the URL.
+    let is_used = |name: &&String| {
+        images::is_none(name)
+            || is_url_image_name(name)
+            || Locator::new(name, Some(url)).check().is_ok()
+    };
     (!names.iter().any(is_used)).then(|| {
         Finding::new(
             "annotation vmlet.dev/image-url is not used: it needs an image name vmlet.dev/url/HASH, \

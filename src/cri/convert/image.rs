@@ -47,8 +47,9 @@ fn user(text: &str) -> (Option<v1::Int64Value>, String) {
     }
 }
 
-/// As an item of a list.
-pub(in crate::cri) fn item(image: &Image) -> v1::Image {
+/// As an item of a list. The file of an image that is `pinned` stays when the image is removed:
+/// clients that want room leave it alone.
+pub(in crate::cri) fn item(image: &Image, pinned: bool) -> v1::Image {
     let id = image.digest.to_string();
     let (uid, username) = user(&image.user);
     v1::Image {
@@ -62,7 +63,7 @@ pub(in crate::cri) fn item(image: &Image) -> v1::Image {
             image: id,
             ..v1::ImageSpec::default()
         }),
-        pinned: false,
+        pinned,
     }
 }
 

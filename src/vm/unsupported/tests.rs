@@ -244,7 +244,7 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
     let found = async |content: &[u8], format| {
         std::fs::write(file.path(), content).unwrap();
         let image = Image {
-            digest: crate::images::Digest::from_bytes([1; 32]),
+            digest: images::Digest::from_bytes([1; 32]),
             size: 1,
             virtual_size: 1,
             format,

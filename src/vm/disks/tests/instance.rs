@@ -64,6 +64,30 @@ async fn the_removal_of_an_old_container_leaves_the_machine_alone() {
 }
 
 #[tokio::test]
+async fn a_machine_boots_from_its_disk_without_any_image_of_a_name() {
+    let node = node().await;
+    let digest = node.disks.get(vm()).unwrap().digest.clone();
+    node.images.remove(&node.image("disk")).await.unwrap();
+    let requests = node.requests();
+    let sandbox = node.annotated("pod", &[("vm-disk", VM)]).await;
+    let mut config = node.machine(0);
+    // As kubelet requests it: the id is the answer of ImageStatus.
+    config.image.image = crate::images::none().digest.to_string();
+    config.image.user_specified_image = "vmlet.dev/none".to_owned();
+    let id = node.containers.create(&sandbox, config).await.unwrap();
+    node.containers.start(&id).await.unwrap();
+    let row = node.row(&id);
+    assert_eq!(
+        (row.phase, &row.spec.image_digest),
+        (Phase::Running, &digest)
+    );
+    assert_eq!(node.requests(), requests, "a server was asked");
+    let pinned = node.images.all_pinned();
+    let pinned: Vec<_> = pinned.iter().map(ToString::to_string).collect();
+    assert_eq!(pinned, [digest]);
+}
+
+#[tokio::test]
 async fn a_way_to_make_a_disk_that_is_there_has_no_effect_and_says_so() {
     let node = node().await;
     let direct: &[_] = &[("fast-deploy", "direct")];
