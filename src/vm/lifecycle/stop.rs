@@ -201,10 +201,15 @@ impl<P: Platform> Containers<P> {
     /// Returns when the container has ended, or when its kill was not confirmed in time.
     async fn wait_for_end(&self, id: &ContainerId) -> Result<()> {
         let mut changes = self.parts.table.changes();
+        let mut deadline = None;
         while let Some(row) = self.stopping(id) {
-            let timeout = clock::until(row.kill_at) + CONFIRMATION;
-            let changed = tokio::time::timeout(timeout, changes.changed()).await;
-            if changed.is_err() {
+            let latest = Instant::now() + clock::until(row.kill_at) + CONFIRMATION;
+            // An earlier kill makes it earlier. Changes of other containers do not put it off.
+            let until = deadline.map_or(latest, |deadline: Instant| deadline.min(latest));
+            deadline = Some(until);
+            let changed = tokio::time::timeout_at(until, changes.changed()).await;
+            let is_over = changed.is_err() || Instant::now() >= until;
+            if is_over && self.stopping(id).is_some() {
                 return Err(Error::StillRunning(id.clone()));
             }
         }

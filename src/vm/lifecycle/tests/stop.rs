@@ -238,3 +238,38 @@ async fn settle() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn a_kill_that_is_not_confirmed_is_reported_while_other_containers_change() {
+    let node = Node::with(FakeHypervisor::default().guest_ignores_shutdown()).await;
+    let id = node.started().await;
+    let other = node.annotated("other", &[]).await;
+    let other = node.containers.create(&other, node.machine(0)).await;
+    let other = other.unwrap();
+    // Time passes only as this test says, as long as a thread is busy.
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let busy = tokio::task::spawn_blocking(move || held.recv().unwrap_err());
+    tokio::time::pause();
+    let containers = node.containers.clone();
+    let (of, grace) = (id.clone(), Duration::from_secs(60));
+    let stopping = tokio::spawn(async move { containers.stop(&of, grace).await });
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    node.hypervisor.disconnect();
+    // The grace, the time for a confirmation, and a few seconds.
+    for _ in 0..90 {
+        node.force(&other, |row| row.oom_kills += 1).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    tokio::task::yield_now().await;
+    assert!(
+        stopping.is_finished(),
+        "other containers put the deadline off"
+    );
+    let refused = stopping.await.unwrap();
+    assert!(
+        matches!(refused, Err(Error::StillRunning(_))),
+        "{refused:?}"
+    );
+    drop(release);
+    busy.await.unwrap();
+}
