@@ -84,12 +84,6 @@ pub enum Error {
     /// The image store cannot be opened.
     #[error("open the image store")]
     Images(#[from] images::Error),
-    /// What a reboot has done cannot be recorded for sandboxes.
-    #[error("record what a reboot has done to sandboxes")]
-    LostSandboxes(#[source] Box<pods::Error>),
-    /// What a reboot has done cannot be recorded for containers.
-    #[error("record what a reboot has done to containers")]
-    LostContainers(#[source] Box<vm::Error>),
     /// QEMU cannot run as the configured user.
     #[error(transparent)]
     User(#[from] UnknownUser),

@@ -1,6 +1,8 @@
 //! Detects a reboot of the node since the last start.
 //!
-//! Invariant: a boot is recorded after its consequences, and before anything is served.
+//! Invariant: a boot is recorded after its consequences, and before anything is served. It is
+//! recorded also when one of them fails: repeated at the next start in the same boot, they would end
+//! machines that run by then.
 //! Failure: a node that does not say which boot this is counts as not rebooted; reconciliation
 //! finds what no longer exists, only later.
 
@@ -27,10 +29,8 @@ impl App {
             return Ok(());
         }
         if before.is_some() {
-            let sandboxes = self.sandboxes.after_reboot().await;
-            sandboxes.map_err(|e| Error::LostSandboxes(Box::new(e)))?;
-            let containers = self.containers.after_reboot().await;
-            containers.map_err(|e| Error::LostContainers(Box::new(e)))?;
+            self.sandboxes.after_reboot().await;
+            self.containers.after_reboot().await;
         }
         Ok(node::set_boot(db, now).await?)
     }

@@ -3,8 +3,8 @@
 //! Invariant: after it no container counts as running, its log holds all that the guest had said,
 //! and nothing of libvirt or the tapmanager was needed for that. Domains that libvirt still
 //! remembers go with the next reconciliation.
-//! Failure: the first error; the whole is repeated at the next start, as the boot is recorded only
-//! afterwards.
+//! Failure: a container whose end cannot be recorded is logged and left to reconciliation: it keeps
+//! no other container, and not the node, from its service.
 
 use std::sync::Arc;
 
@@ -24,24 +24,25 @@ const ABREAST: usize = 8;
 
 impl<P: Platform> Containers<P> {
     /// Records that every machine ended when the node was rebooted. Before anything is served.
-    pub async fn after_reboot(self: &Arc<Self>) -> Result<()> {
+    pub async fn after_reboot(self: &Arc<Self>) {
         let mut rows = self.parts.table.all();
         rows.retain(|row| row.phase.runs());
         let count = rows.len();
         let ends = rows.into_iter().map(|row| {
             let this = Arc::clone(self);
-            async move { this.lost(&row.id).await }
+            async move {
+                if let Err(e) = this.lost(&row.id).await {
+                    let error = crate::one_line(&e);
+                    tracing::warn!(container = %row.id, error, "end by a node reboot not settled yet");
+                }
+            }
         });
         let mut ends = stream::iter(ends).buffer_unordered(ABREAST);
-        let mut outcome = Ok(());
-        while let Some(one) = ends.next().await {
-            outcome = outcome.and(one);
-        }
+        while let Some(()) = ends.next().await {}
         tracing::info!(
             containers = count,
             "containers marked exited after a node reboot"
         );
-        outcome
     }
 
     async fn lost(&self, id: &ContainerId) -> Result<()> {

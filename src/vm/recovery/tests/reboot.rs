@@ -19,8 +19,8 @@ async fn after_a_reboot_nothing_runs_or_is_ready_without_any_call() {
     node.hypervisor.disconnect();
     node.network.set_away(true);
 
-    node.sandboxes.after_reboot().await.unwrap();
-    node.containers.after_reboot().await.unwrap();
+    node.sandboxes.after_reboot().await;
+    node.containers.after_reboot().await;
     assert_eq!(node.phase(&running), Phase::Exited);
     assert_eq!(node.exit(&running), (255, "Unknown".to_owned()));
     assert!(node.row(&running).finished_at > 0);
@@ -29,8 +29,8 @@ async fn after_a_reboot_nothing_runs_or_is_ready_without_any_call() {
     let row = node.sandbox_rows.get(&sandbox).unwrap();
     assert_eq!(row.phase, sandbox::state::Phase::Stopping);
     // Once more, as after a crash in between.
-    node.sandboxes.after_reboot().await.unwrap();
-    node.containers.after_reboot().await.unwrap();
+    node.sandboxes.after_reboot().await;
+    node.containers.after_reboot().await;
 
     // libvirt has kept the definition, the networks no longer exist.
     node.hypervisor.crash(running.domain());
@@ -64,11 +64,38 @@ async fn a_start_that_a_reboot_cut_short_can_be_undone() {
     let id = node.created().await;
     node.force(&id, |row| row.phase = Phase::Starting).await;
     let sandbox = node.row(&id).sandbox.clone();
-    node.sandboxes.after_reboot().await.unwrap();
-    node.containers.after_reboot().await.unwrap();
+    node.sandboxes.after_reboot().await;
+    node.containers.after_reboot().await;
     node.network.lose(&sandbox);
     node.containers.reconcile().await.unwrap();
     assert_eq!(node.phase(&id), Phase::Created);
     node.sandboxes.remove(&sandbox).await.unwrap();
     assert!(node.files().is_empty(), "{:?}", node.files());
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_settled_after_a_reboot_keeps_no_other_from_it() {
+    let node = Node::new().await;
+    let stuck = node.started().await;
+    let sandbox = node.annotated("other", &[]).await;
+    let other = node.containers.create(&sandbox, node.machine(0)).await;
+    let other = other.unwrap();
+    node.containers.start(&other).await.unwrap();
+    let node = node.restarted().await;
+    // Its console cannot be removed.
+    let console = node.containers.paths().console_file(&stuck);
+    if console.exists() {
+        std::fs::remove_file(&console).unwrap();
+    }
+    std::fs::create_dir_all(console.join("in the way")).unwrap();
+    node.sandboxes.after_reboot().await;
+    node.containers.after_reboot().await;
+    assert_eq!(node.exit(&other), (255, "Unknown".to_owned()));
+    assert!(!node.containers.paths().console_file(&other).exists());
+
+    std::fs::remove_dir_all(&console).unwrap();
+    node.hypervisor.crash(stuck.domain());
+    node.hypervisor.crash(other.domain());
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.phase(&stuck), Phase::Exited);
 }
