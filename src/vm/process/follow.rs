@@ -1,16 +1,18 @@
 //! Follows a process: its output into the log and to clients, its end into the record.
 //!
 //! Invariant: the guest may forget output, and the process, only after they are recorded. A
-//! connection that breaks is made again, and the process continues meanwhile.
+//! connection that breaks is made again, and the process continues meanwhile. A process that runs
+//! waits for a log that cannot be written; the record of its end does not, but for a moment.
 //! Failure: a process ends with its pod machine, and with the `vmlet-guest` that started it.
 
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use guestapi::Stream;
 use podspec::ContainerId;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::live::{Live, Session};
 use super::log::Log;
@@ -27,6 +29,8 @@ use crate::vm::stats::{Cpu, Memory, Usage};
 const PIECE: usize = 16 << 10;
 /// Interval of the attempts to write a log, and to reach the guest again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the log is attempted once the process has ended, as that of a machine.
+const LAST_ATTEMPTS: Duration = Duration::from_secs(10);
 /// Interval of the reports of what a process uses.
 const USAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for `vmlet-guest` to answer a new connection.
@@ -217,32 +221,67 @@ async fn carry(live: &Live, command: Command) -> Result<guest::End, guest::Error
         input: Arc::new(input),
         control,
     }));
-    let (mut out, mut err) = (vec![0; PIECE], vec![0; PIECE]);
-    let (mut has_out, mut has_err) = (true, true);
-    while has_out || has_err {
-        // An error of a pipe in memory is its end.
-        tokio::select! {
-            read = stdout.read(&mut out), if has_out => {
-                let length = read.unwrap_or(0);
-                has_out = length > 0;
-                stdout.acknowledge(store(live, Stream::Stdout, &out[..length]).await);
-            }
-            read = stderr.read(&mut err), if has_err => {
-                let length = read.unwrap_or(0);
-                has_err = length > 0;
-                stderr.acknowledge(store(live, Stream::Stderr, &err[..length]).await);
+    let patience = Patience::default();
+    let output = async {
+        let (mut out, mut err) = (vec![0; PIECE], vec![0; PIECE]);
+        let (mut has_out, mut has_err) = (true, true);
+        while has_out || has_err {
+            // An error of a pipe in memory is its end.
+            tokio::select! {
+                read = stdout.read(&mut out), if has_out => {
+                    let length = read.unwrap_or(0);
+                    has_out = length > 0;
+                    let stored = store(live, Stream::Stdout, &out[..length], &patience);
+                    stdout.acknowledge(stored.await);
+                }
+                read = stderr.read(&mut err), if has_err => {
+                    let length = read.unwrap_or(0);
+                    has_err = length > 0;
+                    let stored = store(live, Stream::Stderr, &err[..length], &patience);
+                    stderr.acknowledge(stored.await);
+                }
             }
         }
-    }
-    let end = ended.wait().await?;
+    };
+    let mut output = pin!(output);
+    let known = tokio::select! {
+        () = &mut output => None,
+        end = ended.wait() => Some(end),
+    };
+    let end = match known {
+        None => ended.wait().await,
+        Some(end) => {
+            patience.begin();
+            // To its end: a thread that writes the log is not left alone with it.
+            output.await;
+            end
+        }
+    };
+    let end = end?;
+    patience.begin();
     for stream in [Stream::Stdout, Stream::Stderr] {
-        flush(live, stream, Rest::End).await;
+        flush(live, stream, Rest::End, &patience).await;
     }
     Ok(end)
 }
 
+/// Until when a log that cannot be written is attempted: without an end while the process runs.
+#[derive(Debug, Default)]
+struct Patience(OnceLock<Instant>);
+
+impl Patience {
+    /// The process has ended. Again: no effect.
+    fn begin(&self) {
+        self.0.get_or_init(|| Instant::now() + LAST_ATTEMPTS);
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.get().is_some_and(|end| Instant::now() >= *end)
+    }
+}
+
 /// Writes output to the log and sends it to clients; returns how many bytes are stored now.
-async fn store(live: &Live, stream: Stream, bytes: &[u8]) -> usize {
+async fn store(live: &Live, stream: Stream, bytes: &[u8], patience: &Patience) -> usize {
     if bytes.is_empty() {
         return 0;
     }
@@ -251,32 +290,48 @@ async fn store(live: &Live, stream: Stream, bytes: &[u8]) -> usize {
     }
     // Without a client nothing is lost.
     let _ = live.output.send((stream, Bytes::copy_from_slice(bytes)));
-    flush(live, stream, Rest::Hold).await
+    flush(live, stream, Rest::Hold, patience).await
 }
 
-/// Writes what is whole, again and again while the disk is full: the process waits for room.
-async fn flush(live: &Live, stream: Stream, rest: Rest) -> usize {
+/// Writes what is whole, again and again while the disk is full: the process waits for room. What
+/// is not written when patience ends is lost.
+async fn flush(live: &Live, stream: Stream, rest: Rest, patience: &Patience) -> usize {
+    persist(patience, || write(live, stream, rest)).await
+}
+
+/// Writes what is whole, once; returns how many bytes are stored, if it could be written.
+async fn write(live: &Live, stream: Stream, rest: Rest) -> Option<usize> {
+    let mut slot = live.log.lock().await;
+    let Some(mut log) = slot.take() else {
+        return Some(0);
+    };
+    let work = move || {
+        let stored = log.flush(stream, rest);
+        (log, stored)
+    };
+    let Ok((log, stored)) = tokio::task::spawn_blocking(work).await else {
+        return Some(0);
+    };
+    *slot = Some(log);
+    let logged = stored.inspect_err(|error| {
+        let error = crate::one_line(error);
+        tracing::warn!(error, "log of a process not written");
+    });
+    logged.ok()
+}
+
+/// Attempts until it succeeds or patience ends; returns how many bytes are stored.
+async fn persist<F>(patience: &Patience, mut attempt: impl FnMut() -> F) -> usize
+where
+    F: Future<Output = Option<usize>>,
+{
     loop {
-        let mut slot = live.log.lock().await;
-        let Some(mut log) = slot.take() else {
-            return 0;
-        };
-        let work = move || {
-            let stored = log.flush(stream, rest);
-            (log, stored)
-        };
-        let Ok((log, stored)) = tokio::task::spawn_blocking(work).await else {
-            return 0;
-        };
-        *slot = Some(log);
-        match stored {
-            Ok(stored) => return stored,
-            Err(error) => {
-                let error = crate::one_line(&error);
-                tracing::warn!(error, "log of a process not written");
-            }
+        if let Some(stored) = attempt().await {
+            return stored;
         }
-        drop(slot);
+        if patience.is_over() {
+            return 0;
+        }
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
@@ -327,5 +382,36 @@ fn exit(end: guest::End) -> Exit {
         code: end.code,
         reason: reason.to_owned(),
         message: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_process_does_not_wait_for_a_log_that_cannot_be_written() {
+        let (patience, attempts) = (Patience::default(), Cell::new(0));
+        let fails = || {
+            attempts.set(attempts.get() + 1);
+            std::future::ready(None)
+        };
+        let long = Duration::from_secs(3600);
+        let running = tokio::time::timeout(long, persist(&patience, fails)).await;
+        assert!(
+            running.is_err(),
+            "the output of a process that runs was dropped"
+        );
+        let begun = Instant::now();
+        patience.begin();
+        assert_eq!(persist(&patience, fails).await, 0);
+        assert_eq!(begun.elapsed(), LAST_ATTEMPTS);
+        assert_eq!(persist(&patience, || std::future::ready(Some(7))).await, 7);
+        patience.begin();
+        let before = attempts.get();
+        assert_eq!(persist(&patience, fails).await, 0);
+        assert_eq!(attempts.get(), before + 1, "once more for each piece");
     }
 }
