@@ -50,6 +50,8 @@ pub struct Add {
     pub key: Key,
     /// Its priority.
     pub priority: i64,
+    /// The change is one that a pass itself makes: it ends no back-off.
+    pub quiet: bool,
 }
 
 impl Intake {
@@ -76,7 +78,9 @@ impl Intake {
         self.queue.push_all(adds.map(|add| {
             let (by, priority) = (kind_of::<K>(), add.priority);
             tracing::debug!(key = %add.key, priority, by, outcome = "queued", "pass queued");
-            (add.key, Options::at(add.priority))
+            let options = Options::at(add.priority);
+            let quietly = options.quiet();
+            (add.key, if add.quiet { quietly } else { options })
         }));
         let images = changes.iter();
         let images = images.flat_map(|change| K::wakes_images(change, &self.stores));
@@ -131,7 +135,11 @@ impl Intake {
             // A machine that no longer exists may have left something behind.
             let facts = facts.unwrap_or_else(|| Facts::of_other(None));
             let priority = self.rules.of(Event::Mapped(mapped), &facts);
-            Add { key, priority }
+            Add {
+                key,
+                priority,
+                quiet: false,
+            }
         };
         keys.into_iter().map(add).collect()
     }
@@ -148,8 +156,31 @@ impl Intake {
         Add {
             key: Key::of(&**vm),
             priority: self.rules.of(event, &facts(vm, &self.stores)),
+            quiet: is_of_status(change),
         }
     }
+}
+
+/// Nothing but the status changed, less the requests of users: only passes write that. A failure
+/// that a pass records must not cause the next pass.
+fn is_of_status(change: &Change<VirtualMachine>) -> bool {
+    let Change::Updated { old, new, .. } = change else {
+        return false;
+    };
+    let requests = |vm: &VirtualMachine| {
+        let status = vm.status.as_ref();
+        status.map_or_else(Vec::new, |status| status.state_change_requests.clone())
+    };
+    let is_same_metadata = old.labels() == new.labels()
+        && old.annotations() == new.annotations()
+        && old.finalizers() == new.finalizers()
+        && old.owner_references() == new.owner_references()
+        && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+        && old.metadata.uid == new.metadata.uid;
+    is_same_metadata
+        && old.status != new.status
+        && old.spec == new.spec
+        && requests(old) == requests(new)
 }
 
 /// The kind of a type's objects, for the log: `Pod`, also of their metadata alone.

@@ -98,7 +98,11 @@ fn node(ready: &str, heartbeat: &str) -> Node {
 
 fn a(priority: i64) -> Vec<Add> {
     let key = Key::new("default", "a");
-    vec![Add { key, priority }]
+    vec![Add {
+        key,
+        priority,
+        quiet: false,
+    }]
 }
 
 macro_rules! adds {
@@ -130,6 +134,40 @@ fn a_change_by_a_user_goes_before_routine_work() {
     vm.spec.power_state = Some(PowerState::PoweredOff);
     assert_eq!(adds!(intake, feeds.vms, Event::Apply(vm.clone())), a(99));
     assert_eq!(adds!(intake, feeds.vms, Event::Delete(vm)), a(99));
+}
+
+/// Whether the change from the settled machine ends a back-off.
+fn ends_a_back_off(change: impl FnOnce(&mut VirtualMachine)) -> bool {
+    let (intake, mut feeds) = ours();
+    let mut vm = settled("a");
+    feeds.vms.apply(Event::Apply(vm.clone()));
+    vm.metadata.resource_version = Some("2".to_owned());
+    change(&mut vm);
+    let adds = adds!(intake, feeds.vms, Event::Apply(vm));
+    assert_eq!(adds.len(), 1);
+    !adds[0].quiet
+}
+
+#[test]
+fn what_only_a_pass_writes_ends_no_back_off() {
+    let status = |vm: &mut VirtualMachine| vm.status.as_mut().unwrap().ready = true;
+    assert!(!ends_a_back_off(status));
+    assert!(ends_a_back_off(|vm| vm.spec.paused = true));
+    assert!(ends_a_back_off(|vm| {
+        let annotations = vm.metadata.annotations.get_or_insert_default();
+        annotations.insert("a".to_owned(), "b".to_owned());
+    }));
+    assert!(ends_a_back_off(|vm| {
+        vm.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    }));
+    assert!(ends_a_back_off(|vm| {
+        let request = serde_json::from_value(json!({ "action": "Start" })).unwrap();
+        vm.status
+            .as_mut()
+            .unwrap()
+            .state_change_requests
+            .push(request);
+    }));
 }
 
 #[test]

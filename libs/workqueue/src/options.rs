@@ -19,6 +19,8 @@ pub struct Options {
     /// Ready after the key's back-off, which counts one more failure. With `after`: after the
     /// shorter of both.
     pub rate_limited: bool,
+    /// Does not end a back-off: a key that failed, or is about to, returns when its delay is over.
+    pub quiet: bool,
 }
 
 impl Options {
@@ -29,6 +31,7 @@ impl Options {
             priority,
             after: None,
             rate_limited: false,
+            quiet: false,
         }
     }
 
@@ -43,6 +46,13 @@ impl Options {
     #[must_use]
     pub const fn rate_limited(mut self) -> Self {
         self.rate_limited = true;
+        self
+    }
+
+    /// The same, unless the key is in a back-off.
+    #[must_use]
+    pub const fn quiet(mut self) -> Self {
+        self.quiet = true;
         self
     }
 }

@@ -18,6 +18,10 @@
 //! look into an ordered map of the priorities in use, and, for delayed keys, one into an ordered
 //! set of due times.
 //!
+//! A quiet push (a change that the pass itself made, say) does not cut a back-off short: it is
+//! dropped while the key waits after a failure, and held back while the key is in flight until the
+//! verdict is known.
+//!
 //! Invariant: a key has one slot; a slot is released when the key is neither queued nor in flight
 //! and has no failures.
 //! Failure: none.
@@ -119,6 +123,9 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
             return;
         }
         let slot = self.slots.intern(key);
+        if options.quiet && self.is_deferred(slot, options.priority) {
+            return;
+        }
         let delay = self.delay(slot, options);
         if !delay.is_zero() {
             self.metrics.retried();
@@ -127,12 +134,16 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         if known.place.is_ready() && options.priority <= known.priority {
             return;
         }
-        let now = now();
+        self.enqueue(now(), slot, options.priority, delay);
+    }
+
+    /// Queues a slot, or merges with how it is queued.
+    fn enqueue(&mut self, now: Duration, slot: u32, priority: i64, delay: Duration) {
         self.promote(nanos(now));
         // A key that was waiting may just have become ready.
         match self.slots[slot].place {
             Place::Idle => {
-                self.slots[slot].priority = options.priority;
+                self.slots[slot].priority = priority;
                 self.slots[slot].sequence = self.sequence();
                 if delay.is_zero() {
                     self.make_ready(slot, nanos(now));
@@ -143,8 +154,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
             Place::Waiting => {
                 let due = self.due(slot);
                 self.waiting.remove(&due);
-                if options.priority > self.slots[slot].priority {
-                    self.slots[slot].priority = options.priority;
+                if priority > self.slots[slot].priority {
+                    self.slots[slot].priority = priority;
                     self.slots[slot].sequence = self.sequence();
                 }
                 if delay.is_zero() {
@@ -154,8 +165,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
                 }
             }
             Place::Linked | Place::Detached | Place::Front => {
-                if options.priority > self.slots[slot].priority {
-                    self.raise_ready(slot, options.priority);
+                if priority > self.slots[slot].priority {
+                    self.raise_ready(slot, priority);
                 }
             }
         }
@@ -226,13 +237,18 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         self.slots[slot].flight = NIL;
         self.metrics
             .worked(Duration::from_nanos(nanos(now).saturating_sub(ended.since)));
+        let quiet = self.slots[slot].quiet.take();
         match self.slots[slot].place {
             Place::Detached => {
                 self.classes.put_before(&mut self.slots, slot);
                 self.ages.push_back(&mut self.slots.ages(), slot);
             }
             Place::Linked => self.ages.push_back(&mut self.slots.ages(), slot),
-            Place::Idle | Place::Waiting | Place::Front => self.slots.release_if_unused(slot),
+            Place::Idle | Place::Waiting | Place::Front => {}
+        }
+        match quiet.filter(|_| !self.shut_down && !self.slots[slot].is_backing_off()) {
+            Some(priority) => self.enqueue(now, slot, priority, Duration::ZERO),
+            None => self.slots.release_if_unused(slot),
         }
     }
 
@@ -259,6 +275,17 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
     /// Where the numbers go.
     pub fn metrics(&mut self) -> &mut M {
         &mut self.metrics
+    }
+
+    /// Whether a quiet push has no effect yet: the key waits after a failure, or its flight, which
+    /// may fail, decides.
+    fn is_deferred(&mut self, slot: u32, priority: i64) -> bool {
+        let known = &mut self.slots[slot];
+        let is_undecided = known.flight != NIL && !known.place.is_ready();
+        if is_undecided {
+            known.quiet = known.quiet.max(Some(priority));
+        }
+        is_undecided || known.is_backing_off()
     }
 
     fn delay(&mut self, slot: u32, options: Options) -> Duration {

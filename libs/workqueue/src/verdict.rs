@@ -18,6 +18,8 @@ pub enum Outcome {
     Requeue,
     /// Failed; back-off applies.
     Error,
+    /// The same, with a back-off of at most this: no event shows when the cause is gone.
+    ErrorWithin(Duration),
     /// Failed in a way that only a change of the object can cure: not queued again, back-off kept.
     Terminal,
 }
@@ -64,6 +66,7 @@ impl Verdict {
             Outcome::After(Duration::ZERO) => (true, None),
             Outcome::After(delay) => (true, Some(again.after(delay))),
             Outcome::Requeue | Outcome::Error => (false, Some(again.rate_limited())),
+            Outcome::ErrorWithin(most) => (false, Some(again.rate_limited().after(most))),
             Outcome::Terminal => (false, None),
         };
         Settlement { forget, push }
@@ -74,7 +77,7 @@ impl Verdict {
             Outcome::Ok | Outcome::After(Duration::ZERO) => Tally::Success,
             Outcome::After(_) => Tally::RequeueAfter,
             Outcome::Requeue => Tally::Requeue,
-            Outcome::Error => Tally::Error,
+            Outcome::Error | Outcome::ErrorWithin(_) => Tally::Error,
             Outcome::Terminal => Tally::Terminal,
         }
     }

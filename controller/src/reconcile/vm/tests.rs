@@ -12,6 +12,7 @@
 
 mod api;
 mod apply;
+mod back_off;
 mod bench;
 mod bounds;
 mod config_rows;

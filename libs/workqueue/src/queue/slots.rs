@@ -49,6 +49,15 @@ pub(super) struct Slot<K> {
     pub(super) flight: u32,
     pub(super) place: Place,
     pub(super) failures: u8,
+    /// Priority of the quiet pushes of the present flight, which count unless it fails.
+    pub(super) quiet: Option<i64>,
+}
+
+impl<K> Slot<K> {
+    /// Waits because it failed.
+    pub(super) fn is_backing_off(&self) -> bool {
+        self.place == Place::Waiting && self.failures > 0
+    }
 }
 
 /// All slots.
@@ -139,6 +148,7 @@ impl<K: Hash + Eq> Slots<K> {
             flight: NIL,
             place: Place::Idle,
             failures: 0,
+            quiet: None,
         };
         let slot = if self.free == NIL {
             self.slots.push(new);

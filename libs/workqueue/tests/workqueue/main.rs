@@ -7,6 +7,7 @@
 
 mod dispatches;
 mod properties;
+mod quiet;
 mod runner;
 mod shared;
 mod stress;

@@ -85,6 +85,19 @@ async fn an_error_comes_back_after_back_off_at_the_priority_it_had() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_error_whose_cause_is_not_watched_comes_back_soon_enough() {
+    let queue = queue();
+    queue.push("a", Options::at(0));
+    let error = Verdict::from(Outcome::ErrorWithin(ms(12)));
+    let seen = passes(&queue, vec![error, error, error, error]).await;
+    let gaps: Vec<_> = seen.windows(2).map(|w| w[1].0 - w[0].0).collect();
+    for (gap, wanted) in gaps.iter().zip([5, 10, 12, 12]) {
+        assert!((ms(wanted)..ms(wanted + 2)).contains(gap), "{gaps:?}");
+    }
+    assert_eq!(queue.lock().metrics().0[..2], [Tally::Error, Tally::Error]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_terminal_error_does_not_come_back_and_keeps_its_failures() {
     let queue = queue();
     queue.push("a", Options::at(1));

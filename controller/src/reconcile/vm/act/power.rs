@@ -47,7 +47,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
     );
     if is_announced {
-        status::conclude(pass, None);
+        status::announce(pass);
         patch::status(pass).await?;
     }
     act(pass, &decision.action).await

@@ -20,7 +20,7 @@ use super::{apply, bounds};
 pub(super) type Place = (String, String);
 
 /// The server's state.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct State {
     pub(super) objects: BTreeMap<Place, Value>,
     applied: BTreeMap<(Place, String), Value>,
@@ -265,6 +265,12 @@ impl State {
             return (StatusCode::OK, new);
         }
         self.store(place, &old, new)
+    }
+
+    /// Goes back to an earlier state, in which no resource version comes again.
+    pub(super) fn revert(&mut self, earlier: Self) {
+        let version = self.version;
+        *self = Self { version, ..earlier };
     }
 
     /// Takes an object and what was applied to it away.

@@ -23,8 +23,9 @@ use super::api;
 use super::api::Server;
 use crate::config::Config;
 use crate::context::{Context, Key};
-use crate::events::{Queue, Reported};
+use crate::events::{Events, Queue, Reported};
 use crate::flow::{Flow, Outcome, PassError};
+use crate::intake::Intake;
 use crate::reconcile::vm::reconcile;
 use crate::stores::{DataVolume, Feeds, Stores};
 
@@ -45,14 +46,18 @@ pub(super) const STORAGE_CLASSES: &str = "apis/storage.k8s.io/v1/storageclasses"
 /// The time at which every test begins, in seconds.
 pub(super) const START: i64 = 1_800_000_000;
 
-/// One relist of a kind.
+/// One relist of a kind; what changed goes to the intake, if there is one.
 macro_rules! feed {
-    ($feed:expr, $objects:expr, $($collection:expr),+ => $kind:ty) => {
+    ($intake:expr, $feed:expr, $objects:expr, $($collection:expr),+ => $kind:ty) => {
         $feed.apply(Event::Init);
         $(for object in all::<$kind>($objects, $collection) {
             $feed.apply(Event::InitApply(object));
         })+
-        $feed.apply(Event::InitDone);
+        let changes: Vec<_> = $feed.apply(Event::InitDone);
+        if let Some(intake) = $intake {
+            let changes: Vec<_> = changes.into_iter().filter(|c| !c.is_routine()).collect();
+            intake.take(&changes);
+        }
     };
 }
 
@@ -307,19 +312,32 @@ impl Bench {
 
     /// Lets the watches catch up.
     pub(super) fn sync(&mut self) {
+        self.sync_to(None);
+    }
+
+    /// The same; the changes wake machines.
+    pub(super) fn sync_to(&mut self, intake: Option<&Intake>) {
         let server = self.server.lock().unwrap();
-        let objects = &server.objects;
-        feed!(self.feeds.vms, objects, VMS => VirtualMachine);
-        feed!(self.feeds.tasks, objects, TASKS, SYSTEM_TASKS => VirtualMachineTask);
-        feed!(self.feeds.classes, objects, CLASSES => VirtualMachineClass);
-        feed!(self.feeds.images, objects, IMAGES => VirtualMachineImage);
-        feed!(self.feeds.cluster_images, objects, CLUSTER_IMAGES => ClusterVirtualMachineImage);
-        feed!(self.feeds.image_caches, objects, CACHES => VirtualMachineImageCache);
-        feed!(self.feeds.pods, objects, PODS => Pod);
-        feed!(self.feeds.nodes, objects, NODES => Node);
-        feed!(self.feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
-        feed!(self.feeds.data_volumes, objects, DATA_VOLUMES => DataVolume);
-        feed!(self.feeds.storage_classes, objects, STORAGE_CLASSES => StorageClass);
+        let (objects, feeds) = (&server.objects, &mut self.feeds);
+        feed!(intake, feeds.vms, objects, VMS => VirtualMachine);
+        feed!(intake, feeds.tasks, objects, TASKS, SYSTEM_TASKS => VirtualMachineTask);
+        feed!(intake, feeds.classes, objects, CLASSES => VirtualMachineClass);
+        feed!(intake, feeds.images, objects, IMAGES => VirtualMachineImage);
+        feed!(intake, feeds.cluster_images, objects, CLUSTER_IMAGES => ClusterVirtualMachineImage);
+        feed!(intake, feeds.image_caches, objects, CACHES => VirtualMachineImageCache);
+        feed!(intake, feeds.pods, objects, PODS => Pod);
+        feed!(intake, feeds.nodes, objects, NODES => Node);
+        feed!(intake, feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
+        feed!(intake, feeds.data_volumes, objects, DATA_VOLUMES => DataVolume);
+        feed!(intake, feeds.storage_classes, objects, STORAGE_CLASSES => StorageClass);
+    }
+
+    /// The kinds that no test of machines has objects of were listed, too.
+    pub(super) fn fill_the_rest(&mut self) {
+        self.feeds.groups.apply(Event::Init);
+        self.feeds.groups.apply(Event::InitDone);
+        self.feeds.networks.apply(Event::Init);
+        self.feeds.networks.apply(Event::InitDone);
     }
 
     /// One pass on what the stores show.
@@ -327,7 +345,36 @@ impl Bench {
         let key = self.key.clone();
         let result = Box::pin(reconcile(&self.ctx, &key)).await;
         self.sync();
+        if let Err(PassError::Failed(error)) = &result {
+            self.fails_the_same_way(&format!("{error:#}")).await;
+        }
         result
+    }
+
+    /// Passes after a failed one, which fail in the same way, soon have nothing to write: a failure
+    /// that wrote itself again would cause the next one. The cluster is then as it was before.
+    async fn fails_the_same_way(&mut self, error: &str) {
+        let key = self.key.clone();
+        let before = self.server.lock().unwrap().clone();
+        let mut ctx = self.ctx.clone();
+        ctx.shared = crate::shared::Shared::default();
+        (ctx.events, _) = Events::channel();
+        let written = |bench: &Self| bench.server.lock().unwrap().writes.len();
+        let mut is_settled = false;
+        for _ in 0..4 {
+            let count = written(self);
+            let again = Box::pin(reconcile(&ctx, &key)).await;
+            self.sync();
+            let is_same = matches!(&again, Err(PassError::Failed(e)) if format!("{e:#}") == error);
+            is_settled = !is_same || written(self) == count;
+            if is_settled {
+                break;
+            }
+        }
+        let after = self.server.lock().unwrap().writes.clone();
+        assert!(is_settled, "{error}: written again: {after:?}");
+        self.server.lock().unwrap().revert(before);
+        self.sync();
     }
 
     /// One pass that does not fail.

@@ -12,6 +12,7 @@ mod readiness;
 use crds::conditions::{self, Status};
 use crds::vm::PromoteDisksMode;
 use crds::{PowerState, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use lifecycle::Machine;
 use lifecycle::conditions::Guest;
@@ -106,6 +107,20 @@ pub(crate) fn mark_paused(pass: &mut Pass<'_>) {
             pass.condition(kind, Status::False, reason, &text);
         }
         None => pass.condition(kind, Status::True, "", ""),
+    }
+}
+
+/// The conditions that are written ahead of an effect. How the pass ends is not known yet: the
+/// failure of the last one stays, or two passes that fail in the same way would write it twice.
+pub(crate) fn announce(pass: &mut Pass<'_>) {
+    let before = pass.seen().map_or(&[][..], |status| &status.conditions);
+    let is_failure = |c: &Condition| c.type_ == conditions::FAILURE;
+    let index = before.iter().position(is_failure);
+    let failure = index.map(|index| (index, before[index].clone()));
+    conclude(pass, None);
+    if let Some((index, failure)) = failure {
+        let all = &mut pass.status().conditions;
+        all.insert(index.min(all.len()), failure);
     }
 }
 
