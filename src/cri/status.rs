@@ -129,6 +129,7 @@ fn container_code(error: &vm::Error) -> Code {
         | E::TooManyVolumes { .. }
         | E::Volumes { .. }
         | E::SharesNotSaved(_)
+        | E::RootNotOfNode(_)
         | E::VmOfProcesses(_) => Code::FailedPrecondition,
         E::NameTaken { .. } => Code::AlreadyExists,
         E::Stopped(_) => Code::Cancelled,

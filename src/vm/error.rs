@@ -163,6 +163,12 @@ pub enum Error {
          or start it with vmlet.dev/shares: off"
     )]
     SharesNotSaved(podspec::VmUid),
+    /// Memory is kept beside a disk of this node.
+    #[error(
+        "the root disk of virtual machine {0} is a claim or belongs to its pod, and memory can be \
+         saved only beside a disk of the node: stop it instead"
+    )]
+    RootNotOfNode(podspec::VmUid),
     /// The volumes of processes come and go, which 9p cannot.
     #[error(
         "annotation vmlet.dev/shares: 9p is for pods whose container is a machine: processes of a pod \

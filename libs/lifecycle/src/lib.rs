@@ -95,6 +95,8 @@ pub struct StartPreconditions {
     pub held: Option<String>,
     /// Why the pod that chooses the node cannot start, as long as there is no instance.
     pub provisioner: Option<Unstartable>,
+    /// The memory cannot be saved, or the node failed to do it: the guest runs on.
+    pub save_failed: bool,
 }
 
 /// A write whose effect was not seen yet.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crds::VirtualMachineSpec;
-use crds::names::{APPLY_POWER_STATE_TIME, POWER_ON_CHECK_PREFIX};
+use crds::names::{APPLY_POWER_STATE_TIME, POWER_ON_CHECK_PREFIX, SHARES};
 use crds::vm::PowerOpMode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -82,6 +82,26 @@ pub(crate) fn ending(spec: &VirtualMachineSpec, has_guest: bool) -> Ending {
 /// Whether saved memory may be dropped when the machine is to be off.
 pub(crate) fn discards_saved(spec: &VirtualMachineSpec) -> bool {
     spec.power_off_mode.unwrap_or_default() != PowerOpMode::Soft
+}
+
+/// Why the memory of a machine cannot be saved, if its specification forbids it; how it goes on as
+/// a sentence about the machine.
+#[must_use]
+pub fn unsuspendable(spec: &VirtualMachineSpec) -> Option<&'static str> {
+    let claims = spec.volumes.iter();
+    let mut claims = claims.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    let has_root_claim = spec.storage_class.is_some() || claims.clone().any(|claim| claim.root);
+    if has_root_claim {
+        return Some(
+            "its root disk is a claim, and memory can be saved only beside disks of nodes: stop \
+             it instead",
+        );
+    }
+    let template = spec.template.as_ref().map(|t| &t.metadata.annotations);
+    let has_shares = template.and_then(|all| all.get(SHARES)).map(String::as_str) != Some("off");
+    (has_shares && claims.any(|claim| claim.mount_path.is_some())).then_some(
+        "it mounts directories of claims (mountPath), whose state cannot be saved: stop it instead",
+    )
 }
 
 /// What a group says about when a power change reaches this machine.

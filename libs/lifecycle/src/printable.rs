@@ -71,10 +71,11 @@ impl View<'_> {
 
     fn stopping(&self) -> Option<Word> {
         let instance = self.instance.filter(|i| !i.phase.is_final())?;
-        let is_ended = matches!(
-            self.action,
-            Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
-        );
+        let is_ended = match self.action {
+            Action::Delete { .. } | Action::Shutdown { .. } => true,
+            Action::Save { .. } => !self.preconditions.save_failed,
+            _ => false,
+        };
         let is_stopping =
             instance.deleting || is_ended || self.preconditions.pending == Pending::Delete;
         is_stopping.then_some(Word::Stopping)

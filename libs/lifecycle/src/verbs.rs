@@ -285,6 +285,9 @@ impl Subject<'_> {
         {
             return refuse("it is not running");
         }
+        if let Some(why) = power::unsuspendable(self.spec) {
+            return refuse(why);
+        }
         if !self.status.state_change_requests.is_empty() {
             return refuse("another request is under way; try again when it is done");
         }

@@ -11,7 +11,7 @@ use libvirt::{Hypervisor, Pause, Power};
 use podspec::{Annotations, Key, VmUid};
 use tapmanager::wire::KnownNic;
 
-use crate::disk::{self, SavedNic};
+use crate::disk::SavedNic;
 use crate::platform::Platform;
 use crate::sandbox::SandboxConfig;
 use crate::vm::error::{Error, Result, hypervisor};
@@ -35,7 +35,7 @@ impl<P: Platform> Containers<P> {
                 return saved.then_some(()).ok_or(Error::NotRunning(vm));
             };
             if row.vm().is_none() {
-                return Err(disk::Error::Missing(vm).into());
+                return Err(Error::RootNotOfNode(vm));
             }
             let power = self.parts.hypervisor.power(row.domain()).await;
             match power.map_err(hypervisor("look for"))? {

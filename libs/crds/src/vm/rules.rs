@@ -16,6 +16,19 @@ pub(super) const SUSPENDED_FROM_ON: &str = "!has(self.powerState) || self.powerS
     (has(oldSelf.powerState) ? oldSelf.powerState != 'PoweredOff' : \
     has(oldSelf.runStrategy) ? oldSelf.runStrategy != 'Halted' : !has(oldSelf.running) || oldSelf.running)";
 
+/// One that is Suspended already, by an older version's rules, can still be edited.
+pub(super) const SUSPENDED_BESIDE_A_DISK: &str = "!has(self.powerState) || self.powerState != 'Suspended' || \
+    (has(oldSelf.powerState) && oldSelf.powerState == 'Suspended') || \
+    (!has(self.storageClass) && (!has(self.volumes) || !self.volumes.exists(v, \
+    has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root)))";
+
+pub(super) const SUSPENDED_WITHOUT_SHARES: &str = "!has(self.powerState) || self.powerState != 'Suspended' || \
+    (has(oldSelf.powerState) && oldSelf.powerState == 'Suspended') || \
+    !has(self.volumes) || !self.volumes.exists(v, has(v.persistentVolumeClaim) && \
+    has(v.persistentVolumeClaim.mountPath)) || (has(self.template) && has(self.template.metadata) && \
+    has(self.template.metadata.annotations) && 'vmlet.dev/shares' in self.template.metadata.annotations && \
+    self.template.metadata.annotations['vmlet.dev/shares'] == 'off')";
+
 /// An image may be missing only where something else is the root disk.
 pub(super) const SOME_ROOT: &str = "has(self.image) || has(self.imageName) || (has(self.volumes) && \
     self.volumes.exists(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root))";

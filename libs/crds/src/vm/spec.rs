@@ -16,7 +16,7 @@ use crate::rules::{self, edit, immutable, rule};
 use super::rules::{
     BOOT_DISK_GROWS, BOOTSTRAP_TYPE, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF, NAME,
     NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
-    REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_FROM_ON, TEMPLATES_USED,
+    REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON, SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
 };
 use super::{
     Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
@@ -57,6 +57,10 @@ use super::{
     validation = rule(ONE_POWER_FIELD, "set exactly one of powerState, runStrategy and running"),
     validation = edit(NOT_BORN_SUSPENDED, "a machine cannot be created Suspended").optional_old_self(true),
     validation = edit(SUSPENDED_FROM_ON, "a machine that is off cannot become Suspended"),
+    validation = edit(SUSPENDED_BESIDE_A_DISK, "a machine whose root disk is a claim cannot be suspended: \
+        memory can be saved only beside disks of nodes"),
+    validation = edit(SUSPENDED_WITHOUT_SHARES, "a machine that mounts directories of claims (mountPath) \
+        cannot be suspended: their state cannot be saved"),
     validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not \
         both"),
     validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),

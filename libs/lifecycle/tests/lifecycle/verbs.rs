@@ -8,7 +8,7 @@ use crds::{PowerState, RunStrategy, VirtualMachine};
 use lifecycle::DesiredState;
 use lifecycle::verbs::{Change, Verb, verb};
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::build::{Case, UID};
 
@@ -193,6 +193,36 @@ fn every_verb_writes_the_change_of_the_table() {
 fn a_refusal_gives_its_reason(#[case] given: &str, #[case] verb: &str, #[case] reason: &str) {
     let conflict = request(&Case::parse(given), parse(verb)).unwrap_err();
     assert_eq!(conflict.to_string(), reason);
+}
+
+#[rstest]
+#[case::of_a_class(json!({ "storageClass": "fast" }), Some("its root disk is a claim"))]
+#[case::named(volume(json!({ "claimName": "a", "root": true })), Some("its root disk is a claim"))]
+#[case::a_directory(volume(json!({ "claimName": "a", "mountPath": "/srv" })), Some("it mounts directories"))]
+#[case::a_further_disk(volume(json!({ "claimName": "a" })), None)]
+fn memory_that_cannot_be_saved_is_not_asked_for(
+    #[case] more: Value,
+    #[case] refusal: Option<&str>,
+) {
+    let mut case = Case::parse("Always running -");
+    let mut spec = serde_json::to_value(&case.spec).unwrap();
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    case.spec = serde_json::from_value(spec.clone()).unwrap();
+    match (request(&case, Verb::Suspend), refusal) {
+        (Err(conflict), Some(wanted)) => assert!(conflict.to_string().starts_with(wanted)),
+        (answer, wanted) => assert!(answer.is_ok() && wanted.is_none(), "{answer:?}"),
+    }
+    let shares = json!({ "metadata": { "annotations": { "vmlet.dev/shares": "off" } } });
+    spec["template"] = shares;
+    case.spec = serde_json::from_value(spec).unwrap();
+    let is_disk = refusal.is_some_and(|wanted| wanted.contains("root disk"));
+    assert_eq!(request(&case, Verb::Suspend).is_err(), is_disk);
+}
+
+fn volume(claim: Value) -> Value {
+    json!({ "volumes": [{ "name": "a", "persistentVolumeClaim": claim }] })
 }
 
 #[rstest]

@@ -396,6 +396,7 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         )
     };
     let from_off = "a machine that is off cannot become Suspended";
+    let claims = "a machine whose root disk is a claim cannot be suspended";
     let lowered = "minMachineType can neither be lowered nor removed once the machine has it";
     let has = |version: &str| json!({ "machineType": version });
     let while_off = "minMachineType can change only while the machine is off or going off";
@@ -408,6 +409,28 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
     let cases = [
         edit(on(json!({})), suspended.clone()),
         edit(off(json!({})), suspended.clone()).refused(from_off),
+        edit(on(json!({ "storageClass": "fast" })), suspended.clone()).refused(claims),
+        edit(
+            on(json!({ "volumes": [claim("a", true)] })),
+            suspended.clone(),
+        )
+        .refused(claims),
+        edit(
+            on(json!({ "volumes": [claim("a", false)] })),
+            suspended.clone(),
+        ),
+        edit(
+            on(json!({ "volumes": [mounted("/srv", false)] })),
+            suspended.clone(),
+        )
+        .refused("a machine that mounts directories of claims (mountPath) cannot be suspended"),
+        edit(
+            on(json!({
+                "volumes": [mounted("/srv", false)],
+                "template": { "metadata": { "annotations": { "vmlet.dev/shares": "off" } } },
+            })),
+            suspended.clone(),
+        ),
         switch(json!({ "runStrategy": "Always" })),
         switch(json!({ "runStrategy": "Halted" })).refused(from_off),
         switch(json!({ "running": true })),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{VirtualMachine, names};
+use crds::{TaskKind, TaskState, VirtualMachine, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use lifecycle::backoff::Jitter;
@@ -17,6 +17,7 @@ use lifecycle::{
 
 use super::pods;
 use crate::context::{Key, Stores};
+use crate::reconcile::vm::act::tasks;
 use crate::reconcile::vm::pass::{Pass, View};
 use crate::shared::expectations;
 
@@ -42,11 +43,22 @@ pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volum
             volumes,
             held,
             provisioner: None,
+            save_failed: cannot_save(pass),
         },
         meta: meta(&pass.vm),
         ..pass.view
     };
     record_image(pass);
+}
+
+/// The memory cannot be saved, or the node has failed to do it a moment ago.
+fn cannot_save(pass: &Pass<'_>) -> bool {
+    let has_failed = |task: &Arc<VirtualMachineTask>| {
+        let status = task.status.as_ref();
+        task.spec.kind == TaskKind::Save
+            && status.and_then(|status| status.state) == Some(TaskState::Error)
+    };
+    power::unsuspendable(&pass.vm.spec).is_some() || tasks::all(pass).iter().any(has_failed)
 }
 
 /// The image that a root claim was filled from, once its guest has run: from then on it is the

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::bench::*;
 use crds::PowerState;
+use crds::vm::PrintableStatus as Word;
 
 const APPLY: &str = "vmlet.dev.protected/apply-power-state-time";
 
@@ -332,6 +333,34 @@ async fn going_off(mode: &str) -> Bench {
     bench.edit(VMS, "vm", power_state("PoweredOff"));
     bench.settle().await.ok();
     bench
+}
+
+#[tokio::test]
+async fn a_suspension_that_failed_leaves_the_machine_running() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.edit(VMS, "vm", power_state("Suspended"));
+    bench.settle().await.ok();
+    assert_eq!(bench.status().printable_status, Some(Word::Stopping));
+    bench.task_ends("Save", "Error");
+    assert!(failure(&bench.settle().await).contains("said the node"));
+    assert_eq!(bench.status().printable_status, Some(Word::Running));
+    bench.forward(301);
+    bench.settle().await.ok();
+    assert_eq!(bench.status().printable_status, Some(Word::Stopping));
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_be_suspended_gets_no_task() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.claim("data", "Bound");
+    // As an API server with the rules of an older version let it through.
+    let claim = json!({ "claimName": "data", "mountPath": "/srv" });
+    let mut change = power_state("Suspended");
+    change["spec"]["volumes"] = json!([{ "name": "d", "persistentVolumeClaim": claim }]);
+    bench.edit(VMS, "vm", change);
+    assert!(failure(&bench.settle().await).contains("stop it instead"));
+    assert!(bench.tasks("Save").is_empty());
+    assert_eq!(bench.status().printable_status, Some(Word::Running));
 }
 
 #[tokio::test]
