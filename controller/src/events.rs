@@ -1,9 +1,11 @@
 //! Kubernetes events: what users see with `kubectl describe`.
 //!
-//! Invariant: a pass never waits for an event to be written; the same event again becomes a count.
+//! Invariant: a pass never waits for an event to be written; the same event again becomes a count,
+//! and one with another message an event of its own.
 //! Failure: events that the API server refuses, or that are more than the queue holds, are lost and
 //! counted.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +28,10 @@ pub const FLUSH: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest message that the API takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
-/// Longest reason that the API takes, in bytes.
+/// Longest reason, and longest action, that the API takes, in bytes.
 const LONGEST_REASON: usize = 128;
+/// Length of the part of an action that stands for the message, in bytes.
+const HASH: usize = 9;
 
 /// An event on its way.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,8 +119,7 @@ pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: 
             } else {
                 EventType::Normal
             },
-            // The recorder counts events of the same action and reason together.
-            action: reported.reason.clone(),
+            action: action(&reported),
             reason: reported.reason,
             note: Some(reported.message),
             secondary: None,
@@ -132,6 +135,15 @@ pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: 
     }
 }
 
+/// The recorder counts events of the same action and reason as one, and keeps the text of the
+/// first: another text is another action.
+fn action(reported: &Reported) -> String {
+    let mut hasher = DefaultHasher::new();
+    reported.message.hash(&mut hasher);
+    let reason = shortened(&reported.reason, LONGEST_REASON - HASH);
+    format!("{reason}-{:08x}", hasher.finish() & u64::from(u32::MAX))
+}
+
 /// The text, or its beginning when it is longer than `limit` bytes.
 fn shortened(text: &str, limit: usize) -> String {
     let end = (0..=limit.min(text.len()))
@@ -144,6 +156,7 @@ fn shortened(text: &str, limit: usize) -> String {
 mod tests {
     use super::*;
     use crds::VirtualMachine;
+    use http_body_util::BodyExt;
 
     #[test]
     fn an_event_is_shortened_to_what_the_api_takes() {
@@ -183,6 +196,50 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         write(client, "x".to_owned(), queue, Arc::clone(&metrics)).await;
         assert_eq!(metrics.events_lost.get(), 1);
+    }
+
+    /// What the API server received for these events: method, note and action.
+    async fn written(messages: &[&str]) -> Vec<(http::Method, String, String)> {
+        let (sender, mut received) = mpsc::unbounded_channel();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let sender = sender.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                let text = |field: &str| event[field].as_str().unwrap().to_owned();
+                sender
+                    .send((parts.method, text("note"), text("action")))
+                    .unwrap();
+                let response = http::Response::new(kube::client::Body::from(body.to_vec()));
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        let (events, queue) = Events::channel();
+        let vm = VirtualMachine::new("vm", Default::default());
+        for message in messages {
+            events.warning(&vm, &"R".repeat(LONGEST_REASON), message);
+        }
+        drop(events);
+        let client = Client::new(service, "default");
+        write(client, "x".to_owned(), queue, Arc::new(Metrics::default())).await;
+        let mut all = Vec::new();
+        while let Ok(one) = received.try_recv() {
+            all.push(one);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_new_message_is_a_new_event_and_the_same_one_is_counted() {
+        let all = written(&["no image", "no image", "quota exceeded", "no image"]).await;
+        let is_new: Vec<_> = all.iter().map(|(m, ..)| m == http::Method::POST).collect();
+        assert_eq!(is_new, [true, false, true, false]);
+        assert_eq!(all[2].1, "quota exceeded");
+        assert!(
+            all.iter()
+                .all(|(.., action)| action.len() <= LONGEST_REASON)
+        );
     }
 
     #[test]
