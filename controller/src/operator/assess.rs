@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crds::VmletNodes;
+use crds::{VmletNodes, VmletStatus};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -24,8 +24,6 @@ use super::observe::{Observation, Read};
 const RESTARTS: i32 = 3;
 /// See [`RESTARTS`].
 const WINDOW: Duration = Duration::from_mins(10);
-/// Names of bad nodes that the status shows.
-const SHOWN: usize = 10;
 
 /// What is remembered from pass to pass. A new process starts without.
 #[derive(Clone, Debug, Default)]
@@ -111,7 +109,7 @@ pub fn count(nodes: &[NodeView]) -> VmletNodes {
         degraded: number(bad.len()),
         bad: bad
             .iter()
-            .take(SHOWN)
+            .take(VmletStatus::MOST_BAD_NODES)
             .map(|node| node.name.clone())
             .collect(),
     }

@@ -18,8 +18,6 @@ use super::Summary;
 use super::adapters::Wanted;
 use super::observe::Observation;
 
-/// Most related objects.
-const MOST: usize = 64;
 /// Name of the controller's own version.
 pub const OPERATOR: &str = "operator";
 
@@ -80,7 +78,7 @@ pub fn related(
         wanted.uid = uid_of(wanted, seen).or_else(|| known?.uid.clone());
         wanted.uid.is_some()
     });
-    all.truncate(MOST);
+    all.truncate(VmletStatus::MOST_RELATED);
     all
 }
 

@@ -23,8 +23,8 @@ pub const POD_GUEST_NETWORK_READY: &str = "vmlet.dev/GuestNetworkReady";
 
 /// Longest JSON, in bytes.
 pub const LIMIT: usize = 12_288;
-const INTERFACES: usize = 8;
-const ADDRESSES: usize = 8;
+pub(crate) const INTERFACES: usize = 8;
+pub(crate) const ADDRESSES: usize = 8;
 const TEXT: usize = 128;
 /// Most values that a guest publishes, and the bytes that they may have together with their keys.
 const VALUES: usize = 16;

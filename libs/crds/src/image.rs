@@ -265,6 +265,11 @@ pub struct VirtualMachineImageStatus {
     pub conditions: Vec<Condition>,
 }
 
+impl VirtualMachineImageStatus {
+    /// Most names in `nodeNames`.
+    pub const MOST_NODES: usize = 32;
+}
+
 /// State of the pulls that `spec.prePull` requests.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -81,7 +81,7 @@ pub struct VirtualMachineTaskSpec {
     pub cancel: bool,
     /// Provision, InspectImage, PullImage: name of the image in pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 1024))]
+    #[schemars(length(min = 1, max = 1100))]
     pub image: Option<String>,
     /// Provision, InspectImage, PullImage: URL of the image, if the image name is derived from the
     /// hash of the URL; `oci://` and the image name, if that is one of a registry.

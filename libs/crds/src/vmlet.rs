@@ -157,6 +157,7 @@ pub struct VmletStatus {
     pub versions: Vec<ComponentVersion>,
     /// Objects from which the conditions are derived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub related_objects: Vec<RelatedObject>,
     /// Number of nodes by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,6 +165,13 @@ pub struct VmletStatus {
     /// Summary for users and alerts, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+}
+
+impl VmletStatus {
+    /// Most entries of `relatedObjects`.
+    pub const MOST_RELATED: usize = 64;
+    /// Most names in `nodes.bad`.
+    pub const MOST_BAD_NODES: usize = 10;
 }
 
 /// A version whose rollout is complete.

@@ -33,8 +33,6 @@ use crate::reconcile::vm::quantity;
 const MANAGER: &str = "vmlet-controller";
 /// Condition: a BIOS finds something to boot. Absent while that is not known.
 const BOOTABLE: &str = "Bootable";
-/// Most nodes that the status names.
-const MOST_NODES: usize = 32;
 
 /// The status that the image should have.
 pub(crate) fn draft(
@@ -52,7 +50,12 @@ pub(crate) fn draft(
         .first()
         .filter(|_| holders.digests.len() == 1);
     new.provider_content_version = of_source.filter(|d| !d.is_empty()).or_else(|| one.cloned());
-    new.node_names = holders.nodes.iter().take(MOST_NODES).cloned().collect();
+    new.node_names = holders
+        .nodes
+        .iter()
+        .take(VirtualMachineImageStatus::MOST_NODES)
+        .cloned()
+        .collect();
     new.pre_pull = pulls.status.clone();
     new.node_count = Some(u32::try_from(holders.nodes.len()).unwrap_or(u32::MAX));
     if let Answer::Found(found) = answer {

@@ -111,3 +111,170 @@ fn every_kind_has_a_short_name_or_a_short_one_and_is_in_our_category() {
         );
     }
 }
+
+/// The bound of the field with this path.
+fn bound(path: &str, kind: &str) -> u64 {
+    let mut found = None;
+    all(|at, schema| {
+        if at == path {
+            found = schema[kind].as_u64();
+        }
+    });
+    found.unwrap_or_else(|| panic!("{path} has no {kind}"))
+}
+
+/// What programs derive from other fields, and how much longer that may be. A status that does not
+/// fit is written by no pass, and no condition can say so.
+const DERIVED: [(&str, &str, &str, u64); 13] = [
+    // The root disk of a storage class is a volume, too.
+    (
+        "VirtualMachine.status.volumes",
+        "maxItems",
+        "VirtualMachine.spec.volumes",
+        1,
+    ),
+    (
+        "VirtualMachine.status.volumes[].name",
+        "maxLength",
+        "VirtualMachine.spec.volumes[].name",
+        0,
+    ),
+    (
+        "VirtualMachine.status.class",
+        "maxLength",
+        "VirtualMachine.spec.className",
+        0,
+    ),
+    (
+        "VirtualMachine.status.network.interfaces",
+        "maxItems",
+        "VirtualMachine.spec.network.interfaces",
+        0,
+    ),
+    // `vmlet.dev/REFERENCE`, and as a URL `oci://REFERENCE`.
+    (
+        "VirtualMachine.status.image",
+        "maxLength",
+        "VirtualMachineImage.spec.source.oci.reference",
+        10,
+    ),
+    (
+        "VirtualMachine.status.imageURL",
+        "maxLength",
+        "VirtualMachineImage.spec.source.oci.reference",
+        6,
+    ),
+    (
+        "VirtualMachine.status.imageURL",
+        "maxLength",
+        "VirtualMachineImage.spec.source.http.url",
+        0,
+    ),
+    (
+        "VirtualMachineTask.spec.image",
+        "maxLength",
+        "VirtualMachine.status.image",
+        0,
+    ),
+    (
+        "VirtualMachineTask.spec.imageURL",
+        "maxLength",
+        "VirtualMachine.status.imageURL",
+        0,
+    ),
+    (
+        "VirtualMachineTask.spec.imageTLSSecret",
+        "maxLength",
+        "VirtualMachineImage.spec.source.http.tlsSecret",
+        0,
+    ),
+    (
+        "VirtualMachineImage.status.providerItemID",
+        "maxLength",
+        "VirtualMachine.status.image",
+        0,
+    ),
+    (
+        "ClusterVirtualMachineImage.status.providerItemID",
+        "maxLength",
+        "VirtualMachine.status.image",
+        0,
+    ),
+    (
+        "Vmlet.status.relatedObjects[].apiVersion",
+        "maxLength",
+        "Vmlet.spec.components[].apiVersion",
+        0,
+    ),
+];
+
+#[test]
+fn what_is_derived_fits_whatever_it_is_derived_from() {
+    let short: Vec<_> = DERIVED
+        .into_iter()
+        .filter(|(path, kind, source, more)| bound(path, kind) < bound(source, kind) + more)
+        .collect();
+    assert_eq!(short, []);
+}
+
+/// The lists of a status, and the most that a program puts there.
+const LISTS: [(&str, usize); 18] = [
+    ("ClusterVirtualMachineImage.status.capabilities", 0),
+    ("ClusterVirtualMachineImage.status.disks", 1),
+    (
+        "ClusterVirtualMachineImage.status.nodeNames",
+        crate::VirtualMachineImageStatus::MOST_NODES,
+    ),
+    (
+        "ClusterVirtualMachineImage.status.prePull.nodes",
+        crate::PrePullStatus::MOST_NODES,
+    ),
+    ("VirtualMachineImage.status.capabilities", 0),
+    ("VirtualMachineImage.status.disks", 1),
+    (
+        "VirtualMachineImage.status.nodeNames",
+        crate::VirtualMachineImageStatus::MOST_NODES,
+    ),
+    (
+        "VirtualMachineImage.status.prePull.nodes",
+        crate::PrePullStatus::MOST_NODES,
+    ),
+    ("VirtualMachine.status.network.config.addresses", 16),
+    (
+        "VirtualMachine.status.network.interfaces",
+        crate::guest_facts::INTERFACES,
+    ),
+    (
+        "VirtualMachine.status.network.interfaces[].addresses",
+        crate::guest_facts::ADDRESSES,
+    ),
+    ("VirtualMachine.status.rootSnapshots", 0),
+    ("VirtualMachine.status.stateChangeRequests", 2),
+    ("VirtualMachine.status.volumes", 33),
+    ("VirtualMachineSnapshot.status.children", 0),
+    ("Vmlet.status.nodes.bad", crate::VmletStatus::MOST_BAD_NODES),
+    (
+        "Vmlet.status.relatedObjects",
+        crate::VmletStatus::MOST_RELATED,
+    ),
+    ("Vmlet.status.versions", 1),
+];
+/// Kinds that no program serves.
+const UNSERVED: [&str; 2] = ["VirtualMachineGroup", "VirtualMachineImageCache"];
+
+#[test]
+fn every_list_of_a_status_holds_what_programs_put_there() {
+    let mut wrong = Vec::new();
+    all(|path, schema| {
+        let is_list = schema["type"] == "array" && path.contains(".status.");
+        let is_served = !UNSERVED.iter().any(|kind| path.starts_with(kind));
+        if !is_list || !is_served || path.ends_with(".conditions") {
+            return;
+        }
+        let most = LISTS.iter().find(|(known, _)| *known == path);
+        if most.is_none_or(|(_, most)| schema["maxItems"].as_u64() < u64::try_from(*most).ok()) {
+            wrong.push(format!("{path}: {most:?}"));
+        }
+    });
+    assert_eq!(wrong, Vec::<String>::new());
+}

@@ -73,7 +73,7 @@ pub struct VirtualMachineStatus {
     /// Image that the root disk was made from, under the name that pods use. It is kept even if the
     /// image object is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 1100))]
     pub image: Option<String>,
     /// URL of the image, if the image name is derived from the hash of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "imageURL")]
@@ -102,7 +102,7 @@ pub struct VirtualMachineStatus {
     pub network: Option<NetworkStatus>,
     /// Disks of the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 33), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<VolumeStatus>,
     /// Storage that the machine uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
