@@ -114,5 +114,9 @@ pub(crate) const OF_PROGRAMS: [&str; 5] = [
     VM_UID_LABEL,
 ];
 
+/// `runAsUser` of the pods of VirtualMachines: Pod Security `restricted` requires one that is not
+/// root. No process of a node runs as it, and shares are accessed as if the pod requested no user.
+pub const MACHINE_USER: u32 = 65_534;
+
 /// Image of a pod whose root disk has its content already.
 pub const NO_IMAGE: &str = "vmlet.dev/none";

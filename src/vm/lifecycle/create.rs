@@ -30,10 +30,20 @@ use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
 use crate::vm::unsupported::Given;
 
-/// What a pod is told whose root disk is never replaced.
+/// The event of a pod whose root disk is never replaced.
 const UNUSED_ROOT_CONTENT: &str = "vmlet.dev/root-content has no effect: it is for a claim with \
      volumeMode Block as root disk, of a pod with an image and without a VirtualMachine; a file of a \
      volume is never written over: remove it to have it made of the image";
+
+/// The pods of VirtualMachines state a user for Pod Security alone: their shares are accessed as if
+/// none was requested.
+fn as_requested(sandbox: &Sandbox, config: ContainerConfig) -> ContainerConfig {
+    let is_of_cluster = sandbox.config.labels.contains_key(names::VM_UID_LABEL);
+    let mut config = config;
+    let user = &mut config.share_user.uid;
+    user.take_if(|user| is_of_cluster && *user == names::MACHINE_USER);
+    config
+}
 
 impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn create_to_end(
@@ -44,6 +54,7 @@ impl<P: Platform> Containers<P> {
     ) -> Result<ContainerId> {
         let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
         let sandbox = self.ready_sandbox(sandbox_id)?;
+        let config = as_requested(&sandbox, config);
         if let Some(id) = self.place_for(&sandbox.id, &config).await? {
             return Ok(id);
         }

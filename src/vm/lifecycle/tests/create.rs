@@ -403,6 +403,28 @@ async fn a_creation_that_was_cut_short_does_not_take_the_place() {
     assert!(node.rows.get(&cut).is_none());
 }
 
+/// Pod Security requires the pod of a VirtualMachine to state a user that nothing runs as.
+#[tokio::test]
+async fn the_user_of_a_virtual_machines_pod_is_not_that_of_its_shares() {
+    let node = Node::new().await;
+    let label = podspec::names::VM_UID_LABEL;
+    for (name, labels, wanted) in [
+        ("a", vec![label], None),
+        ("b", vec![], Some(podspec::names::MACHINE_USER)),
+    ] {
+        let mut pod = node.pod(name);
+        let uid = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a".to_owned();
+        let labels = labels.into_iter();
+        pod.labels
+            .extend(labels.map(|label| (label.to_owned(), uid.clone())));
+        let sandbox = node.sandboxes.run(pod).await.unwrap();
+        let mut config = node.machine(0);
+        config.share_user.uid = Some(podspec::names::MACHINE_USER);
+        let id = node.containers.create(&sandbox, config).await.unwrap();
+        assert_eq!(node.row(&id).spec.config.share_user.uid, wanted, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn the_stop_of_a_pod_ends_the_copy_of_its_image() {
     let node = Node::new().await;

@@ -1,4 +1,5 @@
-//! A namespace is deleted while its machines are in different states.
+//! A namespace is deleted while its machines are in different states. It enforces Pod Security
+//! `restricted`, which all pods of machines pass.
 //!
 //! Invariant: nothing can be created in a namespace that is being deleted, so that its machines end
 //! without new objects there.
@@ -23,6 +24,8 @@ const MACHINES: [(&str, &str, &str); 3] = [
 
 pub(super) async fn a_namespace_goes_with_its_machines(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["create", "namespace", NAMESPACE])?;
+    let restricted = "pod-security.kubernetes.io/enforce=restricted";
+    cluster.kubectl(&["label", "namespace", NAMESPACE, restricted])?;
     for object in [class("tiny", "128Mi"), image(cluster.stack().image()?)] {
         cluster.apply(&here(object))?;
     }

@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 
 use crds::{IpAssurance, VirtualMachine, names};
 use k8s_openapi::api::core::v1::{
-    LocalObjectReference, Pod, PodReadinessGate, PodSchedulingGate, PodSpec,
+    LocalObjectReference, Pod, PodReadinessGate, PodSchedulingGate, PodSecurityContext, PodSpec,
+    SeccompProfile,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -128,6 +129,20 @@ fn allowed(mut keys: BTreeMap<String, String>) -> BTreeMap<String, String> {
     keys
 }
 
+/// What Pod Security `restricted` requires, and no pod of a machine lacks. The user is a statement
+/// only: a node runs nothing of a machine as it.
+fn security() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(i64::from(names::MACHINE_USER)),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            localhost_profile: None,
+        }),
+        ..PodSecurityContext::default()
+    }
+}
+
 fn base(plan: &Plan<'_>, role: &str) -> Pod {
     let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
     // Placeholders have them, too: affinity between machines goes by labels.
@@ -159,6 +174,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
                 .map(|name| vec![LocalObjectReference { name }]),
             node_selector: Some(size.node_selector.clone()).filter(|s| !s.is_empty()),
             affinity: placement::of(plan),
+            security_context: Some(security()),
             containers: vec![container::of(plan, is_instance)],
             volumes: container::volumes(plan, is_instance),
             ..PodSpec::default()

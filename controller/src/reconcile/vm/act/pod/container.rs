@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use crds::ResourceList;
 use k8s_openapi::api::core::v1::{
-    Container, PersistentVolumeClaimVolumeSource, Probe, ResourceRequirements, TCPSocketAction,
-    Volume, VolumeDevice, VolumeMount,
+    Capabilities, Container, PersistentVolumeClaimVolumeSource, Probe, ResourceRequirements,
+    SecurityContext, TCPSocketAction, Volume, VolumeDevice, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -43,7 +43,20 @@ pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
                 .collect(),
         ),
         readiness_probe: plan_probe(plan).filter(|_| is_instance),
+        security_context: Some(security()),
         ..Container::default()
+    }
+}
+
+/// See `security` of the pod.
+fn security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            add: None,
+        }),
+        ..SecurityContext::default()
     }
 }
 
