@@ -44,6 +44,7 @@ use tokio::sync::mpsc;
 use self::act::{delete, left_behind, slot, tasks};
 use self::observe::mode;
 use self::pass::Pass;
+use self::prerequisites::cache;
 use self::write::{patch, status};
 use super::node_tasks;
 use crate::context::{Context, Key};
@@ -155,7 +156,7 @@ fn last(pass: &Pass<'_>, is_deleted: bool, flow: Flow) -> Flow {
 }
 
 fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {
-    let waits_for_cache = pass.vm.labels().contains_key(names::IMAGE_CACHE_LABEL);
+    let waits_for_cache = cache::awaited(pass).is_some();
     if is_deleted || pass.is_paused() || waits_for_cache {
         return None;
     }

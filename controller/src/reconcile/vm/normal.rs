@@ -27,7 +27,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         return Ok(Flow::Continue);
     }
     identity::choose(pass);
-    if pass.mode.is_fast() && !cache::is_ready(pass) {
+    if !cache::lets_pass(pass) {
         return Ok(Flow::Continue);
     }
     let found = match find::instance(pass).await {

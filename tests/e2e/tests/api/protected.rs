@@ -322,6 +322,10 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded(
     );
 
     denied(
+        try_(label("vmicache.vmlet.dev/name", "c")).await?,
+        "the label vmicache.vmlet.dev/name",
+    );
+    denied(
         try_(label("vmlet.dev/paused", "devops")).await?,
         "the label vmlet.dev/paused",
     );

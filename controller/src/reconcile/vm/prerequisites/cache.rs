@@ -14,12 +14,31 @@ use crate::reconcile::vm::pass::Pass;
 /// Condition of a cache: the image's own description is known.
 const HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
 
-/// Whether the machine may continue; takes label and annotation away when it may.
-pub(crate) fn is_ready(pass: &mut Pass<'_>) -> bool {
-    let Some(name) = pass.vm.labels().get(names::IMAGE_CACHE_LABEL).cloned() else {
+/// The cache that the machine waits for by its label, if there are caches: without them the label
+/// says nothing.
+pub(crate) fn awaited(pass: &Pass<'_>) -> Option<String> {
+    let has_caches = pass.ctx.config.machines.image_caches && pass.mode.is_fast();
+    let name = pass.vm.labels().get(names::IMAGE_CACHE_LABEL);
+    name.filter(|_| has_caches).cloned()
+}
+
+/// Whether the machine may continue; a condition says why it may not.
+pub(crate) fn lets_pass(pass: &mut Pass<'_>) -> bool {
+    let Some(name) = awaited(pass) else {
         return true;
     };
-    let Some(status) = read(pass, &name) else {
+    let may_pass = is_ready(pass, &name);
+    if !may_pass {
+        let message = format!("waits for image cache {name}");
+        let kind = conditions::IMAGE_CACHE_READY;
+        pass.condition(kind, Status::False, "NotReady", &message);
+    }
+    may_pass
+}
+
+/// Whether the cache is ready; takes label and annotation away when it is.
+fn is_ready(pass: &mut Pass<'_>, name: &str) -> bool {
+    let Some(status) = read(pass, name) else {
         return false;
     };
     if !conditions::is_true(&status.conditions, HARDWARE_READY) {

@@ -50,17 +50,43 @@ async fn n1b_the_first_pass_adds_the_finalizer_only() {
 
 #[tokio::test]
 async fn n2_a_closed_gate_keeps_everything_until_the_cache_is_ready() {
-    let mut bench = Bench::new();
+    let mut config = Config::default();
+    config.machines.image_caches = true;
+    let mut bench = Bench::with(config);
     bench.machine(json!({ "metadata": { "labels": { "vmicache.vmlet.dev/name": "c" } } }));
     bench.passes().await;
     bench.passes().await;
     bench.writes();
     assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
     assert_eq!(bench.writes(), Vec::<String>::new());
+    let condition = "VirtualMachineConditionImageCacheReady";
+    assert_eq!(bench.condition_text(condition), "False/NotReady");
+    let label = |bench: &Bench| {
+        bench.get(VMS, "vm")["metadata"]["labels"]["vmicache.vmlet.dev/name"].clone()
+    };
+    // Then it waits for that of its image.
     cache(&mut bench, "c");
     bench.settle().await.ok();
-    assert!(bench.get(VMS, "vm")["metadata"]["labels"]["vmicache.vmlet.dev/name"].is_null());
+    let name = crate::reconcile::vm::act::create::cache_name(&podspec::url_image_name(
+        "https://images.example/debian.qcow2",
+    ));
+    assert_eq!(label(&bench), json!(name));
+    cache(&mut bench, &name);
+    bench.settle().await.ok();
+    assert!(label(&bench).is_null());
     assert!(bench.placeholder("vm").is_some());
+}
+
+#[tokio::test]
+async fn without_image_caches_the_label_of_one_holds_nothing_up() {
+    let mut bench = Bench::new();
+    let label = json!({ "vmicache.vmlet.dev/name": "c" });
+    bench
+        .running(json!({ "metadata": { "labels": label } }))
+        .await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
 
 fn cache(bench: &mut Bench, name: &str) {
