@@ -113,7 +113,7 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
         (Ok(_), Err(error)) => Err(error),
         (Err(PassError::Failed(error)), Ok(())) => match pass.secret_due() {
             Some(after) => {
-                tracing::info!(vm = %key, error = format!("{error:#}"), ?after, "secret awaited");
+                tracing::info!(vm = %key, error = error::text(&error), ?after, "secret awaited");
                 Ok(Flow::RequeueAfter(after))
             }
             None => Err(PassError::Failed(error)),
@@ -137,7 +137,7 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
     let failure = match result {
         Err(PassError::Failed(error)) => Some(Failure {
             reason: error::reason(error),
-            message: pass::shortened(&format!("{error:#}")).to_owned(),
+            message: pass::shortened(&error::text(error)).to_owned(),
         }),
         _ => tasks::unresponsive_agent(pass),
     };

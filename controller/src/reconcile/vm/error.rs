@@ -4,6 +4,7 @@
 //! Failure: none.
 
 use crds::TaskKind;
+use service::telemetry::one_line;
 
 use crate::flow::PassError;
 
@@ -120,11 +121,16 @@ pub(crate) fn joined(errors: Vec<anyhow::Error>) -> Option<anyhow::Error> {
             // The text names all of them, once.
             let several = Error::Several {
                 reason: errors.first().map_or("FailedUpdate", reason),
-                messages: errors.iter().map(|e| format!("{e:#}")).collect(),
+                messages: errors.iter().map(text).collect(),
             };
             Some(several.into())
         }
     }
+}
+
+/// What people read of an error, in conditions and events.
+pub(crate) fn text(error: &anyhow::Error) -> String {
+    one_line(&**error)
 }
 
 /// Reason of the condition `Failure` for any error of a pass.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::{create, identity};
+use crate::reconcile::vm::error;
 use crate::reconcile::vm::observe::find;
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::cache;
@@ -34,7 +35,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         Ok(found) => found,
         Err(error) => {
             if let PassError::Failed(error) = &error {
-                pass.warning("ReconcileNormalFailure", &format!("{error:#}"));
+                pass.warning("ReconcileNormalFailure", &error::text(error));
             }
             return Err(error);
         }
@@ -52,7 +53,7 @@ async fn created(pass: &mut Pass<'_>) -> Outcome {
     let result = create::run(pass).await;
     match &result {
         Ok(Flow::Done(_)) => pass.normal("CreateSuccess", "the root disk is ready"),
-        Err(PassError::Failed(error)) => pass.warning("CreateFailure", &format!("{error:#}")),
+        Err(PassError::Failed(error)) => pass.warning("CreateFailure", &error::text(error)),
         _ => {}
     }
     result
@@ -63,7 +64,7 @@ async fn updated(pass: &mut Pass<'_>, found: Option<Arc<Pod>>) -> Outcome {
     let result = update::run(pass, found).await;
     let has_changed = pass.changes() > before;
     match &result {
-        Err(PassError::Failed(error)) => pass.warning("UpdateFailure", &format!("{error:#}")),
+        Err(PassError::Failed(error)) => pass.warning("UpdateFailure", &error::text(error)),
         Ok(Flow::Done(what)) if has_changed => pass.normal("UpdateSuccess", what),
         Ok(Flow::Waiting(reason)) if has_changed => pass.normal("UpdateSuccess", reason),
         _ if has_changed => pass.normal("UpdateSuccess", "updated"),

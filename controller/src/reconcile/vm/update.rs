@@ -16,6 +16,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
+use service::telemetry::one_line;
 
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::{config, handover, power, tasks};
@@ -57,7 +58,7 @@ impl Aggregate {
             }
             again @ (Ok(Flow::RequeueAfter(_)) | Err(PassError::Conflict(_))) => {
                 if let Err(error) = self.end() {
-                    tracing::warn!(error = format!("{error:#}"), "machine update failed");
+                    tracing::warn!(error = one_line(&error), "machine update failed");
                 }
                 ControlFlow::Break(again)
             }

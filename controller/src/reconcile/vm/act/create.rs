@@ -11,6 +11,7 @@ use lifecycle::Volumes;
 
 use super::{config, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError, proceed};
+use crate::reconcile::vm::error;
 use crate::reconcile::vm::observe::{find, location, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::{self, Prerequisites, cache, unsupported};
@@ -25,7 +26,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let result = steps(pass).await;
     match &result {
         Err(PassError::Failed(error)) => {
-            let message = format!("{error:#}");
+            let message = error::text(error);
             pass.condition(conditions::CREATED, Status::False, "Error", &message);
         }
         // The last failure is over.

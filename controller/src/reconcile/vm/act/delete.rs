@@ -14,7 +14,7 @@ use lifecycle::{Action, Volumes};
 
 use super::{config, effects, handover, provision, tasks};
 use crate::flow::{Flow, Outcome, PassError};
-use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::{find, pods, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::update;
@@ -46,7 +46,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
             pass.normal("DeleteSuccess", "the machine and its root disk are gone");
             release(pass);
         }
-        Err(PassError::Failed(error)) => pass.warning("DeleteFailure", &format!("{error:#}")),
+        Err(PassError::Failed(error)) => pass.warning("DeleteFailure", &error::text(error)),
         Ok(Flow::Waiting(reason)) => pass.warning("DeleteFailure", reason),
         Ok(_) | Err(PassError::Conflict(_)) => {}
     }
