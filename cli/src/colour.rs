@@ -70,6 +70,11 @@ impl Colour {
             Word::ErrorPvcNotFound
             | Word::DataVolumeError
             | Word::ErrorUnschedulable
+            | Word::ErrorClass
+            | Word::ErrorImage
+            | Word::ErrorStorage
+            | Word::ErrorBootstrap
+            | Word::ErrorNetwork
             | Word::ErrImagePull
             | Word::ImagePullBackOff
             | Word::InvalidImageName

@@ -25,7 +25,7 @@ mod desired;
 mod instance;
 mod phase;
 pub mod power;
-mod printable;
+pub mod printable;
 mod record;
 pub mod requests;
 pub mod revision;

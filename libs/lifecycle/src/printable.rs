@@ -4,9 +4,13 @@
 //! interface.
 //! Failure: `Unknown` when none fits.
 
+use crds::conditions::{
+    BOOTSTRAP_READY, CLASS_READY, CREATED, FAILURE, IMAGE_READY, LOCATION_VALID, NETWORK_READY,
+    PLACEMENT_READY, STORAGE_READY, find,
+};
 use crds::vm::PrintableStatus as Word;
 use crds::{PowerState, VirtualMachineStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::backoff;
 use crate::decision::{Action, Patch};
@@ -50,6 +54,42 @@ pub fn printable(view: &View<'_>) -> Word {
     ];
     rules.into_iter().flatten().next().unwrap_or(Word::Unknown)
 }
+
+/// The status of a machine that waits for what it is made of: the part that is missing gives the
+/// word.
+#[must_use]
+pub fn with_obstacle(word: Word, conditions: &[Condition]) -> Word {
+    if !matches!(word, Word::Provisioning | Word::Starting) {
+        return word;
+    }
+    let is_missing = |kind: &str| find(conditions, kind).is_some_and(|c| c.status == "False");
+    let mut parts = PARTS.into_iter();
+    let missing = parts.find(|(kind, _)| is_missing(kind));
+    missing.map_or(word, |(_, word)| word)
+}
+
+/// What keeps a machine from its desired state: the failure of the last pass, or else the first of
+/// its parts that is missing.
+#[must_use]
+pub fn obstacle(conditions: &[Condition]) -> Option<String> {
+    let failure = find(conditions, FAILURE);
+    let part = || {
+        let parts = PARTS.into_iter().map(|(kind, _)| kind);
+        let mut parts = parts.chain([CREATED, PLACEMENT_READY, LOCATION_VALID]);
+        parts.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
+    };
+    let message = failure.or_else(part).map(|c| c.message.clone());
+    message.filter(|text| !text.is_empty())
+}
+
+/// The parts of a machine, in the order in which it needs them.
+const PARTS: [(&str, Word); 5] = [
+    (CLASS_READY, Word::ErrorClass),
+    (IMAGE_READY, Word::ErrorImage),
+    (STORAGE_READY, Word::ErrorStorage),
+    (BOOTSTRAP_READY, Word::ErrorBootstrap),
+    (NETWORK_READY, Word::ErrorNetwork),
+];
 
 impl View<'_> {
     fn is_set_to_start(&self) -> bool {

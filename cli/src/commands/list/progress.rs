@@ -78,6 +78,11 @@ fn failure(vm: &VirtualMachine) -> Option<String> {
 /// Why the pod does not make progress, as the scheduler and kubelet report it.
 fn obstacle(vm: &VirtualMachine) -> Option<String> {
     let conditions = &vm.status.as_ref()?.conditions;
+            | Word::ErrorClass
+            | Word::ErrorImage
+            | Word::ErrorStorage
+            | Word::ErrorBootstrap
+            | Word::ErrorNetwork
     let mut all = [PLACEMENT_READY, IMAGE_CACHE_READY, READY].iter();
     all.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
         .map(|condition| condition.message.clone())

@@ -49,6 +49,8 @@ use super::{
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.imageName"),
     printcolumn(name = "Primary-IP4", type_ = "string", json_path = ".status.network.primaryIP4"),
     printcolumn(name = "Status", type_ = "string", json_path = ".status.printableStatus"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName", priority = 1),
     printcolumn(name = "Primary-IP6", type_ = "string", json_path = ".status.network.primaryIP6", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")

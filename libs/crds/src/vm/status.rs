@@ -18,6 +18,10 @@ pub struct VirtualMachineStatus {
     /// Summary of the state in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printable_status: Option<PrintableStatus>,
+    /// What keeps the machine from its desired state, as a sentence. Empty if nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub message: Option<String>,
     /// Observed power state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_state: Option<PowerState>,
@@ -140,6 +144,11 @@ pub enum PrintableStatus {
     ErrorPvcNotFound,
     DataVolumeError,
     ErrorUnschedulable,
+    ErrorClass,
+    ErrorImage,
+    ErrorStorage,
+    ErrorBootstrap,
+    ErrorNetwork,
     Provisioning,
     WaitingForVolumeBinding,
     ErrImagePull,

@@ -16,13 +16,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use lifecycle::Machine;
 use lifecycle::conditions::Guest;
+use lifecycle::printable;
 
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::{config, create};
 use crate::reconcile::vm::error::joined;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::pods;
-use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::pass::{Pass, shortened};
 use crate::reconcile::vm::prerequisites::unsupported;
 
 pub(crate) use network::is_enabled;
@@ -121,6 +122,17 @@ pub(crate) fn announce(pass: &mut Pass<'_>) {
     if let Some((index, failure)) = failure {
         let all = &mut pass.status().conditions;
         all.insert(index.min(all.len()), failure);
+        summarize(pass);
+    }
+}
+
+/// What the conditions say in one word and one sentence.
+fn summarize(pass: &mut Pass<'_>) {
+    let status = pass.status();
+    let message = printable::obstacle(&status.conditions);
+    status.message = message.map(|text| shortened(&text).to_owned());
+    if let Some(word) = status.printable_status {
+        status.printable_status = Some(printable::with_obstacle(word, &status.conditions));
     }
 }
 
@@ -162,4 +174,5 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
     let status = pass.status();
     status.ready &= !matches!(guest, Guest::Silent(_));
     status.conditions = all;
+    summarize(pass);
 }
