@@ -10,6 +10,7 @@ pub mod images;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,11 @@ use crate::flow::{self, Flow, PassError};
 use crate::intake::{Queue, facts};
 use crate::metrics::QueueMetrics;
 use crate::priority::Profile;
+use crate::reconcile::vm::error::is_unwatched;
 
+/// Longest back-off after a failure whose cause no watch shows: a quota, a limit range, the labels
+/// of a namespace, the machine types of a node.
+const UNWATCHED: Duration = Duration::from_secs(90);
 /// At most one of this many dispatches is by age.
 const AGED_EVERY: u32 = 8;
 
@@ -128,7 +133,10 @@ fn outcome_of(ended: flow::Outcome) -> Outcome {
         }
         Err(error) => {
             tracing::warn!(error = one_line(&error), outcome = "failed", "pass failed");
-            Outcome::Error
+            match is_unwatched(&error) {
+                true => Outcome::ErrorWithin(UNWATCHED),
+                false => Outcome::Error,
+            }
         }
     }
 }

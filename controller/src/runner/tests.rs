@@ -46,6 +46,12 @@ fn vm() -> VirtualMachine {
     vm
 }
 
+/// By a quota, whose change no watch shows.
+fn refusal() -> kube::Error {
+    let status = kube::core::Status::failure("exceeded quota", "Forbidden").with_code(403);
+    kube::Error::Api(Box::new(status))
+}
+
 fn key() -> Key {
     Key::new("default", "vm")
 }
@@ -57,6 +63,7 @@ fn key() -> Key {
 #[case::waits(Ok(Flow::Waiting("the node is lost".to_owned())), Outcome::Terminal)]
 #[case::conflict(Err(PassError::Conflict("the object")), Outcome::Requeue)]
 #[case::failed(Err(PassError::Failed(anyhow::anyhow!("no"))), Outcome::Error)]
+#[case::refused(Err(refusal().into()), Outcome::ErrorWithin(Duration::from_secs(90)))]
 fn each_end_of_a_pass_has_its_outcome(
     #[case] ended: crate::flow::Outcome,
     #[case] wanted: Outcome,

@@ -4,6 +4,7 @@
 //! Failure: none.
 
 use crds::TaskKind;
+use kube::core::Status;
 use service::telemetry::one_line;
 
 use crate::flow::PassError;
@@ -137,6 +138,20 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
 pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
     let mut known = error.chain().filter_map(|e| e.downcast_ref::<Error>());
     known.next().map(Error::reason).unwrap_or("FailedUpdate")
+}
+
+/// Whether nothing that the controller watches shows when the cause of the failure is gone: the API
+/// server refused a write by rules of its own, or a node lacks something.
+pub(crate) fn is_unwatched(error: &PassError) -> bool {
+    let PassError::Failed(error) = error else {
+        return false;
+    };
+    error.chain().any(|cause| {
+        let is_refusal = |status: &Status| (400..500).contains(&status.code);
+        let answer = cause.downcast_ref::<kube::Error>();
+        let is_refused = matches!(answer, Some(kube::Error::Api(s)) if is_refusal(s));
+        is_refused || matches!(cause.downcast_ref(), Some(Error::Invalid { .. }))
+    })
 }
 
 /// Whether a quota left no room for a pod.

@@ -4,6 +4,7 @@
 //! was read.
 //! Failure: none of its own.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ use crate::stores::own_root_claim;
 
 /// How long a change of progress may wait for the next step, so that both are one write.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// How often a Secret that cannot be used is looked at: no watch shows it.
-const SECRET: Duration = Duration::from_secs(30);
+/// How soon, and how late, a Secret that cannot be used is looked at again: no watch shows it.
+const SECRET: RangeInclusive<u64> = 2..=30;
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
 
@@ -123,8 +124,16 @@ impl<'a> Pass<'a> {
 
     /// When to look again for the Secret, if one is missing.
     pub(crate) fn secret_due(&self) -> Option<Duration> {
+        // Whoever forgot it is likely to make it at once, or not soon.
+        let missing = self.seen().and_then(|status| {
+            let found = conditions::find(&status.conditions, conditions::BOOTSTRAP_READY)?;
+            let since = found.last_transition_time.0.as_second();
+            u64::try_from(self.seconds() - since).ok()
+        });
+        let seconds = (missing.unwrap_or_default() / 4).clamp(*SECRET.start(), *SECRET.end());
         let recheck = self.ctx.config.runner.recheck.get();
-        self.waits_for_secret.then(|| recheck.min(SECRET))
+        self.waits_for_secret
+            .then(|| recheck.min(Duration::from_secs(seconds)))
     }
 
     pub(crate) fn uid(&self) -> String {

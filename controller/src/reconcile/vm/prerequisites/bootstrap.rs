@@ -4,7 +4,7 @@
 //! kept nor logged. Inline data are read as the node reads them.
 //! Failure: a Secret or key that is missing; inline data that the node would refuse.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crds::names;
 use crds::vm::CloudInit;
@@ -18,6 +18,8 @@ pub(crate) const DEFAULT_KEY: &str = "user-data";
 /// Key of the network configuration when the machine does not name one.
 pub(crate) const NETWORK_KEY: &str = "network-config";
 
+/// Most keys of a Secret that a message names.
+const MOST_KEYS: usize = 8;
 const INLINE_USER_DATA: &str = "cloud-init-user-data-script";
 const INLINE_NETWORK_DATA: &str = "cloud-init-network-config";
 
@@ -101,7 +103,23 @@ async fn check_secret(pass: &Pass<'_>, name: &str, keys: &[&str]) -> Result<(), 
     if keys.iter().any(is_there) {
         Ok(())
     } else {
-        let message = format!("secret {name} has no key {}", keys.join(" and no key "));
+        let present = present(data.into_keys().chain(text.into_keys()));
+        let missing = keys.join(" and no key ");
+        let message = format!("secret {name} has no key {missing}; {present}");
         Err(Missing::new("RequiredKeyNotFound", message))
+    }
+}
+
+/// The keys that a Secret has: one of them may be the missing one, spelt otherwise.
+fn present(keys: impl Iterator<Item = String>) -> String {
+    let keys: BTreeSet<_> = keys.collect();
+    let names: Vec<_> = keys.iter().take(MOST_KEYS).map(String::as_str).collect();
+    let more = match keys.len() > MOST_KEYS {
+        true => " and others",
+        false => "",
+    };
+    match names.is_empty() {
+        true => "it has none".to_owned(),
+        false => format!("it has {}{more}", names.join(", ")),
     }
 }

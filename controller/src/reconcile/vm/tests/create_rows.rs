@@ -315,7 +315,20 @@ async fn a_secret_that_is_missing_is_looked_at_again_by_time() {
     for _ in 0..5 {
         last = bench.pass().await.ok();
     }
-    assert_eq!(last, Some(Flow::RequeueAfter(Duration::from_secs(30))));
+    // It is likely to be made at once, or not soon.
+    assert_eq!(last, Some(Flow::RequeueAfter(Duration::from_secs(2))));
+    for (missing, seconds) in [(60, 15), (600, 30)] {
+        bench.forward(missing);
+        let result = bench.pass().await;
+        let due = Flow::RequeueAfter(Duration::from_secs(seconds));
+        assert_eq!(result.ok(), Some(due), "{missing}");
+    }
+    let word = crds::vm::PrintableStatus::ErrorBootstrap;
+    assert_eq!(bench.status().printable_status, Some(word));
+    assert_eq!(
+        bench.status().message.as_deref(),
+        Some("secret seed does not exist")
+    );
     assert_eq!(
         bench.condition_text("VirtualMachineBootstrapReady"),
         "False/NotFound"
@@ -344,6 +357,8 @@ async fn a_secret_without_an_answer_file_stops_the_machine() {
     );
     bench.settle().await.ok();
     assert_eq!(bench.condition_text(kind), "False/RequiredKeyNotFound");
+    let message = bench.condition(kind).unwrap().message;
+    assert!(message.ends_with("; it has Unattend.XML"), "{message}");
     let edit = json!({ "data": { "autounattend.xml": "" } });
     bench.edit(secrets, "answers", edit);
     bench.settle().await.ok();
