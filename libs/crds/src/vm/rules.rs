@@ -69,8 +69,20 @@ pub(super) const BOOTSTRAP_TYPE: &str = "!has(oldSelf.bootstrap) || \
     ((!has(oldSelf.bootstrap.cloudInit) || (has(self.bootstrap) && has(self.bootstrap.cloudInit))) && \
     (!has(oldSelf.bootstrap.sysprep) || (has(self.bootstrap) && has(self.bootstrap.sysprep))))";
 
-pub(super) const RESTART_LATER: &str = "!has(oldSelf.nextRestartTime) || (has(self.nextRestartTime) && \
-    timestamp(self.nextRestartTime) >= timestamp(oldSelf.nextRestartTime))";
+/// A time that has not come can be withdrawn, or become an earlier one; one before the last restart
+/// would have no effect.
+pub(super) const RESTART_LATER: &str = "!has(self.spec.nextRestartTime) || \
+    (has(oldSelf.spec.nextRestartTime) && self.spec.nextRestartTime == oldSelf.spec.nextRestartTime) || \
+    !has(self.status) || !has(self.status.lastRestartTime) || \
+    timestamp(self.spec.nextRestartTime) > timestamp(self.status.lastRestartTime)";
+
+/// A name that was spelt wrong can be corrected as long as no node makes a disk from it.
+pub(super) const IMAGE_FIXED: &str = "(has(self.spec.image) == has(oldSelf.spec.image) && \
+    (!has(self.spec.image) || self.spec.image == oldSelf.spec.image) && \
+    has(self.spec.imageName) == has(oldSelf.spec.imageName) && \
+    (!has(self.spec.imageName) || self.spec.imageName == oldSelf.spec.imageName)) || \
+    !has(self.status) || (!has(self.status.nodeName) && (!has(self.status.conditions) || \
+    !self.status.conditions.exists(c, c.type == 'VirtualMachineCreated' && c.status == 'True')))";
 
 // Times are equal to none in an optional old value, which has text in their place.
 pub(super) const RESTART_WHILE_ON: &str = "!has(self.nextRestartTime) || \

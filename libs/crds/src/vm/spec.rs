@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::rules::{self, edit, immutable, rule};
 
 use super::rules::{
-    BOOT_DISK_GROWS, BOOTSTRAP_TYPE, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF, NAME,
-    NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
-    REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON, SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
+    BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF,
+    NAME, NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
+    REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON,
+    SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
 };
 use super::{
     Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
@@ -42,6 +43,8 @@ use super::{
         off or going off"),
     validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed \
         once the machine has it"),
+    validation = edit(IMAGE_FIXED, "image and imageName cannot change once the machine has a node or a disk"),
+    validation = edit(RESTART_LATER, "nextRestartTime must be later than the last restart"),
     validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes \
         back to a snapshot"),
     printcolumn(name = "Power-State", type_ = "string", json_path = ".status.powerState"),
@@ -66,8 +69,6 @@ use super::{
     validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not \
         both"),
     validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),
-    validation = immutable("image"),
-    validation = immutable("imageName"),
     validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, \
         not both"),
     validation = immutable("storageClass"),
@@ -79,7 +80,6 @@ use super::{
     validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
     validation = rule("!has(self.affinity) || has(self.groupName)", "affinity needs groupName"),
     validation = immutable("affinity"),
-    validation = edit(RESTART_LATER, "nextRestartTime must be later than it was"),
     validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot \
         be set when a machine is created").optional_old_self(true),
     validation = edit(RESTART_WHILE_ON, "nextRestartTime can be set only on a machine that is on"),
