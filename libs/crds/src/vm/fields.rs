@@ -118,6 +118,11 @@ fields! {
     "currentSnapshotName" NoneYet AtOnce;
     "groupName" NoneYet AtOnce;
     "affinity" Kubernetes Once;
+    "nodeSelector" Kubernetes NextStart;
+    "tolerations" Kubernetes NextStart;
+    "topologySpreadConstraints" Kubernetes NextStart;
+    "priorityClassName" Kubernetes NextStart;
+    "schedulerName" Kubernetes NextStart;
     "template.metadata.labels" Controller NextStart;
     "template.metadata.annotations" Node NextStart;
 }
@@ -198,6 +203,9 @@ mod tests {
     use super::*;
     use crate::schema::definitions;
 
+    /// Fields with parts that Kubernetes defines.
+    const OF_PODS: [&str; 3] = ["affinity", "tolerations", "topologySpreadConstraints"];
+
     /// Paths of the fields that have no fields below.
     fn leaves(path: &str, schema: &Value, all: &mut BTreeSet<String>) {
         let below = |name: &str| match path {
@@ -208,7 +216,7 @@ mod tests {
             let path = below(name);
             let items = &field["items"];
             match () {
-                () if path == "affinity" => drop(all.insert(path)),
+                () if OF_PODS.contains(&path.as_str()) => drop(all.insert(path)),
                 () if items["properties"].is_object() => leaves(&format!("{path}[]"), items, all),
                 () if field["properties"].is_object() => leaves(&path, field, all),
                 () => drop(all.insert(path)),

@@ -42,12 +42,16 @@ pub struct ReadinessProbe {
 
 /// A probe that opens a TCP connection.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(validation = rules::rule(
+    "!has(self.host) || self.host.matches('^[0-9.]*[.][0-9.]*$|^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*$')",
+    "host must be an IP address: names are not resolved",
+))]
 #[serde(rename_all = "camelCase")]
 pub struct TcpSocketProbe {
     /// Port, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// Address. Defaults to the primary IPv4 address of the machine or, if there is none, its
+    /// IP address. Defaults to the primary IPv4 address of the machine or, if there is none, its
     /// primary IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeAffinity, PodAffinity, PodAntiAffinity};
+use k8s_openapi::api::core::v1::{
+    NodeAffinity, PodAffinity, PodAntiAffinity, Toleration, TopologySpreadConstraint,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -78,7 +80,6 @@ use super::{
     validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName \
         cannot be set when a machine is created").optional_old_self(true),
     validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
-    validation = rule("!has(self.affinity) || has(self.groupName)", "affinity needs groupName"),
     validation = immutable("affinity"),
     validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot \
         be set when a machine is created").optional_old_self(true),
@@ -195,6 +196,25 @@ pub struct VirtualMachineSpec {
     /// Scheduling constraints, as for pods. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
+    /// Labels of the nodes on which the machine may run, beside those of its class, which win.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints of nodes that the machine tolerates, as for pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// How machines with the same labels are spread over the cluster, as for pods. Labels of the
+    /// pods are those of `template`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    /// PriorityClass of the machine's pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
+    pub priority_class_name: Option<String>,
+    /// Scheduler that places the machine's pods. Defaults to that of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
+    pub scheduler_name: Option<String>,
     /// Labels and annotations that are added to the machine's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Template>,

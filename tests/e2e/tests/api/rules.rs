@@ -108,6 +108,10 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults(
     }
     let status = json!({ "status": {
         "powerState": "PoweredOn", "printableStatus": "Running", "network": { "primaryIP4": "10.0.0.5" },
+        "conditions": [{
+            "type": "Ready", "status": "True", "reason": "PodReady", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }],
     }});
     objects
         .patch(VM, "a/status", &status, Effect::Real)
@@ -126,13 +130,22 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults(
             "IMAGE",
             "PRIMARY-IP4",
             "STATUS",
+            "READY",
             "AGE"
         ]
     );
     let row = lines.next().context("no row")?;
     assert_eq!(
-        row[..6],
-        ["a", "PoweredOn", "small", "debian", "10.0.0.5", "Running"]
+        row[..7],
+        [
+            "a",
+            "PoweredOn",
+            "small",
+            "debian",
+            "10.0.0.5",
+            "Running",
+            "True"
+        ]
     );
     assert!(
         control
@@ -192,8 +205,18 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         create(on(json!({ "hardware": { "cpus": 2, "memory": "16Ti" } }))),
         create(on(json!({ "currentSnapshotName": "s" })))
             .refused("cannot be set when a machine is created"),
-        create(on(json!({ "affinity": {} }))).refused("affinity needs groupName"),
-        create(on(json!({ "affinity": {}, "groupName": "g" }))),
+        create(on(json!({ "affinity": {} }))),
+        create(on(json!({
+            "nodeSelector": { "disk": "fast" },
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }],
+            "topologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": { "matchLabels": { "app": "a" } },
+            }],
+            "priorityClassName": "high",
+            "schedulerName": "other",
+        }))),
+        create(on(json!({ "priorityClassName": "High" }))).refused("should match"),
         create(on(json!({ "nextRestartTime": "2026-01-01T00:00:00Z" })))
             .refused("nextRestartTime cannot be set when a machine is created"),
         create(volumes(&[claim("a", true), claim("b", true)]))
@@ -221,6 +244,16 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         create(on(
             json!({ "readinessProbe": { "tcpSocket": { "port": 80 } } }),
         )),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 80, "host": "10.0.0.5" } } }),
+        )),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 80, "host": "fd00::5" } } }),
+        )),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 80, "host": "localhost" } } }),
+        ))
+        .refused("names are not resolved"),
         create(on(
             json!({ "readinessProbe": { "tcpSocket": { "port": 0 } } }),
         ))
@@ -345,6 +378,11 @@ async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow
     let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
     let ci = json!({ "bootstrap": { "cloudInit": { "instanceID": "a" } } });
     let sysprep = json!({ "bootstrap": { "sysprep": { "secretName": "s" } } });
+    let created = json!({ "conditions": [{
+        "type": "VirtualMachineCreated", "status": "True", "reason": "Provisioned", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let fixed = "image and imageName cannot change once the machine has a node or a disk";
     let group = |weight: i64| {
         json!({ "groupName": "g", "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
             { "weight": weight, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } },
@@ -382,11 +420,6 @@ async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow
         edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": null })).refused("bootDiskCapacity can only grow"),
         edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "11Gi" })),
         edit(on(json!({ "bootDiskCapacity": "1024Mi" })), json!({ "bootDiskCapacity": 1_073_741_824 })),
-    let created = json!({ "conditions": [{
-        "type": "VirtualMachineCreated", "status": "True", "reason": "Provisioned", "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }] });
-    let fixed = "image and imageName cannot change once the machine has a node or a disk";
     ];
     judge(&control.objects("default")?, &cases).await
 }
@@ -411,6 +444,7 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
     let while_off = "minMachineType can change only while the machine is off or going off";
     let machine = |version: &str| json!({ "minMachineType": version });
     let restart = |time: &str| json!({ "nextRestartTime": time });
+    let restarted = json!({ "lastRestartTime": "2026-01-01T00:00:00Z" });
     let reverting = json!({ "conditions": [{
         "type": "VirtualMachineSnapshotRevertSucceeded", "status": "False", "message": "",
         "reason": "VirtualMachineSnapshotRevertInProgress", "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -444,7 +478,6 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         switch(json!({ "runStrategy": "Halted" })).refused(from_off),
         switch(json!({ "running": true })),
         switch(json!({ "running": false })).refused(from_off),
-    let restarted = json!({ "lastRestartTime": "2026-01-01T00:00:00Z" });
         edit(off(json!({})), machine("pc-q35-7.2")),
         edit(off(machine("pc-q35-7.2")), machine("pc-q35-7.10")),
         edit(off(machine("pc-q35-7.10")), machine("pc-q35-7.2"))
@@ -480,6 +513,11 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         .with_status(json!({ "powerState": "PoweredOff" })),
         edit(on(json!({})), restart("2026-01-01T00:00:00Z")),
         edit(on(json!({})), restart("now")).refused("should match"),
+        // One that has not come is withdrawn, or becomes an earlier one.
+        edit(on(json!({})), json!({ "nextRestartTime": null })).with_status(restarted.clone()),
+        edit(on(json!({})), restart("2025-12-31T00:00:00Z"))
+            .with_status(restarted)
+            .refused("nextRestartTime must be later than the last restart"),
         edit(on(json!({})), restart("2026-13-01T00:00:00Z")).refused("date-time"),
         edit(off(json!({})), restart("2026-01-01T00:00:00Z"))
             .refused("only on a machine that is on"),
@@ -505,13 +543,10 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         .map_err(Error::msg)?;
     // Restarted once, it can be switched off, and be whatever else it may be.
     for change in [
+        again("2026-01-01T10:30:00+01:00"),
+        json!({ "spec": { "nextRestartTime": null } }),
         again("2026-01-01T10:00:01Z"),
         again("2026-01-01T12:00:00+02:00"),
-        // One that has not come is withdrawn, or becomes an earlier one.
-        edit(on(json!({})), json!({ "nextRestartTime": null })).with_status(restarted.clone()),
-        edit(on(json!({})), restart("2025-12-31T00:00:00Z"))
-            .with_status(restarted)
-            .refused("nextRestartTime must be later than the last restart"),
         json!({ "spec": { "powerState": "PoweredOff" } }),
         json!({ "spec": { "powerState": "Suspended" } }),
         json!({ "spec": { "className": "large" } }),
@@ -543,8 +578,6 @@ async fn a_template_cannot_speak_for_the_controller(control: &Control) -> anyhow
 fn words_of_the_tables() -> Vec<&'static str> {
     [include_str!("rules.rs"), include_str!("kinds.rs")]
         .into_iter()
-        again("2026-01-01T10:30:00+01:00"),
-        json!({ "spec": { "nextRestartTime": null } }),
         .flat_map(|source| source.split('"').skip(1).step_by(2))
         .filter(|words| words.len() > 7)
         .collect()

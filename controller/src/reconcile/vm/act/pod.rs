@@ -151,7 +151,8 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
     labels.insert(names::POD_ROLE_LABEL.to_owned(), role.to_owned());
     let size = &plan.prerequisites.size;
     let is_instance = role == INSTANCE;
-    let network = plan.vm.spec.network.as_ref();
+    let spec = &plan.vm.spec;
+    let network = spec.network.as_ref();
     Pod {
         metadata: ObjectMeta {
             namespace: plan.vm.metadata.namespace.clone(),
@@ -172,8 +173,12 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
                 .pull_secret
                 .clone()
                 .map(|name| vec![LocalObjectReference { name }]),
-            node_selector: Some(size.node_selector.clone()).filter(|s| !s.is_empty()),
+            node_selector: placement::node_selector(plan),
             affinity: placement::of(plan),
+            tolerations: placement::some(&spec.tolerations),
+            topology_spread_constraints: placement::some(&spec.topology_spread_constraints),
+            priority_class_name: spec.priority_class_name.clone(),
+            scheduler_name: spec.scheduler_name.clone(),
             security_context: Some(security()),
             containers: vec![container::of(plan, is_instance)],
             volumes: container::volumes(plan, is_instance),

@@ -7,6 +7,7 @@
 
 use crds::VirtualMachineSpec;
 use crds::conditions::{self, Status};
+use crds::names;
 use crds::vm::fields::{Actor, FIELDS};
 use crds::vm::{InterfaceSpec, PowerOpMode, PromoteDisksMode};
 
@@ -20,6 +21,7 @@ struct Facts {
     image: Option<Image>,
     has_root_claim: bool,
     makes_root_claim: bool,
+    asks_for_fast_deploy: bool,
 }
 
 /// Sets or drops the condition.
@@ -30,6 +32,7 @@ pub(crate) fn run(pass: &mut Pass<'_>) {
         image: prerequisites::image(pass),
         has_root_claim: pass.root_claim().is_some(),
         makes_root_claim: pass.own_root_claim().is_some(),
+        asks_for_fast_deploy: pass.has(names::FAST_DEPLOY),
     };
     let found = list(&pass.vm.spec, &facts);
     if found.is_empty() {
@@ -68,6 +71,10 @@ fn list(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<String> {
             "the image's source.http.tlsSecret (a Secret belongs to one namespace: use \
              VirtualMachineImage)",
             image.is_some_and(|i| i.has_unused_tls_secret),
+        ),
+        (
+            "the annotation vmlet.dev/fast-deploy (the root disk is a claim, and no node makes it)",
+            facts.asks_for_fast_deploy && facts.has_root_claim,
         ),
     ];
     let elsewhere = elsewhere.into_iter().filter(|(_, is_so)| *is_so);

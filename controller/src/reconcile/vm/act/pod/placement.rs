@@ -1,14 +1,28 @@
-//! The node affinity of a pod.
+//! What the scheduler goes by.
 //!
 //! Invariant: a machine whose root disk is on a node runs there and nowhere else, whatever its
 //! affinity specifies.
 //! Failure: a machine whose affinity forbids that node is unschedulable, and its pod reports it.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
 };
 
 use super::Plan;
+
+/// The labels of nodes that machine and class name; where both name one, the class decides.
+pub(super) fn node_selector(plan: &Plan<'_>) -> Option<BTreeMap<String, String>> {
+    let mut all = plan.vm.spec.node_selector.clone();
+    all.extend(plan.prerequisites.size.node_selector.clone());
+    Some(all).filter(|all| !all.is_empty())
+}
+
+/// A list as a pod has it: absent when it is empty.
+pub(super) fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    Some(list.to_vec()).filter(|list| !list.is_empty())
+}
 
 pub(super) fn of(plan: &Plan<'_>) -> Option<Affinity> {
     let own = plan.vm.spec.affinity.clone();

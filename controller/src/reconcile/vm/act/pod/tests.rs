@@ -351,6 +351,34 @@ fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
 }
 
 #[test]
+fn both_pods_are_scheduled_as_the_machine_says() {
+    let toleration = json!({ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" });
+    let spread = json!({
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "a" } },
+    });
+    let vm = machine(json!({
+        "runStrategy": "Always",
+        "nodeSelector": { "disk": "slow", "zone": "a" },
+        "tolerations": [toleration],
+        "topologySpreadConstraints": [spread],
+        "priorityClassName": "high",
+        "schedulerName": "other",
+    }));
+    let prerequisites = prerequisites();
+    let plan = plan(&vm, &prerequisites);
+    for pod in [instance(&plan), placeholder(&plan)] {
+        let pod = serde_json::to_value(pod.spec.unwrap()).unwrap();
+        // The class's label wins.
+        assert_eq!(pod["nodeSelector"], json!({ "disk": "fast", "zone": "a" }));
+        assert!(pod["tolerations"].as_array().unwrap().contains(&toleration));
+        assert_eq!(pod["topologySpreadConstraints"], json!([spread]));
+        assert_eq!(pod["priorityClassName"], "high");
+        assert_eq!(pod["schedulerName"], "other");
+    }
+}
+
+#[test]
 fn no_machine_can_have_the_name_of_a_placeholder() {
     let shortest = crate::reconcile::vm::act::pod::placeholder_name("x", UID);
     let longest = crate::reconcile::vm::act::pod::placeholder_name(&"x".repeat(63), UID);
