@@ -8,11 +8,12 @@ mod restart;
 mod start;
 
 use crds::names;
+use crds::vm::Afterwards;
 use crds::{TaskKind, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
-use lifecycle::{Action, Decision, DesiredState, Patch};
+use lifecycle::{Action, Decision, DesiredState, Patch, Phase};
 use serde_json::{Map, Value, json};
 
 use super::tasks;
@@ -20,9 +21,10 @@ use super::tasks::Progress;
 use super::{config, effects};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::answers::{again, is_conflict, is_gone};
-use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites;
 use crate::reconcile::vm::write::{patch, status};
 
 pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
@@ -48,6 +50,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         let (field, message) = ("suspension", format!("the machine goes on: {why}"));
         return Err(Error::Invalid { field, message }.into());
     }
+    stays_able_to_start(pass, &decision.action).await?;
     let is_announced = matches!(
         decision.action,
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
@@ -57,6 +60,31 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         patch::status(pass).await?;
     }
     act(pass, &decision.action).await
+}
+
+/// A guest is not stopped for a restart that could not start it again: it runs on, and the request
+/// waits for what is missing.
+async fn stays_able_to_start(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
+    let instance = pass.view.instance.as_ref();
+    let is_running = instance.is_some_and(|i| i.is_live() && i.phase == Phase::Running);
+    let afterwards = pass.instance().and_then(|i| i.afterwards);
+    let is_restart = afterwards == Some(Afterwards::StartAgain);
+    if !matches!(action, Action::Delete { .. }) || !is_running || !is_restart {
+        return Ok(());
+    }
+    let Err(error) = prerequisites::all(pass).await else {
+        return Ok(());
+    };
+    let PassError::Failed(error) = error else {
+        return Err(error);
+    };
+    let before = pass.base.status.clone().unwrap_or_default();
+    let status = pass.status();
+    (status.instance, status.printable_status) = (before.instance, before.printable_status);
+    pass.writes.pops_request = false;
+    let why = error::text(&error);
+    let text = format!("not stopped for its restart, since it could not start again: {why}");
+    Err(Error::NotReady(text).into())
 }
 
 /// A group's change of power has not reached this machine yet.

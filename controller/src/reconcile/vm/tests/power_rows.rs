@@ -336,6 +336,27 @@ async fn going_off(mode: &str) -> Bench {
 }
 
 #[tokio::test]
+async fn a_guest_is_not_stopped_for_a_restart_that_could_not_start_it_again() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.forward(700);
+    let uid = bench.pod()["metadata"]["uid"].clone();
+    let class = bench.get(CLASSES, "small");
+    bench.remove(CLASSES, "small");
+    let restart = json!([{ "action": "Stop", "uid": uid }, { "action": "Start" }]);
+    let request = json!({ "status": { "stateChangeRequests": restart } });
+    bench.edit(VMS, "vm", request);
+    let text = failure(&bench.settle().await);
+    assert!(text.contains("small does not exist"), "{text}");
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    assert_eq!(bench.status().printable_status, Some(Word::Running));
+    assert_eq!(bench.status().message, Some(text));
+    bench.put(CLASSES, class);
+    bench.sync();
+    bench.pass().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
 async fn a_suspension_that_failed_leaves_the_machine_running() {
     let mut bench = machine_that_is("PoweredOn", json!({})).await;
     bench.edit(VMS, "vm", power_state("Suspended"));
