@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
-use crds::names::NODE_LEASE_LABEL;
+use crds::names::{NODE_FACTS, NODE_LEASE_LABEL};
 use futures_util::future::ready;
 use futures_util::stream::{BoxStream, SelectAll, select_all};
 use futures_util::{Stream, StreamExt};
@@ -24,7 +24,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{Config, Error, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Something that the status is made of has changed.
 pub(super) type Wakes = SelectAll<BoxStream<'static, ()>>;
@@ -81,9 +81,33 @@ fn node(node: &Node) -> String {
     json!([ready, cordoned, handlers, node.labels()]).to_string()
 }
 
-/// A lease without the time of its renewal: one that is late is found by a pass by time.
+/// A lease without the time of its renewal and without amounts of bytes, of which nearly every
+/// renewal has others: a lease that is late, and a disk that is full, are found by a pass by time.
 fn lease(lease: &Lease) -> String {
-    json!([lease.labels(), lease.annotations()]).to_string()
+    let mut annotations = lease.annotations().clone();
+    let facts = annotations.get(NODE_FACTS);
+    let facts = facts.and_then(|text| serde_json::from_str(text).ok());
+    if let Some(facts) = facts {
+        let facts = without_bytes(facts).to_string();
+        annotations.insert(NODE_FACTS.to_owned(), facts);
+    }
+    json!([lease.labels(), annotations]).to_string()
+}
+
+fn without_bytes(facts: Value) -> Value {
+    match facts {
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            let counted = fields.filter(|(name, _)| !name.ends_with("Bytes"));
+            Value::Object(
+                counted
+                    .map(|(name, one)| (name, without_bytes(one)))
+                    .collect(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_bytes).collect()),
+        other => other,
+    }
 }
 
 /// One item for each event after which what counts of an object is another, or an object is new or
@@ -189,5 +213,19 @@ mod tests {
         let (early, late) = ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:10.000000Z");
         assert_eq!(lease(&of("up", early)), lease(&of("up", late)));
         assert_ne!(lease(&of("up", early)), lease(&of("down", early)));
+    }
+
+    #[test]
+    fn amounts_of_bytes_are_no_change() {
+        let of = |bytes: u64, reachable: bool| -> Lease {
+            let daemon = json!({ "reachable": reachable, "diskAvailableBytes": bytes });
+            let facts = json!({ "daemon": daemon }).to_string();
+            serde_json::from_value(json!({
+                "metadata": { "name": "n", "annotations": { NODE_FACTS: facts } },
+            }))
+            .unwrap()
+        };
+        assert_eq!(lease(&of(1, true)), lease(&of(2, true)));
+        assert_ne!(lease(&of(1, true)), lease(&of(1, false)));
     }
 }
