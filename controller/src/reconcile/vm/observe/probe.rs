@@ -1,12 +1,14 @@
 //! The result of a machine's own TCP readiness probe.
 //!
-//! Invariant: a machine is probed exactly while it runs and has such a probe.
+//! Invariant: a machine is probed exactly while it runs and has such a probe that kubelet does not
+//! make: kubelet's reaches guests behind network policies, and Services go by it.
 //! Failure: none; an address that is not known yet is an answer of the probe.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crds::vm::TcpSocketProbe;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::pods;
 use crate::reconcile::vm::pass::Pass;
@@ -23,7 +25,8 @@ pub(crate) fn sync(pass: &Pass<'_>) {
     let probe = pass.vm.spec.readiness_probe.as_ref();
     let socket = probe.and_then(|p| p.tcp_socket.as_ref());
     let is_on = pass.view.pod.as_deref().is_some_and(pods::runs);
-    let (Some(probe), Some(socket)) = (probe, socket.filter(|_| is_on)) else {
+    let socket = socket.filter(|socket| is_on && !is_kubelets(pass, socket));
+    let (Some(probe), Some(socket)) = (probe, socket) else {
         prober.unregister(pass.key);
         return;
     };
@@ -36,6 +39,15 @@ pub(crate) fn sync(pass: &Pass<'_>) {
         timeout: seconds(probe.timeout_seconds, TIMEOUT),
     };
     prober.register(pass.key, target);
+}
+
+/// Whether the pod has this probe. One that was built from an earlier specification may not.
+pub(crate) fn is_kubelets(pass: &Pass<'_>, socket: &TcpSocketProbe) -> bool {
+    let spec = pass.view.pod.as_deref().and_then(|pod| pod.spec.as_ref());
+    let machine = spec.and_then(|spec| spec.containers.first());
+    let probe = machine.and_then(|machine| machine.readiness_probe.as_ref());
+    let port = probe.and_then(|probe| Some(&probe.tcp_socket.as_ref()?.port));
+    socket.host.is_none() && port == Some(&IntOrString::Int(i32::from(socket.port)))
 }
 
 fn address(pass: &Pass<'_>, socket: &TcpSocketProbe) -> Option<SocketAddr> {

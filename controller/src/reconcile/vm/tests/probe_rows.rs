@@ -102,6 +102,26 @@ async fn b1e_a_probe_that_is_removed_is_forgotten() {
     assert_eq!(bench.condition_text("Ready"), "True/PodReady");
 }
 
+/// Services go by kubelet's probe, and network policies let it pass.
+#[tokio::test]
+async fn a_port_that_kubelet_probes_is_not_probed_by_the_controller() {
+    let probe =
+        |port: u16| json!({ "spec": { "readinessProbe": { "tcpSocket": { "port": port } } } });
+    let mut bench = Bench::new();
+    bench.running(probe(80)).await;
+    assert!(bench.ctx.shared.prober.is_empty());
+    assert_eq!(bench.condition_text("Ready"), "True/ProbeSucceeded");
+    let fails = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    bench.edit(PODS, "vm", fails);
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text("Ready"), "False/NotReady");
+    assert_eq!(bench.events(), ["NotReady"]);
+    // The pod has the probe of its start.
+    bench.edit(VMS, "vm", probe(81));
+    bench.settle().await.ok();
+    assert_eq!(bench.ctx.shared.prober.len(), 1);
+}
+
 /// A new leader has probed no machine yet: that is no change of the machines.
 #[tokio::test]
 async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {

@@ -14,6 +14,7 @@ use lifecycle::conditions::Guest;
 
 use super::Pass;
 use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::observe::probe::is_kubelets;
 use crate::shared::prober::Answer;
 
 /// Looks, and remembers the answer in the pass.
@@ -28,7 +29,15 @@ fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>)
     if !pass.view.pod.as_deref().is_some_and(pods::runs) {
         return Answer::No("the machine is not on");
     }
-    if probe.tcp_socket.is_some() {
+    if let Some(socket) = &probe.tcp_socket {
+        if is_kubelets(pass, socket) {
+            let instance = pass.view.instance.as_ref();
+            return match instance.and_then(|instance| instance.ready) {
+                Some(true) => Answer::Yes,
+                Some(false) => Answer::No("the port does not open for kubelet"),
+                None => Answer::Unknown("not probed yet"),
+            };
+        }
         let answer = pass.ctx.shared.prober.answer(pass.key);
         let answer = answer.or_else(|| recorded(pass));
         return answer.unwrap_or(Answer::Unknown("not probed yet"));
