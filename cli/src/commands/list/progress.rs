@@ -26,14 +26,21 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
     match status.printable_status {
         // The disk is made, and the place is held.
         Some(Word::Starting) if nearest(around).is_some_and(is_placeholder) => "starting".into(),
-        Some(Word::Running) if !status.ready => "booting".into(),
+        Some(Word::Running) if !status.ready => probe(vm).unwrap_or_else(|| "booting".into()),
         Some(Word::CrashLoopBackOff) => {
+            let is_clean = status
+                .instance
+                .is_some_and(|last| last.exit_code == Some(0));
             let failure = status.start_failure.unwrap_or_default();
             let retry = failure
                 .retry_after_timestamp
                 .map_or(0, |at| at.0.duration_since(now).as_secs().max(0));
-            let count = failure.consecutive_fail_count;
-            format!("failed {count} times, next start in {retry}s")
+            let what = match failure.consecutive_fail_count {
+                _ if is_clean => "the guest powered itself off".to_owned(),
+                0 | 1 => "failed once".to_owned(),
+                count => format!("failed {count} times"),
+            };
+            format!("{what}, next start in {retry}s")
         }
         Some(Word::Starting | Word::Provisioning | Word::WaitingForVolumeBinding) => {
             nearest(around)
@@ -46,6 +53,13 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
         Some(Word::Stopping | Word::Terminating) => timeout(around).unwrap_or_default(),
         _ => String::new(),
     }
+}
+
+/// What the readiness probe says of a guest that runs and is not ready, if there is one.
+fn probe(vm: &VirtualMachine) -> Option<String> {
+    let ready = find(&vm.status.as_ref()?.conditions, READY)?;
+    let is_probed = ready.status == "False" && ready.message.contains("probe");
+    is_probed.then(|| ready.message.clone())
 }
 
 /// Until when a guest that is requested to power off may take.
@@ -64,6 +78,11 @@ const fn is_error(word: Word) -> bool {
         Word::ErrorPvcNotFound
             | Word::DataVolumeError
             | Word::ErrorUnschedulable
+            | Word::ErrorClass
+            | Word::ErrorImage
+            | Word::ErrorStorage
+            | Word::ErrorBootstrap
+            | Word::ErrorNetwork
             | Word::ErrImagePull
             | Word::ImagePullBackOff
             | Word::InvalidImageName
@@ -78,11 +97,6 @@ fn failure(vm: &VirtualMachine) -> Option<String> {
 /// Why the pod does not make progress, as the scheduler and kubelet report it.
 fn obstacle(vm: &VirtualMachine) -> Option<String> {
     let conditions = &vm.status.as_ref()?.conditions;
-            | Word::ErrorClass
-            | Word::ErrorImage
-            | Word::ErrorStorage
-            | Word::ErrorBootstrap
-            | Word::ErrorNetwork
     let mut all = [PLACEMENT_READY, IMAGE_CACHE_READY, READY].iter();
     all.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
         .map(|condition| condition.message.clone())

@@ -94,6 +94,40 @@ fn the_progress_of_a_machine_is_shown_step_by_step() {
 }
 
 #[test]
+fn a_guest_that_powers_itself_off_has_not_failed() {
+    let waiting = |count: u32, code: Value| {
+        let status = json!({
+            "printableStatus": "CrashLoopBackOff",
+            "startFailure": {
+                "consecutiveFailCount": count, "retryAfterTimestamp": "2026-01-01T12:01:30Z",
+            },
+            "instance": { "uid": "u", "exitCode": code },
+        });
+        reported(status, json!([]), json!([]))
+    };
+    assert_eq!(
+        waiting(2, json!(0)),
+        "the guest powered itself off, next start in 90s"
+    );
+    assert_eq!(waiting(1, json!(1)), "failed once, next start in 90s");
+}
+
+#[test]
+fn a_readiness_probe_that_fails_is_not_a_boot() {
+    let ready = |reason: &str, message: &str| {
+        let condition = json!({
+            "type": "Ready", "status": "False", "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T12:00:00Z",
+        });
+        let status = json!({ "printableStatus": "Running", "conditions": [condition] });
+        reported(status, json!([]), json!([]))
+    };
+    let fails = "the readiness probe fails";
+    assert_eq!(ready("NotReady", fails), fails);
+    assert_eq!(ready("NotReady", "the pod is not ready"), "booting");
+}
+
+#[test]
 fn an_obstacle_is_reported_with_the_message_of_its_source() {
     let condition = |kind: &str, message: &str| {
         json!({"type": kind, "status": "False", "reason": "NotReady", "message": message,
