@@ -191,6 +191,7 @@ pub struct ComponentVersion {
 #[serde(rename_all = "camelCase")]
 pub struct RelatedObject {
     /// Group and version.
+    #[schemars(length(max = 317))]
     pub api_version: String,
     /// Kind of the object.
     pub kind: String,
