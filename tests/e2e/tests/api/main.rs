@@ -8,6 +8,7 @@ mod agent;
 mod agent_facts;
 mod clones;
 mod data_volumes;
+mod deletions;
 mod disk_quota;
 mod docs;
 mod floods;

@@ -1,64 +1,105 @@
 //! Deletes a machine and keeps everything that it has on the platform.
 //!
-//! Invariant: owner references go first, so that the garbage collector finds nothing to take.
-//! Failure: what cannot be changed keeps the machine; the pass is repeated.
+//! Invariant: whatever the machine owns loses this owner before the finalizer goes, so that the
+//! garbage collector finds nothing to take: pod, tasks, data volumes, and claims, that of the root
+//! disk and those that CDI handed over. Only the placeholder goes: it holds nothing.
+//! Failure: what cannot be read or changed keeps the machine; the pass is repeated.
 
-use crds::VirtualMachineTask;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
-use serde_json::json;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use super::{Pass, find, tasks};
-use crate::flow::{Outcome, PassError};
-use crate::reconcile::answers::is_gone;
-use crate::reconcile::vm::error::Error;
+use crds::VirtualMachineTask;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::reflector::Store;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
-pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+use super::{Pass, find};
+use crate::flow::{Outcome, PassError};
+use crate::reconcile::answers::{again, is_conflict, is_gone};
+use crate::reconcile::vm::error::Error;
+use crate::stores::DataVolume;
+
+pub(super) async fn run(pass: &Pass<'_>) -> Outcome<()> {
+    let stores = &pass.ctx.stores;
+    let mut pods = owned(pass, &stores.pods);
+    pods.insert(pass.key.name.clone());
+    if let Some(placeholder) = find::placeholder(pass) {
+        pods.remove(&placeholder.name_any());
+    }
+    strip::<Pod>(pass, pods).await?;
+    strip::<VirtualMachineTask>(pass, owned(pass, &stores.tasks)).await?;
+    // The stores may be behind what an earlier pass, or CDI, made: what the machine names counts,
+    // too.
+    let spec = &pass.vm.spec;
+    let templates = spec.data_volume_templates.iter();
+    let mut volumes = owned(pass, &stores.data_volumes);
+    volumes.extend(templates.map(|template| template.name.clone()));
+    // A volume that CDI collects hands its claim to its owners: it goes first.
+    let mut claims = owned(pass, &stores.claims);
+    claims.extend(volumes.iter().cloned());
+    let named = spec.volumes.iter();
+    let named = named.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.extend(named.map(|claim| claim.claim_name.clone()));
+    claims.extend(pass.own_root_claim());
+    strip::<DataVolume>(pass, volumes).await?;
+    strip::<PersistentVolumeClaim>(pass, claims).await
+}
+
+/// Names of the objects of a kind that the machine owns, as far as the store knows.
+fn owned<K>(pass: &Pass<'_>, store: &Store<K>) -> BTreeSet<String>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
     let uid = pass.uid();
-    if let Some(pod) = find::instance(pass).await? {
-        strip(&pass.api::<Pod>(), &*pod, &uid).await?;
-    }
-    for task in tasks::all(pass) {
-        strip(&pass.api::<VirtualMachineTask>(), &*task, &uid).await?;
-    }
-    let kind = GroupVersionKind::gvk("cdi.kubevirt.io", "v1beta1", "DataVolume");
-    let mut resource = ApiResource::from_gvk(&kind);
-    resource.plural = "datavolumes".to_owned();
-    let client = pass.ctx.client.clone();
-    let api = Api::namespaced_with(client, &pass.key.namespace, &resource);
-    for template in &pass.vm.spec.data_volume_templates {
-        let found: Option<DynamicObject> = api.get_opt(&template.name).await.map_err(failed)?;
-        if let Some(found) = found {
-            strip(&api, &found, &uid).await?;
+    let is_its = |object: &K| {
+        object.namespace().as_deref() == Some(&pass.key.namespace)
+            && object.owner_references().iter().any(|o| o.uid == uid)
+    };
+    let all = store.state().into_iter();
+    let its = all.filter(|object| is_its(object));
+    its.map(|object| object.name_any()).collect()
+}
+
+/// Takes the machine out of the owners of these objects.
+async fn strip<K>(pass: &Pass<'_>, names: BTreeSet<String>) -> Outcome<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let api = pass.api::<K>();
+    let uid = pass.uid();
+    for name in names {
+        let found = api.get_metadata_opt(&name).await.map_err(failed)?;
+        let Some(object) = found else {
+            continue;
+        };
+        let owners = object.owner_references();
+        let left: Vec<_> = owners.iter().filter(|o| o.uid != uid).collect();
+        if left.len() == owners.len() {
+            continue;
+        }
+        let change = Patch::Merge(json!({ "metadata": {
+            "uid": object.uid(),
+            "resourceVersion": object.resource_version(),
+            "ownerReferences": left,
+        }}));
+        match api
+            .patch_metadata(&name, &PatchParams::default(), &change)
+            .await
+        {
+            Ok(_) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) if is_conflict(&error) => return Err(again()),
+            Err(error) => return Err(failed(error)),
         }
     }
     Ok(())
-}
-
-/// Takes the machine out of the owners.
-async fn strip<K>(api: &Api<K>, object: &K, uid: &str) -> Outcome<()>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
-    let owners = object.owner_references();
-    let left: Vec<_> = owners.iter().filter(|o| o.uid != uid).collect();
-    if left.len() == owners.len() {
-        return Ok(());
-    }
-    let change = Patch::Merge(json!({ "metadata": {
-        "uid": object.uid(),
-        "ownerReferences": left,
-    }}));
-    let name = object.name_any();
-    match api.patch(&name, &PatchParams::default(), &change).await {
-        Ok(_) => Ok(()),
-        Err(error) if is_gone(&error) => Ok(()),
-        Err(error) => Err(failed(error)),
-    }
 }
 
 fn failed(source: kube::Error) -> PassError {
