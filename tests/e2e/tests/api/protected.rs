@@ -421,6 +421,7 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
         tenant.patch(kind, "t", &cancel, Effect::DryRun).await?,
         "written by the controller",
     );
+    the_garbage_collector_writes_owners_of_a_task_only(control, kind).await?;
 
     // Pods that would boot from the disk of another user's machine, or take its identity.
     let pod = |part: &str, key: &str, value: &str| {
@@ -491,5 +492,45 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
         .bind("p", &bound, Effect::DryRun)
         .await?
         .map_err(Error::msg)?;
+    Ok(())
+}
+
+/// Else `kubectl delete --cascade=orphan` of a machine with tasks never ends.
+async fn the_garbage_collector_writes_owners_of_a_task_only(
+    control: &Control,
+    kind: &str,
+) -> anyhow::Result<()> {
+    for who in [
+        Who::service_account("kube-system", "generic-garbage-collector"),
+        Who::user("system:kube-controller-manager"),
+    ] {
+        control.grant(&who).await?;
+        let collector = control.objects_as(&who, "identities")?;
+        let try_ = |patch: Value| {
+            let collector = collector.clone();
+            async move { collector.patch(kind, "t", &patch, Effect::DryRun).await }
+        };
+        let owner = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "a",
+            "uid": "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a",
+        });
+        for allowed in [
+            json!({ "metadata": { "ownerReferences": [owner] } }),
+            json!({ "metadata": { "ownerReferences": null } }),
+        ] {
+            try_(allowed).await?.map_err(Error::msg)?;
+        }
+        for refused in [
+            json!({ "spec": { "cancel": true } }),
+            label("example.com/mine", "x"),
+            annotation("example.com/mine", "x"),
+            json!({ "metadata": { "finalizers": [FOREVER] } }),
+        ] {
+            denied(try_(refused).await?, "written by the controller");
+        }
+        let done = json!({ "status": { "state": "Success" } });
+        let status = collector.patch(kind, "t/status", &done, Effect::DryRun);
+        denied(status.await?, "written by the controller");
+    }
     Ok(())
 }
