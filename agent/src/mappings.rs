@@ -12,10 +12,10 @@ mod rules;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crds::guard::Guarded;
 use crds::{ImageMapping, ImageMappingSpec, ImageMappingStatus};
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use nodeapi::v1::{ImageMapping as Message, SetImageMappingsRequest};
 use service::backoff::Backoff;
@@ -58,7 +58,7 @@ impl Mapper {
     /// Works until `stop`.
     pub(crate) async fn run(
         mut self,
-        events: impl Stream<Item = watcher::Result<watcher::Event<DeserializeGuard<ImageMapping>>>>,
+        events: impl Stream<Item = watcher::Result<watcher::Event<Guarded<ImageMapping>>>>,
         stop: CancellationToken,
     ) {
         let mut events = std::pin::pin!(events);
@@ -138,8 +138,8 @@ impl Mapper {
     }
 }
 
-impl From<DeserializeGuard<ImageMapping>> for Object {
-    fn from(sent: DeserializeGuard<ImageMapping>) -> Self {
+impl From<Guarded<ImageMapping>> for Object {
+    fn from(sent: Guarded<ImageMapping>) -> Self {
         match sent.0 {
             Ok(object) => Self {
                 metadata: object.metadata,
@@ -156,8 +156,8 @@ impl From<DeserializeGuard<ImageMapping>> for Object {
 }
 
 impl Known {
-    fn apply(&mut self, event: watcher::Event<DeserializeGuard<ImageMapping>>) {
-        let entry = |sent: DeserializeGuard<ImageMapping>| {
+    fn apply(&mut self, event: watcher::Event<Guarded<ImageMapping>>) {
+        let entry = |sent: Guarded<ImageMapping>| {
             let object = Object::from(sent);
             Some((object.metadata.name.clone()?, object))
         };
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    fn sent(name: &str, spec: &Value) -> DeserializeGuard<ImageMapping> {
+    fn sent(name: &str, spec: &Value) -> Guarded<ImageMapping> {
         let object = json!({
             "apiVersion": "vmlet.dev/v1alpha1", "kind": "ImageMapping",
             "metadata": { "name": name }, "spec": spec,

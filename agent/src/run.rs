@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crds::guard::Guarded;
 use crds::{ImageMapping, VirtualMachineTask};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use nodeapi::Deadlines;
@@ -116,7 +116,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         Arc::clone(&metrics),
         health,
     );
-    let objects: Api<DeserializeGuard<VirtualMachineTask>> = Api::all(client.clone());
+    let objects: Api<Guarded<VirtualMachineTask>> = Api::all(client.clone());
     let mine = watcher::Config::default().fields(&format!("spec.nodeName={}", config.node));
     let objects = watcher(objects, mine).default_backoff();
     parts.spawn(ending(
@@ -144,7 +144,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let counter = Arc::clone(&metrics);
     let reporter = Reporter::new(client.clone(), config.node.clone(), counter);
     parts.spawn(ending(reporter.run(pulls, stop.clone()), &stop));
-    let objects: Api<DeserializeGuard<ImageMapping>> = Api::all(client.clone());
+    let objects: Api<Guarded<ImageMapping>> = Api::all(client.clone());
     let objects = watcher(objects, watcher::Config::default()).default_backoff();
     let mapper = Mapper {
         client: client.clone(),

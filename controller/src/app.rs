@@ -123,11 +123,11 @@ async fn work(
     );
     let resync = config.runner.resync.get();
     let namespace = &config.namespace;
-    let mut watches = watch::start(
-        &client, namespace, &stores, feeds, &intake, &metrics, resync,
-    );
     let (events, waiting) = Events::channel();
     let events = events.counting(metrics.events_lost.clone());
+    let mut watches = watch::start(
+        &client, namespace, &stores, feeds, &intake, &metrics, &events, resync,
+    );
     let counted = Arc::clone(&metrics);
     let written = events::write(client.clone(), identity, waiting, counted);
     let written = tokio::spawn(written);

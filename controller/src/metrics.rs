@@ -39,6 +39,10 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     /// Watches that broke off.
     watch_errors: Family<Watch, Counter>,
+    /// Objects that cannot be read, by kind.
+    unreadable: Family<Watch, Gauge>,
+    /// 1 once every store was filled.
+    pub stores_filled: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -65,6 +69,8 @@ impl Default for Metrics {
             system_health: Gauge::default(),
             requests: Family::default(),
             watch_errors: Family::default(),
+            unreadable: Family::default(),
+            stores_filled: Gauge::default(),
         };
         let help = "Kubernetes events that were lost";
         registry.register("events_lost", help, metrics.events_lost.clone());
@@ -76,6 +82,10 @@ impl Default for Metrics {
         registry.register("api_requests", help, metrics.requests.clone());
         let help = "Watches that broke off and were begun again";
         registry.register("watch_errors", help, metrics.watch_errors.clone());
+        let help = "Objects of watched kinds that cannot be read, and are ignored";
+        registry.register("unreadable_objects", help, metrics.unreadable.clone());
+        let help = "Whether every store has been filled since the start";
+        registry.register("stores_filled", help, metrics.stores_filled.clone());
         Self {
             registry,
             ..metrics
@@ -117,6 +127,19 @@ impl Metrics {
     /// A watch broke off.
     pub fn watch_error(&self, kind: &'static str) {
         self.watch_errors.get_or_create(&Watch { kind }).inc();
+    }
+
+    /// So many objects of a kind cannot be read.
+    pub fn unreadable(&self, kind: &'static str, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.unreadable.get_or_create(&Watch { kind }).set(count);
+    }
+
+    /// Whether this process holds the lease and has not listed everything yet: it does nothing
+    /// for any machine.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        self.leader.get() == 1 && self.stores_filled.get() == 0
     }
 
     /// All metrics in the text format of OpenMetrics.

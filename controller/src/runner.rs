@@ -21,7 +21,7 @@ use crate::config;
 use crate::context::{Context, Key, Stores};
 use crate::flow::{self, Flow, PassError};
 use crate::intake::{Queue, facts};
-use crate::metrics::QueueMetrics;
+use crate::metrics::{Metrics, QueueMetrics};
 use crate::priority::Profile;
 use crate::reconcile::vm::error::is_unwatched;
 
@@ -71,7 +71,7 @@ pub async fn run<P, F>(
         grace: settings.runner.drain.get(),
     };
     context.metrics.queue.workers(config.workers);
-    let ready = ready(context.stores.clone());
+    let ready = ready(context.stores.clone(), Arc::clone(&context.metrics));
     let handler = |popped: Popped<Key>| {
         let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
@@ -89,9 +89,12 @@ pub async fn run<P, F>(
 }
 
 /// Returns when every store has been filled once.
-async fn ready(stores: Stores) {
+async fn ready(stores: Stores, metrics: Arc<Metrics>) {
     match stores.ready().await {
-        Ok(()) => tracing::info!(stores = ?stores.sizes(), "stores filled"),
+        Ok(()) => {
+            metrics.stores_filled.set(1);
+            tracing::info!(stores = ?stores.sizes(), "stores filled");
+        }
         // Their watches have ended, and so will the process.
         Err(_) => std::future::pending().await,
     }

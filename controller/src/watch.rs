@@ -3,12 +3,13 @@
 //! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing
 //! is requested on a timer; image caches and the leases of agents count in the controller's own
 //! namespace only. Kinds of CDI and Multus may come later: their definitions are watched until
-//! then.
+//! then. An object that cannot be read stops no watch and keeps no store from being filled.
 //! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and is counted;
 //! until it is back its store shows what was last known.
 
 mod agents;
 mod late;
+mod unreadable;
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -16,6 +17,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::guard::Guarded;
 use crds::names::POD_ROLE_LABEL;
 use futures_util::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -27,16 +29,19 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use crate::events::Events;
 use crate::intake::{Intake, Wakes};
 use crate::metrics::Metrics;
 use crate::reconcile::image::{foreign, keep_ours};
 use crate::stores::{Feed, Feeds, Stores};
+use unreadable::Unreadable;
 
 /// What every watch works with.
 #[derive(Clone)]
 struct Shell {
     intake: Intake,
     metrics: Arc<Metrics>,
+    events: Events,
     /// Kinds whose stores have been filled once.
     filled: watch::Sender<BTreeSet<&'static str>>,
 }
@@ -50,11 +55,13 @@ pub fn start(
     feeds: Feeds,
     intake: &Intake,
     metrics: &Arc<Metrics>,
+    events: &Events,
     resync: Duration,
 ) -> JoinSet<()> {
     let shell = Shell {
         intake: intake.clone(),
         metrics: Arc::clone(metrics),
+        events: events.clone(),
         filled: watch::Sender::default(),
     };
     let mut set = JoinSet::new();
@@ -67,13 +74,17 @@ pub fn start(
     let vms = watcher(Api::all(client.clone()), Config::default());
     set.spawn(shell.clone().run("vms", feeds.vms, vms, Some(resync)));
     let ours = Config::default().labels(POD_ROLE_LABEL);
-    let pods = watcher(Api::<Pod>::all(client.clone()), ours);
+    let pods = watcher(Api::<Guarded<Pod>>::all(client.clone()), ours);
     set.spawn(shell.clone().run("pods", feeds.pods, pods, None));
-    let nodes = watcher(Api::<Node>::all(client.clone()), Config::default());
+    let nodes = watcher(Api::<Guarded<Node>>::all(client.clone()), Config::default());
     let known = stores.clone();
     let nodes = nodes.map_ok(move |event| {
         let known = &known;
-        event.modify(move |node| keep_ours(node, &foreign(known)))
+        event.modify(move |node| {
+            if let Ok(node) = &mut node.0 {
+                keep_ours(node, &foreign(known));
+            }
+        })
     });
     let of_nodes = shell.clone();
     set.spawn(async move {
@@ -117,10 +128,11 @@ impl Shell {
         self,
         kind: &'static str,
         mut feed: Feed<K>,
-        events: impl Stream<Item = Result<Event<K>, Error>> + Send,
+        events: impl Stream<Item = Result<Event<Guarded<K>>, Error>> + Send,
         resync: Option<Duration>,
     ) {
         let mut events = pin!(events.default_backoff());
+        let mut unreadable = Unreadable::new(kind, &self.events, &self.metrics);
         let mut again = resync.map(|every| {
             let mut timer = interval_at(Instant::now() + every, every);
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -137,7 +149,10 @@ impl Shell {
                 event = events.try_next() => match event {
                     Ok(Some(event)) => {
                         let is_filled = matches!(event, Event::InitDone);
-                        self.intake.take(&feed.apply(event));
+                        unreadable.note(&event);
+                        if let Some(event) = feed.readable(event) {
+                            self.intake.take(&feed.apply(event));
+                        }
                         if is_filled {
                             self.filled.send_if_modified(|kinds| kinds.insert(kind));
                         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::VirtualMachineTask;
+use crds::guard::Guarded;
 use futures_util::{Stream, StreamExt};
 use jiff::Timestamp;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use nodeapi::v1::{TaskEvent, TaskStatus};
 use service::telemetry::one_line;
@@ -36,7 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// Longest sleep, so that a wall clock that jumps has no lasting effect.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-type Sent = DeserializeGuard<VirtualMachineTask>;
+type Sent = Guarded<VirtualMachineTask>;
 
 /// Times that the loop keeps.
 #[derive(Debug, Clone, Copy)]

@@ -3,9 +3,9 @@
 //! Invariant: identity is there and whole; what the rest lacks is a sentence, not an error.
 //! Failure: an object without identity is none; it cannot come from an API server.
 
+use crds::guard::Guarded;
 use crds::{TaskState, VirtualMachineTask, VirtualMachineTaskSpec, VirtualMachineTaskStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DeserializeGuard;
 
 use super::FIELD_MANAGER;
 
@@ -31,7 +31,7 @@ pub(super) struct Object {
 
 impl Object {
     /// What the API server sent.
-    pub(super) fn from_api(sent: DeserializeGuard<VirtualMachineTask>) -> Option<Self> {
+    pub(super) fn from_api(sent: Guarded<VirtualMachineTask>) -> Option<Self> {
         match sent.0 {
             Ok(task) => Self::new(&task.metadata, Ok(task.spec), task.status),
             Err(invalid) => Self::new(&invalid.metadata, Err(invalid.error), None),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crds::guard::Guarded;
 use crds::{ComponentRef, VmletSpec};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -68,7 +69,7 @@ impl Observation {
             _ => Ok(Vec::new()),
         };
         let deployments = Api::<Deployment>::namespaced(client.clone(), namespaced);
-        let leases = Api::<Lease>::namespaced(client.clone(), namespaced);
+        let leases = Api::<Guarded<Lease>>::namespaced(client.clone(), namespaced);
         let label = format!("{}=true", crds::names::NODE_LEASE_LABEL);
         Self {
             daemon_set,
@@ -145,13 +146,18 @@ where
     within(api.get_opt(name)).await.map_err(|e| message_of(&e))
 }
 
-async fn list<K>(api: &Api<K>, labels: &str) -> Read<Vec<K>>
+/// Without objects that cannot be read: one must not hide the others.
+async fn list<K>(api: &Api<Guarded<K>>, labels: &str) -> Read<Vec<K>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
     let which = ListParams::default().labels(labels).limit(MOST);
     let found = within(api.list(&which)).await.map_err(|e| message_of(&e))?;
-    Ok(found.items)
+    Ok(found
+        .items
+        .into_iter()
+        .filter_map(|one| one.0.ok())
+        .collect())
 }
 
 /// An answer that does not come is as good as none.

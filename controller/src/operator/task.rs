@@ -9,9 +9,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::guard::Guarded;
 use crds::names::VMLET_NAME;
 use crds::{Health, Vmlet, VmletStatus};
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
@@ -208,13 +209,26 @@ impl Operator {
 
 /// Keeps the status true until `stop`.
 pub async fn run(operator: Operator, stop: CancellationToken) {
-    let api = Api::<Vmlet>::all(operator.client.clone());
+    let api = Api::<Guarded<Vmlet>>::all(operator.client.clone());
     let objects = watcher(api, watcher::Config::default()).default_backoff();
-    let objects = objects.touched_objects();
+    let objects = objects.touched_objects().try_filter_map(readable);
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&operator, objects) => {}
     }
+}
+
+/// An object that cannot be read is no request.
+async fn readable<E>(object: Guarded<Vmlet>) -> Result<Option<Vmlet>, E> {
+    let name = object.name_any();
+    let read = object.0.inspect_err(|error| {
+        tracing::warn!(
+            name,
+            error = one_line(error),
+            "Vmlet object ignored, it cannot be read"
+        );
+    });
+    Ok(read.ok())
 }
 
 async fn follow<E: std::fmt::Display>(

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
+use crds::guard::Guarded;
 use crds::names::{NODE_FACTS, NODE_LEASE_LABEL};
 use futures_util::future::ready;
 use futures_util::stream::{BoxStream, SelectAll, select_all};
@@ -33,41 +34,45 @@ pub(super) type Wakes = SelectAll<BoxStream<'static, ()>>;
 pub(super) fn wakes(client: &Client, namespace: &str) -> Wakes {
     let everywhere = || client.clone();
     let labelled = Config::default().labels(&format!("{NODE_LEASE_LABEL}=true"));
-    let nodes = watcher(Api::<Node>::all(everywhere()), Config::default());
-    let leases = Api::<Lease>::namespaced(client.clone(), namespace);
+    let nodes = watcher(Api::<Guarded<Node>>::all(everywhere()), Config::default());
+    let leases = Api::<Guarded<Lease>>::namespaced(client.clone(), namespace);
     select_all([
-        versions(Api::<PartialObjectMeta<Deployment>>::namespaced(
+        versions(Api::<Guarded<PartialObjectMeta<Deployment>>>::namespaced(
             client.clone(),
             namespace,
         )),
-        versions(Api::<PartialObjectMeta<DaemonSet>>::namespaced(
+        versions(Api::<Guarded<PartialObjectMeta<DaemonSet>>>::namespaced(
             client.clone(),
             namespace,
         )),
-        versions(Api::<PartialObjectMeta<Pod>>::namespaced(
+        versions(Api::<Guarded<PartialObjectMeta<Pod>>>::namespaced(
             client.clone(),
             namespace,
         )),
-        versions(Api::<PartialObjectMeta<CustomResourceDefinition>>::all(
-            everywhere(),
-        )),
-        versions(Api::<PartialObjectMeta<ValidatingAdmissionPolicy>>::all(
-            everywhere(),
-        )),
-        versions(Api::<PartialObjectMeta<ValidatingAdmissionPolicyBinding>>::all(everywhere())),
-        changes(nodes, node).boxed(),
-        changes(watcher(leases, labelled), lease).boxed(),
+        versions(Api::<Guarded<PartialObjectMeta<CustomResourceDefinition>>>::all(everywhere())),
+        versions(Api::<Guarded<PartialObjectMeta<ValidatingAdmissionPolicy>>>::all(everywhere())),
+        versions(Api::<
+            Guarded<PartialObjectMeta<ValidatingAdmissionPolicyBinding>>,
+        >::all(everywhere())),
+        changes(nodes, |one| readable(one, node)).boxed(),
+        changes(watcher(leases, labelled), |one| readable(one, lease)).boxed(),
     ])
 }
 
 /// Objects of which every change counts: their metadata shows it.
-fn versions<K>(api: Api<PartialObjectMeta<K>>) -> BoxStream<'static, ()>
+fn versions<K>(api: Api<Guarded<PartialObjectMeta<K>>>) -> BoxStream<'static, ()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + 'static,
 {
     let events = watcher(api, Config::default());
-    let version = |object: &PartialObjectMeta<K>| object.resource_version().unwrap_or_default();
+    let version =
+        |object: &Guarded<PartialObjectMeta<K>>| object.resource_version().unwrap_or_default();
     changes(events, version).boxed()
+}
+
+/// What counts of an object; nothing of one that cannot be read.
+fn readable<K>(object: &Guarded<K>, essence: fn(&K) -> String) -> String {
+    object.0.as_ref().map(essence).unwrap_or_default()
 }
 
 /// A node without its heartbeat, its images and its measurements.

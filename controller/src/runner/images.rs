@@ -52,6 +52,6 @@ pub async fn run(context: &Context, queue: Arc<ImageQueue>, stop: CancellationTo
         }
         .instrument(span)
     };
-    let ready = ready(context.stores.clone());
+    let ready = ready(context.stores.clone(), Arc::clone(&context.metrics));
     workqueue::run(queue, config, ready, stop, handler).await;
 }

@@ -10,19 +10,24 @@
 //!
 //! Invariant: the store holds an object before its change is returned, and no longer when its end
 //! is.
-//! Failure: a listing that is broken off changes nothing; the next `Init` begins it again.
+//! Failure: a listing that is broken off changes nothing; the next `Init` begins it again. An object
+//! that cannot be read leaves the last version that could.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::mem;
 use std::sync::Arc;
 
+use crds::guard::{Guarded, Unreadable};
 use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 
 use super::index::{Index, Indexed};
+
+/// Where kubectl keeps the object as it was last applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What happened to an object.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,10 +104,29 @@ impl<K: Indexed + Clone + Debug + Send + Sync + 'static> Feed<K> {
         self.store.clone()
     }
 
+    /// The event for [`Self::apply`]; `None`: its object cannot be read, and changes nothing. One that
+    /// is known stays as it was last read, until it is deleted: a pod or node that cannot be read has
+    /// not gone.
+    pub fn readable(&self, event: Event<Guarded<K>>) -> Option<Event<K>> {
+        let known = |bad: Unreadable| {
+            let mut reference = ObjectRef::new(bad.metadata.name.as_deref().unwrap_or_default());
+            reference.namespace = bad.metadata.namespace;
+            let known = self.store.get(&reference);
+            let same = known.filter(|known| known.uid() == bad.metadata.uid);
+            same.map(Arc::unwrap_or_clone).ok_or(())
+        };
+        match event {
+            Event::Init => Some(Event::Init),
+            Event::InitDone => Some(Event::InitDone),
+            Event::InitApply(object) => object.0.or_else(known).ok().map(Event::InitApply),
+            Event::Apply(object) => object.0.ok().map(Event::Apply),
+            Event::Delete(object) => object.0.or_else(known).ok().map(Event::Delete),
+        }
+    }
+
     /// Takes one event of the watch in; returns what changed, in order.
     pub fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
-        // Field ownership is never read, and it is half of the memory.
-        let event = event.modify(|object| object.managed_fields_mut().clear());
+        let event = event.modify(forget);
         match event {
             Event::Init => {
                 self.listed.clear();
@@ -200,5 +224,14 @@ impl<K: Indexed + Clone + Debug + Send + Sync + 'static> Feed<K> {
             ],
             None => vec![Change::Created { object, initial }],
         }
+    }
+}
+
+/// Takes away what is never read: ownership of fields, which is half of the memory, and the copy of the
+/// object that kubectl may leave in it.
+fn forget<K: ResourceExt>(object: &mut K) {
+    object.managed_fields_mut().clear();
+    if let Some(annotations) = &mut object.meta_mut().annotations {
+        annotations.remove(LAST_APPLIED);
     }
 }

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use crds::VirtualMachine;
+use crds::guard::Guarded;
 use kube::runtime::watcher::Event;
+use serde_json::json;
 
 use super::{Change, Feeds, Key, Relation, Stores};
 
@@ -154,4 +156,59 @@ fn a_listing_that_misses_a_machine_takes_it_out_of_the_index() {
     assert_eq!(stores.index.vms_with(&image).len(), 1);
     list(&mut feeds, &[]);
     assert!(stores.index.vms_with(&image).is_empty());
+}
+
+/// A machine with the UID of [`vm`], as the API server could send it.
+fn unreadable(name: &str, uid: &str) -> Guarded<VirtualMachine> {
+    let object = json!({
+        "metadata": { "name": name, "namespace": "default", "uid": uid, "resourceVersion": "9" },
+        "spec": 7,
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn readable(feeds: &mut Feeds, event: Event<Guarded<VirtualMachine>>) -> Vec<String> {
+    let event = feeds.vms.readable(event);
+    changes_of(&event.map_or_else(Vec::new, |event| feeds.vms.apply(event)))
+}
+
+#[tokio::test]
+async fn a_store_is_filled_although_an_object_cannot_be_read() {
+    let (stores, mut feeds) = Stores::new();
+    let good = Guarded(Ok(vm("good", 1)));
+    readable(&mut feeds, Event::Init);
+    readable(
+        &mut feeds,
+        Event::InitApply(unreadable("bad", "uid-of-bad")),
+    );
+    readable(&mut feeds, Event::InitApply(good));
+    let changes = readable(&mut feeds, Event::InitDone);
+    assert_eq!(changes, ["create good initial=true"]);
+    stores.vms.wait_until_ready().await.unwrap();
+    assert!(stores.vm(&Key::new("default", "bad")).is_none());
+}
+
+#[test]
+fn an_object_that_can_no_longer_be_read_stays_as_it_was_until_it_is_deleted() {
+    let (stores, mut feeds) = Stores::new();
+    let known = |stores: &Stores| {
+        let vm = stores.vm(&Key::new("default", "a"));
+        vm.and_then(|vm| vm.metadata.resource_version.clone())
+    };
+    list(&mut feeds, &[vm("a", 1)]);
+    let none = readable(&mut feeds, Event::Apply(unreadable("a", "uid-of-a")));
+    assert!(none.is_empty(), "{none:?}");
+    assert_eq!(known(&stores).as_deref(), Some("1"));
+    readable(&mut feeds, Event::Init);
+    readable(&mut feeds, Event::InitApply(unreadable("a", "uid-of-a")));
+    let listed = readable(&mut feeds, Event::InitDone);
+    assert_eq!(listed, ["update a unchanged=true"]);
+    let gone = readable(&mut feeds, Event::Delete(unreadable("a", "uid-of-a")));
+    assert_eq!(gone, ["delete a certain=true"]);
+    // Another object of that name was never known.
+    list(&mut feeds, &[vm("a", 1)]);
+    readable(&mut feeds, Event::Init);
+    readable(&mut feeds, Event::InitApply(unreadable("a", "another")));
+    let listed = readable(&mut feeds, Event::InitDone);
+    assert_eq!(listed, ["delete a certain=false"]);
 }

@@ -11,6 +11,7 @@ use std::fmt::Debug;
 use std::pin::pin;
 use std::time::Duration;
 
+use crds::guard::Guarded;
 use futures_util::TryStreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::runtime::watcher::{Config, Event};
@@ -66,7 +67,7 @@ impl Shell {
     where
         K: Wakes + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let stream = watcher(Api::all(client.clone()), Config::default());
+        let stream = watcher(Api::<Guarded<K>>::all(client.clone()), Config::default());
         if is_served(&client, late).await {
             self.run(late.name, feed, stream, None).await;
         } else {
@@ -90,12 +91,12 @@ impl Shell {
     /// Returns when the kind is established; false: the watch ended.
     async fn await_definition(&self, client: &Client, late: Late) -> bool {
         let definition = late.definition();
-        let api = Api::<CustomResourceDefinition>::all(client.clone());
+        let api = Api::<Guarded<CustomResourceDefinition>>::all(client.clone());
         let only = Config::default().fields(&format!("metadata.name={definition}"));
         let mut definitions = pin!(watcher(api, only).default_backoff().touched_objects());
         loop {
             match definitions.try_next().await {
-                Ok(Some(found)) if is_established(&found) => return true,
+                Ok(Some(found)) if found.0.as_ref().is_ok_and(is_established) => return true,
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
                 Err(error) => {

@@ -32,6 +32,7 @@
 mod class;
 pub mod conditions;
 mod group;
+pub mod guard;
 pub mod guest_facts;
 mod image;
 mod image_cache;
