@@ -212,3 +212,24 @@ fn an_object_that_can_no_longer_be_read_stays_as_it_was_until_it_is_deleted() {
     let listed = readable(&mut feeds, Event::InitDone);
     assert_eq!(listed, ["delete a certain=false"]);
 }
+
+#[test]
+fn what_nobody_reads_is_not_kept() {
+    let (stores, mut feeds) = Stores::new();
+    let mut a = vm("a", 1);
+    a.metadata.managed_fields = Some(vec![Default::default()]);
+    let last = "kubectl.kubernetes.io/last-applied-configuration";
+    let annotations = [(last, "{}"), ("example.com/mine", "x")];
+    let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    a.metadata.annotations = Some(annotations.into());
+    list(&mut feeds, &[a]);
+    let kept = stores.vm(&Key::new("default", "a")).unwrap();
+    let keys = kept.metadata.annotations.iter().flat_map(|all| all.keys());
+    assert_eq!(keys.collect::<Vec<_>>(), ["example.com/mine"]);
+    assert!(
+        kept.metadata
+            .managed_fields
+            .as_ref()
+            .is_none_or(Vec::is_empty)
+    );
+}

@@ -40,6 +40,7 @@ mod image_mapping;
 pub mod names;
 mod node_config;
 pub mod node_facts;
+mod raw;
 mod rules;
 pub mod schema;
 mod snapshot;
@@ -73,6 +74,7 @@ pub use node_config::{
     AcceleratorSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec, NodeConfigStatus,
     NodeSettings,
 };
+pub use raw::RawObject;
 pub use snapshot::{
     Quiesce, SnapshotChild, SnapshotChildType, SnapshotStorage, VirtualMachineSnapshot,
     VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,

@@ -6,7 +6,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules;
+use crate::{RawObject, rules};
 
 /// An additional disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
@@ -45,17 +45,22 @@ pub struct VolumeClaim {
 }
 
 /// A CDI DataVolume that is created with the machine, owned by it and deleted with it.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataVolumeTemplate {
     /// Name of the DataVolume. A volume of the machine must reference the claim of this name.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
-    /// `spec` of the DataVolume, as `cdi.kubevirt.io/v1beta1` defines it.
+    /// `spec` of the DataVolume, as `cdi.kubevirt.io/v1beta1` defines it; at most 16 KiB as JSON.
     #[schemars(schema_with = "any_object")]
-    pub spec: serde_json::Value,
+    pub spec: RawObject,
 }
 
+/// Most fields of an object that others define; what is below them has no bound.
+const FIELDS: u32 = 32;
+
 pub(super) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    schemars::json_schema!({
+        "type": "object", "maxProperties": FIELDS, "x-kubernetes-preserve-unknown-fields": true,
+    })
 }

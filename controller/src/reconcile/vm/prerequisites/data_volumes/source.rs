@@ -6,8 +6,8 @@
 //! here and passed on, so that no later edit of it changes the source.
 //! Failure: a source that the author may not use, or that does not exist, in words.
 
-use crds::names;
 use crds::vm::DataVolumeTemplate;
+use crds::{RawObject, names};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -35,8 +35,12 @@ pub(super) async fn resolve(
 ) -> Result<Map<String, Value>, Refusal> {
     let name = &template.name;
     let own = pass.key.namespace.as_str();
-    let mut spec = template.spec.as_object().cloned().unwrap_or_default();
-    for namespace in namespaces(&template.spec) {
+    let Some(mut spec) = template.spec.fields() else {
+        let most = RawObject::MOST / 1024;
+        let message = format!("DataVolume {name}: spec is larger than {most} KiB as JSON");
+        return Err(Missing::new("Invalid", message).into());
+    };
+    for namespace in namespaces(&spec) {
         let is_allowed = namespace.as_str().is_some_and(|n| {
             n.is_empty() || n == own || listed(pass, names::CLONE_FROM_NAMESPACES).any(|l| l == n)
         });
@@ -57,19 +61,25 @@ pub(super) async fn resolve(
 }
 
 /// Every value of a field `namespace`, at any depth and in any spelling that a reader may accept.
-fn namespaces(value: &Value) -> Vec<&Value> {
+fn namespaces(fields: &Map<String, Value>) -> Vec<&Value> {
+    let of = |(key, value): (&String, _)| {
+        if is_namespace(key, value) {
+            vec![value]
+        } else {
+            below(value)
+        }
+    };
+    fields.iter().flat_map(of).collect()
+}
+
+fn is_namespace(key: &str, value: &Value) -> bool {
+    key.eq_ignore_ascii_case("namespace") && !value.is_null()
+}
+
+fn below(value: &Value) -> Vec<&Value> {
     match value {
-        Value::Object(fields) => fields
-            .iter()
-            .flat_map(|(key, value)| {
-                if key.eq_ignore_ascii_case("namespace") && !value.is_null() {
-                    vec![value]
-                } else {
-                    namespaces(value)
-                }
-            })
-            .collect(),
-        Value::Array(all) => all.iter().flat_map(namespaces).collect(),
+        Value::Object(fields) => namespaces(fields),
+        Value::Array(all) => all.iter().flat_map(below).collect(),
         _ => Vec::new(),
     }
 }
@@ -139,7 +149,7 @@ mod tests {
             "storage": { "dataSourceRef": { "Namespace": "c" }, "x": [{ "NAMESPACE": { "y": 1 } }] },
             "sourceRef": { "namespace": null, "name": "namespace" },
         });
-        let found = namespaces(&spec);
+        let found = namespaces(spec.as_object().unwrap());
         assert_eq!(found, [&json!("b"), &json!("c"), &json!({ "y": 1 })]);
     }
 }
