@@ -4,10 +4,12 @@
 //! begin again, and what was expected has been seen by the time the stores are full.
 //! Failure: none.
 
+pub mod avoided;
 pub mod expectations;
 pub mod prober;
 pub mod slots;
 
+use self::avoided::Avoided;
 use self::expectations::Expectations;
 use self::prober::Prober;
 use self::slots::Slots;
@@ -21,4 +23,6 @@ pub struct Shared {
     pub expected: Expectations,
     /// TCP probes.
     pub prober: Prober,
+    /// Nodes that new machines avoid.
+    pub avoided: Avoided,
 }

@@ -53,6 +53,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) prerequisites: &'a Prerequisites,
     /// The node that has the root disk.
     pub(crate) node: Option<&'a str>,
+    /// Nodes that are no good for a new one.
+    pub(crate) avoid: &'a [String],
     /// UID under which that node keeps it; none for a root disk in a claim.
     pub(crate) disk: Option<&'a str>,
     /// What the node is to keep free for that disk.

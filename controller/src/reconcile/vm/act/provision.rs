@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Invariant: the node is recorded before a task exists there; it changes only while no disk can
-//! exist, or when the node left after the task had failed. Until the disk is made the machine
-//! follows its image: what was begun for another source of it ends.
+//! exist: no task was made, or the node reported that its task failed, which leaves nothing there.
+//! Until the disk is made the machine follows its image: what was begun for another source of it ends.
 //! Failure: a placeholder that failed is made again after a while, on the same node once one is on
-//! record.
+//! record. A node that cannot make the disk, get the image or take the pod is given up for another one,
+//! and avoided for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::again;
 use crate::reconcile::image::used;
 use crate::reconcile::node_tasks;
+use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::{find, pods, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
@@ -33,8 +35,18 @@ use crate::shared::slots::Slot;
 
 /// Seconds between two placeholders: a node that refuses every pod does so at once.
 const PERIOD: i64 = 30;
+/// Seconds that a node has for the image of a placeholder, from the placeholder's creation, if it cannot
+/// be pulled.
+const PULL: i64 = 300;
+/// Reasons for which a container waits that has no image.
+const NO_PULL: [&str; 4] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+];
 /// Seconds that kubelet has to remove a placeholder before its object is deleted.
-const GRACE: u32 = 1;
+pub(super) const GRACE: u32 = 1;
 
 /// The task that makes, or made, the root disk.
 pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
@@ -104,19 +116,18 @@ async fn pin(
     if let Some(node) = pass.node_name() {
         let task = task(pass);
         let is_open = task.as_ref().is_some_and(|task| !has_failed(task));
-        if view::node(pass, &node).is_some() || is_open {
+        if is_open {
             return Ok(Some(node));
         }
-        // The node left before a disk was complete there.
+        let is_there = view::node(pass, &node).is_some();
+        if is_there && (task.is_some() || !is_unfit(pass, &node, pod) || is_begun(pass).await?) {
+            return Ok(Some(node));
+        }
+        // The node left, or is given up, before a disk was complete there.
         if let Some(task) = task {
             tasks::delete(pass, &task).await?;
         }
-        pass.status().node_name = None;
-        pass.status().zone = None;
-        if let Some(pod) = pod {
-            // No kubelet is left to confirm it.
-            effects::delete(pass, pod, 0).await?;
-        }
+        give_up(pass, &node, pod).await?;
         return Ok(None);
     }
     let Some(pod) = pod else {
@@ -136,6 +147,54 @@ async fn pin(
     Ok(Some(node.to_owned()))
 }
 
+/// Forgets the node: nothing of the machine is there.
+async fn give_up(pass: &mut Pass<'_>, node: &str, pod: Option<&Pod>) -> Outcome<()> {
+    pass.ctx.shared.avoided.add(pass.key, node, pass.seconds());
+    pass.status().node_name = None;
+    pass.status().zone = None;
+    match pod {
+        // Perhaps no kubelet is left to confirm it, and no guest could outlive it.
+        Some(pod) => effects::delete(pass, pod, 0).await,
+        None => Ok(()),
+    }
+}
+
+/// Whether the node cannot take the placeholder, or get its image.
+fn is_unfit(pass: &mut Pass<'_>, node: &str, pod: Option<&Pod>) -> bool {
+    if pod.is_some_and(|pod| pods::runs(pod) || pods::phase(pod) == "Succeeded") {
+        return false;
+    }
+    let spec = view::node(pass, node).and_then(|node| node.spec.clone());
+    let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+    // One that is bound already is not affected.
+    let is_bound = pod.and_then(pods::node).is_some();
+    if !view::is_ready(pass, node) || is_cordoned && !is_bound {
+        return true;
+    }
+    let Some(pod) = pod.filter(|pod| pods::waiting(pod).is_some_and(|(r, _)| NO_PULL.contains(&r)))
+    else {
+        return false;
+    };
+    let made = pod.metadata.creation_timestamp.as_ref();
+    let age = made.map_or(0, |at| pass.seconds() - at.0.as_second());
+    let left = u64::try_from(PULL - age).unwrap_or_default();
+    if left > 0 {
+        pass.requeue_within(Duration::from_secs(left));
+    }
+    left == 0
+}
+
+/// Whether a task to make the disk exists, which the store may not show yet.
+async fn is_begun(pass: &Pass<'_>) -> Outcome<bool> {
+    let name = node_tasks::name(&pass.key.name, TaskKind::Provision, &pass.uid());
+    let found = pass.api::<VirtualMachineTask>().get_opt(&name).await;
+    let found = found.map_err(|source| {
+        let what = format!("task {name}");
+        Error::Read { what, source }
+    })?;
+    Ok(found.is_some())
+}
+
 fn has_failed(task: &VirtualMachineTask) -> bool {
     let state = task.status.as_ref().and_then(|status| status.state);
     matches!(state, Some(TaskState::Error | TaskState::Cancelled))
@@ -146,14 +205,33 @@ async fn ensure_placeholder(
     prerequisites: &Prerequisites,
     node: Option<&str>,
 ) -> Outcome<()> {
+    create_placeholder(pass, prerequisites, node).await?;
+    if node.is_none() {
+        let (kind, text) = (
+            conditions::PLACEMENT_READY,
+            "the scheduler has not chosen a node yet",
+        );
+        pass.condition(kind, Status::False, "NotReady", text);
+        pass.postpone_status();
+    }
+    Ok(())
+}
+
+pub(super) async fn create_placeholder(
+    pass: &mut Pass<'_>,
+    prerequisites: &Prerequisites,
+    node: Option<&str>,
+) -> Outcome<()> {
     let (bios, instance) = identity::of(pass);
     let uid = pass.uid();
+    let avoid = pass.ctx.shared.avoided.of(pass.key, pass.seconds());
     let plan = Plan {
         vm: &pass.vm,
         uid: &uid,
         owner: pass.owner(),
         prerequisites,
         node,
+        avoid: &avoid,
         disk: None,
         disk_request: root_disk::request(pass),
         instance_uuid: &instance,
@@ -166,16 +244,7 @@ async fn ensure_placeholder(
         is_gated: false,
     };
     let pod = pod::placeholder(&plan);
-    effects::create(pass, &pod).await?;
-    if node.is_none() {
-        let (kind, text) = (
-            conditions::PLACEMENT_READY,
-            "the scheduler has not chosen a node yet",
-        );
-        pass.condition(kind, Status::False, "NotReady", text);
-        pass.postpone_status();
-    }
-    Ok(())
+    effects::create(pass, &pod).await.map(drop)
 }
 
 async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
@@ -204,6 +273,11 @@ async fn replace_failed(pass: &mut Pass<'_>, pod: &Pod) -> Outcome {
     let why: Vec<_> = why.into_iter().flatten().collect();
     let reason = format!("the placeholder failed: {}", why.join(": "));
     pass.condition(conditions::PLACEMENT_READY, Status::False, "Error", &reason);
+    remove_failed(pass, pod).await
+}
+
+/// Deletes a placeholder that failed, once it is old enough for another one.
+pub(super) async fn remove_failed(pass: &mut Pass<'_>, pod: &Pod) -> Outcome {
     let made = pod.metadata.creation_timestamp.as_ref();
     let age = made.map_or(PERIOD, |at| pass.seconds() - at.0.as_second());
     let left = u64::try_from(PERIOD - age.max(0)).unwrap_or_default();
@@ -252,6 +326,8 @@ async fn make(
         .and_then(prerequisites::bytes)
         .and_then(|bytes| i64::try_from(bytes).ok());
     let uid = pass.uid();
+    let last = task(pass).and_then(|task| task.status.clone());
+    let was_transient = last.is_some_and(|status| status.transient);
     match tasks::ensure(pass, spec, &uid).await? {
         Progress::Running => {
             slot.keep();
@@ -259,7 +335,13 @@ async fn make(
             Ok(slot::is_being_made(pass))
         }
         Progress::Done => Ok(Flow::Continue),
-        Progress::Removed => Ok(Flow::RequeueAfter(tasks::NEXT)),
+        Progress::Removed => {
+            if !was_transient {
+                let pod = find::placeholder(pass);
+                give_up(pass, node, pod.as_deref()).await?;
+            }
+            Ok(Flow::RequeueAfter(tasks::NEXT))
+        }
         Progress::Cancelled => {
             if let Some(task) = task(pass) {
                 tasks::delete(pass, &task).await?;

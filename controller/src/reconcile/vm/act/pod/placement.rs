@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PreferredSchedulingTerm,
 };
 
 use super::Plan;
@@ -26,19 +27,39 @@ pub(super) fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
 
 pub(super) fn of(plan: &Plan<'_>) -> Option<Affinity> {
     let own = plan.vm.spec.affinity.clone();
-    if own.is_none() && plan.node.is_none() {
+    if own.is_none() && plan.node.is_none() && plan.avoid.is_empty() {
         return None;
     }
     let own = own.unwrap_or_default();
     let node_affinity = match plan.node {
         Some(node) => Some(pinned(own.node_affinity.unwrap_or_default(), node)),
-        None => own.node_affinity,
+        None if plan.avoid.is_empty() => own.node_affinity,
+        None => Some(away(own.node_affinity.unwrap_or_default(), plan.avoid)),
     };
     Some(Affinity {
         node_affinity,
         pod_affinity: own.pod_affinity,
         pod_anti_affinity: own.pod_anti_affinity,
     })
+}
+
+/// The scheduler may choose such a node if there is no other.
+fn away(mut affinity: NodeAffinity, nodes: &[String]) -> NodeAffinity {
+    let elsewhere = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(nodes.to_vec()),
+    };
+    let preferred = PreferredSchedulingTerm {
+        weight: 100,
+        preference: NodeSelectorTerm {
+            match_fields: Some(vec![elsewhere]),
+            ..NodeSelectorTerm::default()
+        },
+    };
+    let all = &mut affinity.preferred_during_scheduling_ignored_during_execution;
+    all.get_or_insert_default().push(preferred);
+    affinity
 }
 
 /// Terms are alternatives, so that each of them has to name the node.

@@ -70,6 +70,7 @@ fn plan<'a>(vm: &'a VirtualMachine, prerequisites: &'a Prerequisites) -> Plan<'a
         owner: vm.controller_owner_ref(&()).unwrap(),
         prerequisites,
         node: Some("n1"),
+        avoid: &[],
         disk: Some(UID),
         disk_request: Some(Quantity("20Gi".to_owned())),
         instance_uuid: INSTANCE,

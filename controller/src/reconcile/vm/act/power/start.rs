@@ -43,6 +43,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         owner: pass.owner(),
         prerequisites: &prerequisites,
         node: node.as_deref().filter(|_| !has_claim || restore),
+        avoid: &[],
         disk: Some(disk.as_str()).filter(|_| !has_claim),
         disk_request: root_disk::request(pass),
         instance_uuid: &instance,

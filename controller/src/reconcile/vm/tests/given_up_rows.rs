@@ -1,0 +1,117 @@
+//! Nodes that are given up before the root disk of a new machine is there.
+//!
+//! Invariant: a node is given up only while nothing of the machine can be there.
+//! Failure: none of its own.
+
+use serde_json::{Value, json};
+
+use super::bench::*;
+
+/// Seconds that a task which failed for good is kept.
+const HOLD: i64 = 300;
+
+fn node(bench: &Bench) -> Option<String> {
+    bench.status().node_name
+}
+
+fn avoided(bench: &Bench) -> Value {
+    let placeholder = bench.placeholder("vm").unwrap();
+    let affinity = &placeholder["spec"]["affinity"]["nodeAffinity"];
+    affinity["preferredDuringSchedulingIgnoredDuringExecution"][0].clone()
+}
+
+/// A placeholder that is bound to n1, in this state of its container.
+async fn bound(waiting: &Value) -> Bench {
+    let mut bench = Bench::new();
+    bench.node("n2", true);
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    let placeholder = bench.placeholder("vm").unwrap();
+    let name = placeholder["metadata"]["name"].as_str().unwrap();
+    bench.edit(
+        PODS,
+        name,
+        json!({
+            "metadata": { "creationTimestamp": bench.time() },
+            "status": { "containerStatuses": [{
+                "name": "vm", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "waiting": waiting },
+            }]},
+        }),
+    );
+    bench
+}
+
+#[tokio::test]
+async fn a_node_that_could_not_make_the_disk_is_avoided() {
+    let mut bench = Bench::new();
+    bench.node("n2", true);
+    bench.provisioning(json!({})).await;
+    bench.task_ends("Provision", "Error");
+    bench.settle().await.ok();
+    assert_eq!(node(&bench).as_deref(), Some("n1"), "the back-off");
+    bench.forward(HOLD);
+    bench.settle().await.ok();
+    assert!(bench.tasks("Provision").is_empty());
+    assert_eq!(node(&bench), None);
+    let elsewhere = avoided(&bench);
+    let field = &elsewhere["preference"]["matchFields"][0];
+    assert_eq!(field["operator"], "NotIn");
+    assert_eq!(field["values"], json!(["n1"]));
+
+    bench.placeholder_is_bound("vm", "n2");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    bench.settle().await.ok();
+    assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n2");
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_pull_the_image_is_given_up_after_a_while() {
+    let reason = json!({ "reason": "ImagePullBackOff", "message": "no route" });
+    let mut bench = bound(&reason).await;
+    bench.settle().await.ok();
+    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    bench.forward(299);
+    bench.settle().await.ok();
+    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    bench.forward(1);
+    bench.settle().await.ok();
+    assert_eq!(node(&bench), None);
+    assert!(
+        bench
+            .placeholder("vm")
+            .is_some_and(|pod| pod["spec"]["nodeName"].is_null())
+    );
+    assert!(!avoided(&bench).is_null());
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_report_is_given_up_before_a_task_is_there() {
+    let mut bench = bound(&json!({ "reason": "ContainerCreating" })).await;
+    bench.settle().await.ok();
+    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    bench.node("n1", false);
+    bench.settle().await.ok();
+    assert_eq!(node(&bench), None);
+}
+
+/// The watch of tasks may be behind: the disk may be on its way there.
+#[tokio::test]
+async fn a_node_with_a_task_that_the_store_does_not_show_is_kept() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.node("n1", false);
+    let task = bench.task("Provision");
+    let name = task["metadata"]["name"].as_str().unwrap().to_owned();
+    let placeholder = bench.placeholder("vm").unwrap();
+    bench.remove(PODS, placeholder["metadata"]["name"].as_str().unwrap());
+    bench.remove(TASKS, &name);
+    let place = (TASKS.to_owned(), name);
+    bench.server.lock().unwrap().objects.insert(place, task);
+    bench.pass().await.ok();
+    assert_eq!(node(&bench).as_deref(), Some("n1"));
+}
