@@ -4,6 +4,7 @@
 //! Failure: see each module.
 
 pub(super) mod config;
+mod consumer;
 pub(super) mod create;
 pub(super) mod delete;
 pub(super) mod effects;

@@ -154,6 +154,11 @@ pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     }))
 }
 
+/// Whether CDI waits for a pod that uses a claim of the machine, before it fills it.
+pub(crate) fn wait_for_consumer(pass: &Pass<'_>) -> bool {
+    data_volumes::wait_for_consumer(pass)
+}
+
 fn report<T>(pass: &mut Pass<'_>, kind: &str, found: Result<T, Missing>) -> anyhow::Result<T> {
     match found {
         Ok(value) => {

@@ -13,12 +13,12 @@ use crds::{TaskKind, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
-use lifecycle::{Action, Decision, DesiredState, Patch, Phase};
+use lifecycle::{Action, Decision, DesiredState, Patch, Phase, Waiting};
 use serde_json::{Map, Value, json};
 
 use super::tasks;
 use super::tasks::Progress;
-use super::{config, effects};
+use super::{config, consumer, effects};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::answers::{again, is_conflict, is_gone};
 use crate::reconcile::vm::error::{self, Error};
@@ -120,6 +120,7 @@ fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
 
 async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     match action {
+        Action::Wait(Waiting::Volumes) => consumer::run(pass).await,
         Action::Nothing | Action::RemoveFinalizer | Action::Wait(_) => Ok(Flow::Continue),
         Action::Create { paused, restore } => start::run(pass, *paused, *restore).await,
         Action::Delete { grace_seconds, .. } => {

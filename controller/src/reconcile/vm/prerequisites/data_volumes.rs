@@ -23,8 +23,12 @@ use crate::reconcile::answers::{is_conflict, is_gone};
 use crate::reconcile::vm::error::Error;
 use crate::stores::{DataVolume, DataVolumeSpec};
 
-/// Phases in which a data volume can be used: what is missing comes with the first pod.
-const READY_PHASES: [&str; 3] = ["Succeeded", "WaitForFirstConsumer", "PendingPopulation"];
+/// Phases in which a data volume can be used. A claim in the second one is bound only once it is filled,
+/// which the machine's own pod may wait for.
+const READY_PHASES: [&str; 2] = ["Succeeded", "PendingPopulation"];
+/// The phase in which CDI has filled nothing, and begins when a pod uses the claim: not the machine's,
+/// whose guest and CDI would write the same disk.
+const WAITS_FOR_CONSUMER: &str = "WaitForFirstConsumer";
 
 /// Reason where the cluster does not know the kind.
 const NOT_SERVED: &str = "NotServed";
@@ -60,6 +64,22 @@ pub(super) async fn check(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         pass.condition(DATA_VOLUMES_READY, Status::True, "", "");
     }
     Ok(worst)
+}
+
+/// Whether CDI waits for a pod that uses the claim of a data volume of the machine.
+pub(super) fn wait_for_consumer(pass: &Pass<'_>) -> bool {
+    let mut templates = pass.vm.spec.data_volume_templates.iter();
+    templates.any(|template| {
+        let key = Key::new(&pass.key.namespace, &template.name);
+        let found = pass.ctx.stores.data_volumes.get(&key.reference());
+        found.is_some_and(|volume| phase(&volume) == WAITS_FOR_CONSUMER)
+    })
+}
+
+fn phase(volume: &DataVolume) -> &str {
+    let status = volume.status.as_ref();
+    let phase = status.and_then(|s| s.phase.as_deref());
+    phase.unwrap_or("Pending")
 }
 
 /// The state of one data volume, and why it is not ready.
@@ -128,9 +148,7 @@ async fn one(
         }
         adopt(pass, api, &found).await.map_err(|e| failed(&e))?;
     }
-    let status = found.status.as_ref();
-    let phase = status.and_then(|s| s.phase.as_deref());
-    let phase = phase.unwrap_or("Pending");
+    let phase = phase(&found);
     Ok(if READY_PHASES.contains(&phase) {
         One::ready()
     } else if phase == "Failed" {

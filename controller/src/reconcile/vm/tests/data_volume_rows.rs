@@ -110,6 +110,17 @@ async fn a_data_source_is_resolved_once(
 }
 
 #[tokio::test]
+async fn a_template_that_is_too_large_is_refused_in_words() {
+    let mut bench = Bench::new();
+    let spec = json!({ "source": { "http": { "url": "a".repeat(20_000) } } });
+    made_from(&mut bench, spec, json!({})).await;
+    assert_eq!(bench.condition_text("DataVolumesReady"), "False/Invalid");
+    let condition = bench.condition("DataVolumesReady").unwrap();
+    assert!(condition.message.contains("16 KiB"), "{condition:?}");
+    assert_eq!(bench.try_get(DATA_VOLUMES, "dv"), None);
+}
+
+#[tokio::test]
 async fn a_data_source_that_does_not_exist_shows() {
     let mut bench = Bench::new();
     let spec = json!({ "sourceRef": { "kind": "DataSource", "name": "ds" } });
@@ -141,4 +152,90 @@ async fn s56_an_unowned_data_volume_is_adopted_where_its_author_may_delete_it() 
             assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotOwned");
         }
     }
+}
+
+fn phase(bench: &mut Bench, phase: &str) {
+    bench.edit(DATA_VOLUMES, "dv", json!({ "status": { "phase": phase } }));
+}
+
+/// Its own pod would be the first consumer, and CDI would fill the disk of a guest that runs.
+#[tokio::test]
+async fn a_machine_in_a_claim_gets_a_first_consumer_until_cdi_has_begun() {
+    let mut bench = Bench::new();
+    bench.put(
+        STORAGE_CLASSES,
+        json!({ "metadata": { "name": "sc" }, "provisioner": "p" }),
+    );
+    bench.claim("dv", "Bound");
+    let mut machine = filled_from(&json!({}), &json!({}));
+    machine["spec"]["storageClass"] = json!("sc");
+    machine["spec"]["bootDiskCapacity"] = json!("1Gi");
+    bench.machine(machine);
+    bench.settle().await.ok();
+    bench.edit(CLAIMS, "vm-root", json!({ "status": { "phase": "Bound" } }));
+    bench.settle().await.ok();
+    assert!(bench.placeholder("vm").is_none() && !bench.has_pod());
+
+    phase(&mut bench, "WaitForFirstConsumer");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    let consumer = bench.placeholder("vm").unwrap();
+    let volumes = consumer["spec"]["volumes"].to_string();
+    assert!(volumes.contains("\"dv\""), "{volumes}");
+    assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotReady");
+    bench.placeholder_is_bound("vm", "n1");
+    bench.placeholder_runs("vm");
+    bench.settle().await.ok();
+    assert!(bench.placeholder("vm").is_some() && !bench.has_pod());
+
+    phase(&mut bench, "ImportInProgress");
+    bench.settle().await.ok();
+    let consumer = bench.placeholder("vm").unwrap();
+    assert!(!consumer["metadata"]["deletionTimestamp"].is_null());
+    assert!(!bench.has_pod());
+    bench.placeholder_is_gone("vm");
+    phase(&mut bench, "Succeeded");
+    bench.settle().await.ok();
+    assert!(bench.placeholder("vm").is_none() && bench.has_pod());
+}
+
+#[tokio::test]
+async fn a_template_that_is_added_later_gets_a_first_consumer_on_the_node_of_the_disk() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.placeholder_is_gone("vm");
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    bench.claim("dv", "Pending");
+    bench.edit(VMS, "vm", filled_from(&json!({}), &json!({})));
+    bench.settle().await.ok();
+    phase(&mut bench, "WaitForFirstConsumer");
+    bench.settle().await.ok();
+    assert!(bench.placeholder("vm").is_none(), "it is to be off");
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    let consumer = bench.placeholder("vm").unwrap();
+    let affinity = consumer["spec"]["affinity"].to_string();
+    assert!(affinity.contains("n1"), "{affinity}");
+
+    bench.placeholder_is_bound("vm", "n1");
+    bench.placeholder_runs("vm");
+    phase(&mut bench, "Succeeded");
+    bench.edit(CLAIMS, "dv", json!({ "status": { "phase": "Bound" } }));
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+}
+
+/// What CDI's populators do: the claim binds when it is filled, which the machine's pod waits for.
+#[tokio::test]
+async fn a_claim_that_is_filled_before_it_is_bound_needs_no_other_pod() {
+    let mut bench = Bench::new();
+    made_from(&mut bench, json!({}), json!({})).await;
+    phase(&mut bench, "PendingPopulation");
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
 }
