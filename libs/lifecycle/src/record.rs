@@ -79,7 +79,8 @@ pub(crate) fn instance(
 }
 
 /// What follows an instance that is being deleted. A deletion that the controller did not announce
-/// is a failure of the host, whatever the exit code; a stop that comes late still counts.
+/// is a failure of the host, whatever the exit code: no owner requested it. A stop that comes late still
+/// counts, and so does an end that came before the deletion.
 fn of_deletion(m: &Machine<'_>, strategy: Strategy, head: Head) -> Afterwards {
     let earlier = m.instance.and_then(|instance| earlier(m, instance));
     let restarts = requests::then_starts(&m.status.state_change_requests);
@@ -87,8 +88,10 @@ fn of_deletion(m: &Machine<'_>, strategy: Strategy, head: Head) -> Afterwards {
         _ if strategy.is_off() || (head == Head::Stop && !restarts) => Afterwards::StayDown,
         Some(decided) => decided,
         None if strategy == Strategy::Always => Afterwards::StartAgain,
-        None if strategy == Strategy::RerunOnFailure => follows(m, head),
-        None => Afterwards::StayDown,
+        None if strategy != Strategy::RerunOnFailure && earlier.is_some_and(has_ended) => {
+            Afterwards::StayDown
+        }
+        None => follows(m, head),
     }
 }
 
@@ -98,12 +101,12 @@ fn gone(m: &Machine<'_>, strategy: Strategy, mut last: InstanceStatus) -> Instan
         last.phase = Some(Phase::Failed.to_string());
         last.reason = Some(EndCause::Lost.to_string());
         last.message = Some("the pod was deleted before its end was observed".into());
-        last.afterwards.get_or_insert(match strategy {
-            Strategy::Always | Strategy::RerunOnFailure => Afterwards::StartAgain,
-            _ => Afterwards::StayDown,
-        });
+        last.afterwards.get_or_insert(Afterwards::StartAgain);
     }
-    if is_called_off(m.status) || strategy.is_off() {
+    // What was to follow under another strategy is not what its owner means now.
+    let is_new = m.status.run_strategy != Some(strategy.recorded());
+    let is_by_request = matches!(strategy, Strategy::Manual | Strategy::Once);
+    if is_called_off(m.status) || strategy.is_off() || is_by_request && is_new {
         last.afterwards = Some(Afterwards::StayDown);
     }
     last.once_completed = strategy == Strategy::Once

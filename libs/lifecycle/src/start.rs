@@ -1,7 +1,8 @@
 //! Whether a machine is to have an instance.
 //!
-//! Invariant: `Once` starts once for each time it is chosen; a clean end under `RerunOnFailure`
-//! stays one.
+//! Invariant: `Once` starts once for each time it is chosen, and `Manual` once for each request, unless
+//! an instance was lost that no owner ended: another one continues in its place. A clean end under
+//! `RerunOnFailure` stays one.
 //! Failure: none.
 
 use crds::vm::{Afterwards, InstanceStatus, StateChangeAction};
@@ -58,7 +59,7 @@ pub(crate) fn starts(strategy: Strategy, status: &VirtualMachineStatus) -> bool 
     match strategy {
         Strategy::Always => true,
         Strategy::Halted | Strategy::Suspended => false,
-        Strategy::Manual => is_asked,
+        Strategy::Manual => is_asked || was_lost(status, RunStrategy::Manual),
         Strategy::RerunOnFailure => {
             let is_new = status.run_strategy != Some(RunStrategy::RerunOnFailure);
             let is_due = is_new || afterwards(status) == Some(Afterwards::StartAgain);
@@ -66,9 +67,17 @@ pub(crate) fn starts(strategy: Strategy, status: &VirtualMachineStatus) -> bool 
         }
         Strategy::Once => {
             let is_used_up = status.instance.as_ref().is_some_and(|i| i.once_completed);
-            status.run_strategy != Some(RunStrategy::Once) && !is_used_up
+            let is_new = status.run_strategy != Some(RunStrategy::Once);
+            is_new && !is_used_up || was_lost(status, RunStrategy::Once)
         }
     }
+}
+
+/// Whether the last instance, which this strategy started, went without a request or an end of its
+/// own.
+fn was_lost(status: &VirtualMachineStatus, strategy: RunStrategy) -> bool {
+    let is_its = status.run_strategy == Some(strategy);
+    is_its && afterwards(status) == Some(Afterwards::StartAgain) && !is_called_off(status)
 }
 
 /// Whether a stop names the last instance, which no longer exists: what was to follow it is not

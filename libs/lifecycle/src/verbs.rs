@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crds::PowerState;
-use crds::vm::{Afterwards, StateChangeAction, StateChangeRequest};
+use crds::vm::{Afterwards, InstanceStatus, StateChangeAction, StateChangeRequest};
 
 use crate::instance::Instance;
 use crate::phase::Phase;
@@ -220,7 +220,10 @@ impl Subject<'_> {
         let strategy = self.desired_state.strategy();
         let is_rerun = strategy == Strategy::RerunOnFailure;
         let is_first = self.status.run_strategy != Some(strategy.recorded());
-        if let Some(ended) = self.instance.filter(|_| is_rerun) {
+        let recorded = self.status.instance.as_ref();
+        // One that was lost comes back, under this strategy, too.
+        let comes_back = strategy == Strategy::Manual && !is_first && recorded.is_some_and(is_lost);
+        if let Some(ended) = self.instance.filter(|_| is_rerun || comes_back) {
             return Ok(Change::requests(vec![stop(&ended.uid, None)]));
         }
         if is_rerun && is_first {
@@ -228,12 +231,12 @@ impl Subject<'_> {
                 "its first start is under way; set spec.runStrategy to Halted to prevent it",
             );
         }
-        let last = self.status.instance.as_ref().filter(|last| {
-            last.afterwards == Some(Afterwards::StartAgain)
-                || last.afterwards.is_none() && !has_ended(last)
-        });
+        let last =
+            recorded.filter(|last| is_lost(last) || last.afterwards.is_none() && !has_ended(last));
         let queue = &self.status.state_change_requests;
-        match last.filter(|_| is_rerun) {
+        let is_gone = self.instance.is_none();
+        let is_manual = strategy == Strategy::Manual && !is_first && is_gone;
+        match last.filter(|_| is_rerun || is_manual) {
             Some(last) => Ok(Change::requests(vec![stop(&last.uid, None)])),
             None if queue.iter().any(|r| r.action == StateChangeAction::Start) => {
                 Ok(Change::requests(Vec::new()))
@@ -368,6 +371,11 @@ fn start(paused: bool) -> StateChangeRequest {
         uid: None,
         data: paused.into_iter().collect(),
     }
+}
+
+/// Another instance is to take the place of this one.
+fn is_lost(last: &InstanceStatus) -> bool {
+    last.afterwards == Some(Afterwards::StartAgain)
 }
 
 fn stop(uid: &str, grace: Option<u32>) -> StateChangeRequest {

@@ -33,8 +33,38 @@ fn last(case: &mut Case) -> &mut InstanceStatus {
 #[case::is_deleted_by_a_restart("Manual running,deleting Stop=,Start follows=again", AGAIN)]
 #[case::is_deleted_by_somebody("Always running,deleting -", AGAIN)]
 #[case::is_deleted_by_somebody_and_replaces_failures("RerunOnFailure running,deleting -", AGAIN)]
-#[case::is_deleted_by_somebody_and_replaces_nothing("Manual running,deleting -", DOWN)]
+#[case::is_lost_under_manual("Manual running,deleting -", AGAIN)]
+#[case::is_lost_under_once("Once running,deleting -", AGAIN)]
+#[case::is_lost_before_it_ran("Once pending,deleting -", AGAIN)]
+#[case::is_stopped_under_manual("Manual running,deleting Stop=", DOWN)]
+#[case::powers_off_while_it_is_deleted("Manual succeeded,deleting -", DOWN)]
+#[case::fails_while_it_is_deleted("Manual failed,deleting -", AGAIN)]
 fn what_follows_an_instance(#[case] words: &str, #[case] want: Option<Afterwards>) {
+    assert_eq!(record(&Case::parse(words)).afterwards, want);
+}
+
+/// A pod that is left of a guest that ended by itself may be deleted by any program.
+#[rstest]
+#[case("Manual failed,deleting -", DOWN)]
+#[case("Once failed,deleting -", DOWN)]
+#[case("RerunOnFailure failed,deleting -", AGAIN)]
+fn an_end_before_the_deletion_counts(#[case] words: &str, #[case] want: Option<Afterwards>) {
+    let mut case = Case::parse(words);
+    last(&mut case).phase = Some("Failed".to_owned());
+    assert_eq!(record(&case).afterwards, want);
+}
+
+/// Until the owner chose another strategy: then it means what it says.
+#[rstest]
+#[case("Manual none - follows=again", AGAIN)]
+#[case("Once none - follows=again", AGAIN)]
+#[case("Manual none - follows=again status=Always", DOWN)]
+#[case("Once none - follows=again status=Always", DOWN)]
+#[case("RerunOnFailure none - follows=again status=Always", AGAIN)]
+fn what_was_to_follow_belongs_to_its_strategy(
+    #[case] words: &str,
+    #[case] want: Option<Afterwards>,
+) {
     assert_eq!(record(&Case::parse(words)).afterwards, want);
 }
 
@@ -56,8 +86,8 @@ fn an_end_that_was_decided_before_it_came_is_no_failed_start() {
 #[rstest]
 #[case("Always", AGAIN)]
 #[case("RerunOnFailure", AGAIN)]
-#[case("Manual", DOWN)]
-#[case("Once", DOWN)]
+#[case("Manual", AGAIN)]
+#[case("Once", AGAIN)]
 #[case("Halted", DOWN)]
 fn an_instance_that_vanished_is_lost(#[case] strategy: &str, #[case] want: Option<Afterwards>) {
     let mut case = Case::parse(&format!("{strategy} none -"));

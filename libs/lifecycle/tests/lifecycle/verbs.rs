@@ -52,6 +52,9 @@ Manual running,deleting - follows=down status=Always | stop | Stop
 Manual running - follows=down   | stop         | Stop
 Manual none -                   | stop         | refused
 Manual none Start               | stop         | nothing
+Manual none - follows=again     | stop         | Stop
+Manual none - follows=again status=Always | stop | refused
+Manual succeeded/ran,deleting - follows=again | stop | Stop
 Manual succeeded/ran -          | stop         | refused
 RerunOnFailure running -        | stop         | Stop
 RerunOnFailure none - follows=again | stop     | Stop

@@ -177,7 +177,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
                 .map(|name| vec![LocalObjectReference { name }]),
             node_selector: placement::node_selector(plan),
             affinity: placement::of(plan),
-            tolerations: placement::some(&spec.tolerations),
+            tolerations: placement::tolerations(plan),
             topology_spread_constraints: placement::some(&spec.topology_spread_constraints),
             priority_class_name: spec.priority_class_name.clone(),
             scheduler_name: spec.scheduler_name.clone(),

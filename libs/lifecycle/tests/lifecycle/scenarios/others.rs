@@ -107,8 +107,8 @@ fn s40_once_is_once() {
 }
 
 #[test]
-fn s41_an_object_deleted_by_hand_is_not_a_new_once() {
-    for ended in ["succeeded/ran", "failed/never", "running,deleting"] {
+fn s41_an_object_deleted_after_its_end_is_not_a_new_once() {
+    for ended in ["succeeded/ran", "failed/never"] {
         let mut case = Case::parse("Once none - status=none");
         case.step();
         case.instance = instance(ended);
@@ -118,6 +118,33 @@ fn s41_an_object_deleted_by_hand_is_not_a_new_once() {
             assert_eq!(case.step().action, Action::Nothing, "{ended}");
         }
         assert!(case.status.instance.as_ref().unwrap().once_completed);
+    }
+}
+
+/// No owner requested that: another instance takes its place, and its end is the end.
+#[test]
+fn s41_a_run_that_another_program_cut_short_is_begun_again() {
+    for cut in [
+        "running,deleting",
+        "pending,deleting",
+        "failed/ran,deleting",
+    ] {
+        let mut case = Case::parse("Once none - status=none");
+        case.step();
+        case.instance = instance("running");
+        case.step();
+        case.instance = instance(cut);
+        case.step();
+        case.instance = None;
+        assert_eq!(case.step().action, CREATE, "{cut}");
+        let mut another = instance("succeeded/ran");
+        another.as_mut().unwrap().uid = "another".to_owned();
+        case.instance = another;
+        case.step();
+        case.instance = None;
+        for _ in 0..3 {
+            assert_eq!(case.step().action, Action::Nothing, "{cut}");
+        }
     }
 }
 

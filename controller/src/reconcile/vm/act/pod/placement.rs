@@ -1,17 +1,25 @@
-//! What the scheduler goes by.
+//! What the scheduler goes by, and which absence of its node a pod outlives.
 //!
 //! Invariant: a machine whose root disk is on a node runs there and nowhere else, whatever its
-//! affinity specifies.
+//! affinity specifies; so no taint of an absent node ends it ([ADR 43]).
+//!
+//! [ADR 43]: ../../../../../../docs/adr/0043-machines-outlive-the-absence-of-their-node.md
 //! Failure: a machine whose affinity forbids that node is unschedulable, and its pod reports it.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PreferredSchedulingTerm,
+    PreferredSchedulingTerm, Toleration,
 };
 
 use super::Plan;
+
+/// Taints of a node that does not report.
+const ABSENT: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 
 /// The labels of nodes that machine and class name; where both name one, the class decides.
 pub(super) fn node_selector(plan: &Plan<'_>) -> Option<BTreeMap<String, String>> {
@@ -41,6 +49,23 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Affinity> {
         pod_affinity: own.pod_affinity,
         pod_anti_affinity: own.pod_anti_affinity,
     })
+}
+
+/// Those of the machine. A machine with its root disk on its node tolerates the absence of that node
+/// without a limit, where the default is five minutes: it can run nowhere else, and its guest most
+/// likely runs on. What the machine itself says of such a taint counts.
+pub(super) fn tolerations(plan: &Plan<'_>) -> Option<Vec<Toleration>> {
+    let own = &plan.vm.spec.tolerations;
+    let says_nothing = |key: &&str| !own.iter().any(|own| own.key.as_deref() == Some(key));
+    let absences = ABSENT.into_iter().filter(|_| plan.disk.is_some());
+    let tolerated = absences.filter(says_nothing).map(|key| Toleration {
+        key: Some(key.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        ..Toleration::default()
+    });
+    let all: Vec<_> = own.iter().cloned().chain(tolerated).collect();
+    some(&all)
 }
 
 /// The scheduler may choose such a node if there is no other.
