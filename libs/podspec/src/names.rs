@@ -98,6 +98,9 @@ pub const SSH_KEYS_SOURCE: &str = "vmlet.dev/ssh-keys-source";
 pub const GENERATION: &str = "vmlet.dev/vm-generation";
 /// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
 pub const REVISION: &str = "vmlet.dev/vm-revision";
+/// On pods: the devices that the machine has in it, as JSON of `spec`. Saved memory can be resumed with
+/// these only.
+pub const DEVICES: &str = "vmlet.dev/devices";
 /// Label on pods and tasks: the UID of the machine.
 pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
 /// On pods: what is known of machine and guest, as `crds::guest_facts::GuestFacts`. Written by the
@@ -106,7 +109,8 @@ pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
 /// On pods: what proves that the guest has an address, as the image states it.
 pub const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
 /// Annotations that the controller and the agent write on pods, and that are no settings.
-pub(crate) const OF_PROGRAMS: [&str; 5] = [
+pub(crate) const OF_PROGRAMS: [&str; 6] = [
+    DEVICES,
     GUEST_FACTS,
     IP_ASSURANCE,
     GENERATION,

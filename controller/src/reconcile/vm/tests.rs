@@ -31,6 +31,7 @@ mod probe_rows;
 mod reconcile_rows;
 mod root_claim_rows;
 mod root_disk_rows;
+mod saved_rows;
 mod scenarios;
 mod starts;
 mod status_rows;

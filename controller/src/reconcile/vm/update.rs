@@ -19,7 +19,7 @@ use lifecycle::{Action, Volumes};
 use service::telemetry::one_line;
 
 use crate::flow::{Flow, Outcome, PassError};
-use crate::reconcile::vm::act::{config, handover, power, tasks};
+use crate::reconcile::vm::act::{config, handover, power, saved, tasks};
 use crate::reconcile::vm::error::joined;
 use crate::reconcile::vm::observe::{location, pods, view};
 use crate::reconcile::vm::pass::Pass;
@@ -77,6 +77,15 @@ impl Aggregate {
 
 /// All steps.
 pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
+    let edited = saved::take_devices(pass, pod.as_deref());
+    let result = steps(pass, pod).await;
+    if let Some(edited) = edited {
+        pass.vm.spec = edited;
+    }
+    result
+}
+
+async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     let mut aggregate = Aggregate::default();
     let volumes = match prerequisites::disks(pass).await {
         Ok(volumes) => volumes,
@@ -88,6 +97,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     };
     view::observe(pass, pod, volumes);
     let decision = view::decide(pass);
+    saved::record(pass);
     let is_going_off = matches!(
         decision.action,
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }

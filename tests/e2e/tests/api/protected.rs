@@ -436,6 +436,7 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
         ("annotations", "vmlet.dev/bios-uuid"),
         ("annotations", "vmlet.dev/guest-facts"),
         ("annotations", "vmlet.dev/vm-revision"),
+        ("annotations", "vmlet.dev/devices"),
         ("labels", "vmlet.dev/vm-uid"),
         ("labels", "vmlet.dev/role"),
     ] {

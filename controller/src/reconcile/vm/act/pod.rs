@@ -27,7 +27,8 @@ use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Keys that say which machine a pod is, and what its disk is.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
+    names::DEVICES,
     names::VM_UID_LABEL,
     names::POD_ROLE_LABEL,
     names::VM_DISK,

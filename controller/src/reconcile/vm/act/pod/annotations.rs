@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::{Plan, container};
+use crate::reconcile::vm::act::saved;
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites;
 use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, NETWORK_KEY, thousandths};
@@ -61,6 +62,9 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
         }
         if plan.restore {
             set(names::RESTORE, "true".to_owned());
+        }
+        if let Some(devices) = saved::devices(spec) {
+            set(names::DEVICES, devices);
         }
     }
     if let Some(disks) = container::file_disks(plan) {

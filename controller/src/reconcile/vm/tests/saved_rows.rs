@@ -1,0 +1,125 @@
+//! Machines that are edited while their memory is saved.
+//!
+//! Invariant: QEMU takes memory back only with the devices that it was saved with.
+//! Failure: none of its own.
+
+use serde_json::{Value, json};
+
+use super::bench::*;
+
+fn volumes(names: &[&str]) -> Value {
+    let volume =
+        |name: &&str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
+    names.iter().map(volume).collect()
+}
+
+fn claims(bench: &Bench) -> Vec<Value> {
+    let volumes = bench.pod()["spec"]["volumes"].clone();
+    let all = volumes.as_array().cloned().unwrap_or_default();
+    let name = |volume: &Value| volume["persistentVolumeClaim"]["claimName"].clone();
+    all.iter()
+        .map(name)
+        .filter(|name| !name.is_null())
+        .collect()
+}
+
+fn power(state: &str) -> Value {
+    json!({ "spec": { "powerState": state } })
+}
+
+/// A machine with one volume whose memory is saved.
+async fn suspended() -> Bench {
+    let mut bench = Bench::new();
+    bench.claim("data", "Bound");
+    bench
+        .running(json!({ "spec": {
+            "runStrategy": null, "powerState": "PoweredOn", "volumes": volumes(&["data"]),
+        }}))
+        .await;
+    bench.edit(VMS, "vm", power("Suspended"));
+    bench.settle().await.ok();
+    bench.task_ends("Save", "Success");
+    bench.end("vm", 0, "Saved");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    bench
+}
+
+#[tokio::test]
+async fn edits_take_effect_at_the_next_boot_and_not_when_the_machine_resumes() {
+    let mut bench = suspended().await;
+    let saved = bench.status().saved_devices.unwrap().fields().unwrap();
+    assert_eq!(
+        saved["volumes"],
+        json!([
+            { "name": "data", "persistentVolumeClaim": { "claimName": "data", "readOnly": false, "root": false } },
+        ])
+    );
+    // A volume whose claim does not exist, a network that does not exist, another one gone.
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": {
+            "volumes": volumes(&["more"]),
+            "network": { "interfaces": [{ "name": "blue", "networkRef": "blue" }] },
+        }}),
+    );
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    let annotations = bench.pod()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["vmlet.dev/restore"], "true");
+    assert!(annotations["k8s.v1.cni.cncf.io/networks"].is_null());
+    assert_eq!(claims(&bench), ["data"]);
+    bench.run("n1");
+    bench.facts(alive());
+    bench.settle().await.ok();
+    assert_eq!(bench.status().saved_devices, None);
+    assert_eq!(
+        bench.condition_text("RestartRequired").split('/').next(),
+        Some("True")
+    );
+    let spec = bench.get(VMS, "vm")["spec"]["volumes"].clone();
+    assert_eq!(spec, volumes(&["more"]), "the specification is its owner's");
+
+    // A second suspension has the devices of this pod, too.
+    bench.edit(VMS, "vm", power("Suspended"));
+    bench.settle().await.ok();
+    bench.task_ends("Save", "Success");
+    bench.end("vm", 0, "Saved");
+    bench.settle().await.ok();
+    let again = bench.status().saved_devices.unwrap().fields().unwrap();
+    assert_eq!(again, saved);
+}
+
+#[tokio::test]
+async fn a_machine_without_its_saved_memory_boots_with_what_it_specifies() {
+    let mut bench = suspended().await;
+    bench.claim("more", "Bound");
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "volumes": volumes(&["data", "more"]) } }),
+    );
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "powerState": "PoweredOff", "powerOffMode": "Hard" } }),
+    );
+    bench.settle().await.ok();
+    bench.task_ends("Restore", "Success");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().saved_devices, None);
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    assert_eq!(claims(&bench), ["data", "more"]);
+}
+
+/// A suspended machine of an earlier version has no record.
+#[tokio::test]
+async fn without_a_record_a_machine_resumes_with_what_it_specifies() {
+    let mut bench = suspended().await;
+    bench.edit(VMS, "vm", json!({ "status": { "savedDevices": null } }));
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    assert_eq!(claims(&bench), ["data"]);
+}
