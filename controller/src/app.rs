@@ -125,9 +125,11 @@ async fn work(
     let namespace = &config.namespace;
     let (events, waiting) = Events::channel();
     let events = events.counting(metrics.events_lost.clone());
-    let mut watches = watch::start(
-        &client, namespace, &stores, feeds, &intake, &metrics, &events, resync,
-    );
+    let reports = watch::Reports {
+        metrics: Arc::clone(&metrics),
+        events: events.clone(),
+    };
+    let mut watches = watch::start(&client, namespace, &stores, feeds, &intake, reports, resync);
     let counted = Arc::clone(&metrics);
     let written = events::write(client.clone(), identity, waiting, counted);
     let written = tokio::spawn(written);
@@ -169,6 +171,8 @@ async fn work(
         () = signals => {}
         () = reconcile::vm::follow_agents(&context, &signal) => {}
     }
+    // The events end when nothing is left that could report one.
+    drop(watches);
     drop(context);
     let _ = whole.await;
     let _ = tokio::time::timeout(events::FLUSH, written).await;

@@ -40,10 +40,18 @@ use unreadable::Unreadable;
 #[derive(Clone)]
 struct Shell {
     intake: Intake,
-    metrics: Arc<Metrics>,
-    events: Events,
+    reports: Reports,
     /// Kinds whose stores have been filled once.
     filled: watch::Sender<BTreeSet<&'static str>>,
+}
+
+/// Where watches report what they come across.
+#[derive(Clone, Debug)]
+pub struct Reports {
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// About objects.
+    pub events: Events,
 }
 
 /// Starts all watches; they end with the returned set. `namespace`: the controller's own. `resync`:
@@ -54,14 +62,12 @@ pub fn start(
     stores: &Stores,
     feeds: Feeds,
     intake: &Intake,
-    metrics: &Arc<Metrics>,
-    events: &Events,
+    reports: Reports,
     resync: Duration,
 ) -> JoinSet<()> {
     let shell = Shell {
         intake: intake.clone(),
-        metrics: Arc::clone(metrics),
-        events: events.clone(),
+        reports,
         filled: watch::Sender::default(),
     };
     let mut set = JoinSet::new();
@@ -132,7 +138,7 @@ impl Shell {
         resync: Option<Duration>,
     ) {
         let mut events = pin!(events.default_backoff());
-        let mut unreadable = Unreadable::new(kind, &self.events, &self.metrics);
+        let mut unreadable = Unreadable::new(kind, &self.reports);
         let mut again = resync.map(|every| {
             let mut timer = interval_at(Instant::now() + every, every);
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -159,7 +165,7 @@ impl Shell {
                     }
                     Ok(None) => return,
                     Err(error) => {
-                        self.metrics.watch_error(kind);
+                        self.reports.metrics.watch_error(kind);
                         tracing::warn!(kind, error = one_line(&error), "watch interrupted");
                     }
                 },

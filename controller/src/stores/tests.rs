@@ -214,7 +214,7 @@ fn an_object_that_can_no_longer_be_read_stays_as_it_was_until_it_is_deleted() {
 }
 
 #[test]
-fn what_nobody_reads_is_not_kept() {
+fn what_is_never_read_is_not_kept() {
     let (stores, mut feeds) = Stores::new();
     let mut a = vm("a", 1);
     a.metadata.managed_fields = Some(vec![Default::default()]);

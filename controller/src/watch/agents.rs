@@ -27,7 +27,7 @@ impl Shell {
         let api = Api::<Guarded<Lease>>::namespaced(client, &namespace);
         let labelled = Config::default().labels(&format!("{NODE_LEASE_LABEL}=true"));
         let mut events = pin!(watcher(api, labelled).default_backoff());
-        let mut unreadable = Unreadable::new(NAME, &self.events, &self.metrics);
+        let mut unreadable = Unreadable::new(NAME, &self.reports);
         loop {
             match events.try_next().await {
                 Ok(Some(event)) => {
@@ -39,7 +39,7 @@ impl Shell {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    self.metrics.watch_error(NAME);
+                    self.reports.metrics.watch_error(NAME);
                     tracing::warn!(kind = NAME, error = one_line(&error), "watch interrupted");
                 }
             }

@@ -100,7 +100,7 @@ impl Shell {
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
                 Err(error) => {
-                    self.metrics.watch_error(late.name);
+                    self.reports.metrics.watch_error(late.name);
                     tracing::warn!(
                         kind = definition,
                         error = one_line(&error),

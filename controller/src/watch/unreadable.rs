@@ -6,14 +6,12 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::sync::Arc;
 
 use crds::guard::Guarded;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 
-use crate::events::Events;
-use crate::metrics::Metrics;
+use super::Reports;
 use crate::stores::Key;
 
 /// Reason of the event about such an object.
@@ -25,18 +23,16 @@ pub(super) struct Unreadable {
     known: HashSet<String>,
     /// Found by the list in progress.
     listed: HashSet<String>,
-    events: Events,
-    metrics: Arc<Metrics>,
+    reports: Reports,
 }
 
 impl Unreadable {
-    pub(super) fn new(kind: &'static str, events: &Events, metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn new(kind: &'static str, reports: &Reports) -> Self {
         Self {
             kind,
             known: HashSet::new(),
             listed: HashSet::new(),
-            events: events.clone(),
-            metrics: Arc::clone(metrics),
+            reports: reports.clone(),
         }
     }
 
@@ -55,7 +51,7 @@ impl Unreadable {
             }
             Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => return,
         }
-        self.metrics.unreadable(self.kind, self.known.len());
+        self.reports.metrics.unreadable(self.kind, self.known.len());
     }
 
     fn found<K: Resource<DynamicType = ()>>(&mut self, object: &Guarded<K>) {
@@ -70,16 +66,20 @@ impl Unreadable {
         let message = format!(
             "the controller ignores this object as it is now, since it cannot read it: {unreadable}"
         );
-        self.events.warning(object, REASON, &message);
+        self.reports.events.warning(object, REASON, &message);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
+    use crate::events::Events;
+    use crate::metrics::Metrics;
 
     type Sent = Event<Guarded<PersistentVolumeClaim>>;
 
@@ -95,7 +95,11 @@ mod tests {
     fn it_is_reported_once_and_counted_while_it_is_there() {
         let (events, mut queue) = Events::channel();
         let metrics = Arc::new(Metrics::default());
-        let mut unreadable = Unreadable::new("claims", &events, &metrics);
+        let reports = Reports {
+            metrics: Arc::clone(&metrics),
+            events,
+        };
+        let mut unreadable = Unreadable::new("claims", &reports);
         let good = || claim("good", &json!("Bound"));
         let bad = || claim("bad", &json!(7));
         let mut then = |events: Vec<Sent>, count: usize| {

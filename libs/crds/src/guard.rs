@@ -48,8 +48,8 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
             None => K::deserialize(&object).map_err(|error| error.to_string()),
         };
         Ok(Self(read.map_err(|mut error| {
-            let end = (0..=LONGEST.min(error.len())).rev();
-            let end = end.into_iter().find(|end| error.is_char_boundary(*end));
+            let end = LONGEST.min(error.len());
+            let end = (0..=end).rev().find(|end| error.is_char_boundary(*end));
             error.truncate(end.unwrap_or_default());
             let metadata = metadata(&object["metadata"]);
             Unreadable { error, metadata }

@@ -65,7 +65,7 @@ impl Place {
         }
     }
 
-    /// What clients write and nobody here reads.
+    /// What clients write, and is never read here.
     fn passes_over(self, key: &str) -> bool {
         self == Self::ManagedFields && matches!(key, "time" | "fieldsV1")
     }

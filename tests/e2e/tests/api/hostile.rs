@@ -329,15 +329,16 @@ async fn an_object_that_cannot_be_read_stops_no_controller() -> Result<()> {
         .await?;
         controller.probe("/readyz").await?;
         ensure!(controller.metric("vmlet_stores_filled").await? > 0.5);
-        let leases = "vmlet_unreadable_objects{kind=\"agents\"}";
-        ensure!(controller.metric(leases).await? > 0.5);
         eventually(SOON, "an event about the lease", || async {
             let events = cluster.get_json(&["events", "-n", "vmlet-system"])?;
             let text = events.to_string();
             ensure!(text.contains("Unreadable"), "{text}");
             Ok(())
         })
-        .await
+        .await?;
+        let leases = "vmlet_unreadable_objects{kind=\"agents\"}";
+        ensure!(controller.metric(leases).await? > 0.5);
+        Ok(())
     };
     let story: Result<()> = story.await;
     story.with_context(|| controller.tail())?;
