@@ -110,13 +110,15 @@ pub struct Streaming {
 pub struct Libvirt {
     /// libvirt connection URI.
     pub uri: Text,
-    /// Timeout of a call to libvirt, from 1s to 24h.
+    /// Timeout of a call to libvirt, from 1s to 24h. It begins when the call is made: the wait for
+    /// earlier calls does not count.
     pub call_timeout: Timespan,
-    /// Timeout for libvirt to start an emulator, from 1s to 24h.
+    /// Timeout for libvirt to start an emulator, from 1s to 24h. A call waits at most twice this
+    /// time for earlier calls to end.
     pub start_timeout: Timespan,
     /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer,
-    /// other agents); further calls wait. Keep four times this value below `max_workers` of
-    /// `libvirtd.conf`, which defaults to 20.
+    /// other agents), beside two for looks at all machines; further calls wait. Keep four times
+    /// this value and two below `max_workers` of `libvirtd.conf`, which defaults to 20.
     pub parallel_calls: Count,
 }
 

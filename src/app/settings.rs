@@ -108,6 +108,7 @@ pub(super) fn libvirt(config: &Config) -> libvirt::Settings {
     libvirt::Settings {
         call_deadline: config.libvirt.call_timeout.get(),
         start_deadline: config.libvirt.start_timeout.get(),
+        turn_deadline: config.libvirt.start_timeout.get() * 2,
         parallel: *config.libvirt.parallel_calls,
     }
 }

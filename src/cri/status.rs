@@ -247,7 +247,7 @@ fn network_code(error: &Network) -> Code {
 
 const fn libvirt_code(error: &Libvirt) -> Code {
     match error {
-        Libvirt::Unavailable { .. } => Code::Unavailable,
+        Libvirt::Unavailable { .. } | Libvirt::Busy { .. } => Code::Unavailable,
         Libvirt::Deadline { .. } => Code::DeadlineExceeded,
         _ => Code::Internal,
     }

@@ -282,6 +282,17 @@ pub enum Error {
         /// The time it was given.
         deadline: Duration,
     },
+    /// The call did not get its turn in time; nothing was done.
+    #[error(
+        "libvirt is busy: {call} got no turn within {} s, because earlier calls have not ended",
+        wait.as_secs()
+    )]
+    Busy {
+        /// The operation.
+        call: &'static str,
+        /// How long it waited.
+        wait: Duration,
+    },
     /// The domain does not exist.
     #[error("libvirt knows no domain {0}")]
     NoDomain(Uuid),
@@ -316,7 +327,10 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed once libvirt is back.
     pub const fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Deadline { .. })
+        matches!(
+            self,
+            Self::Unavailable { .. } | Self::Deadline { .. } | Self::Busy { .. }
+        )
     }
 }
 
@@ -326,6 +340,7 @@ impl Error {
         match self {
             Self::Unavailable { .. } => "unavailable",
             Self::Deadline { .. } => "deadline",
+            Self::Busy { .. } => "busy",
             Self::NoDomain(_) => "no_domain",
             Self::Agent { .. } => "agent_silent",
             Self::NoAgent { .. } => "no_agent",

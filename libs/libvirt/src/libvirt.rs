@@ -1,9 +1,8 @@
 //! The hypervisor through libvirt.
 //!
-//! Invariant: a call takes a permit and a connection, runs on the blocking pool and has a deadline.
-//! Four kinds of call have their own connections and permits, so that none waits for another:
-//! ending machines and looking at them; the rest of the life cycle; agents that answer; agents that
-//! may not.
+//! Invariant: a call takes a permit and a connection, runs on the blocking pool and has a deadline
+//! that begins with the permit. Each kind of call has its own connections and permits, so that none
+//! waits for another: see [`Lane`].
 //! Failure: without a connection every call fails at once with [`crate::Error::Unavailable`]; a
 //! supervisor keeps reconnecting and reports it with events.
 
@@ -23,10 +22,12 @@ mod calls;
 mod connection;
 mod domains;
 mod event_loop;
+mod lane;
 mod listing;
 mod memory;
 mod monitor;
 mod pin;
+mod plan;
 mod resets;
 mod settings;
 mod size;
@@ -40,7 +41,9 @@ pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
 use connection::Link;
 use domains::{absent_is_fine, find, forget, unless_off};
+use lane::Lane;
 pub(crate) use monitor::content as monitor_reply;
+use plan::{Plan, Time};
 pub use settings::Settings;
 
 /// Events that a slow receiver may lag behind before it loses the oldest.
@@ -93,22 +96,55 @@ impl Libvirt {
         }
     }
 
-    /// A call about one domain that does not wait for starts and the like, within the ordinary
-    /// deadline.
+    /// How a call is made that changes something, or belongs to a change.
+    const fn change(&self, call: &'static str, domain: Option<Uuid>) -> Plan {
+        Plan {
+            context: Context { call, domain },
+            lane: Lane::Control,
+            time: Time::Apart {
+                wait: self.settings.turn_deadline,
+                call: self.settings.call_deadline,
+            },
+        }
+    }
+
+    /// How a call is made whose answer is of use for a short time only.
+    const fn look(&self, call: &'static str, domain: Option<Uuid>, lane: Lane) -> Plan {
+        let time = self.settings.call_deadline;
+        Plan {
+            context: Context { call, domain },
+            lane,
+            time: Time::Apart {
+                wait: time,
+                call: time,
+            },
+        }
+    }
+
+    /// A call about one domain.
+    async fn about<T: Send + 'static>(
+        &self,
+        domain: Uuid,
+        plan: Plan,
+        f: impl FnOnce(&Domain) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T> {
+        self.calls
+            .run(plan, move |connect| f(&find(connect, domain)?))
+            .await
+    }
+
+    /// A call about one domain that does not wait for starts and the like.
     async fn urgently<T: Send + 'static>(
         &self,
         call: &'static str,
         domain: Uuid,
         f: impl FnOnce(&Domain) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
-        let context = Context {
-            call,
-            domain: Some(domain),
+        let plan = Plan {
+            lane: Lane::Urgent,
+            ..self.change(call, Some(domain))
         };
-        let deadline = self.settings.call_deadline;
-        self.calls
-            .run_urgent(context, deadline, move |connect| f(&find(connect, domain)?))
-            .await
+        self.about(domain, plan, f).await
     }
 
     async fn press_to_power_off(&self, domain: Uuid) -> Result<()> {
@@ -123,62 +159,53 @@ impl Libvirt {
 
     /// The XML of a domain; `None` when it does not exist.
     async fn description(&self, domain: Uuid) -> Result<Option<String>> {
-        let deadline = self.settings.call_deadline;
-        let xml = self.on_domain("describe", domain, deadline, |d| d.xml_desc(0));
-        match xml.await {
+        let plan = self.change("describe", Some(domain));
+        match self.about(domain, plan, |d| d.xml_desc(0)).await {
             Ok(xml) => Ok(Some(xml)),
             Err(crate::Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// A call about one domain, within `deadline`.
-    async fn on_domain<T: Send + 'static>(
-        &self,
-        call: &'static str,
-        domain: Uuid,
-        deadline: Duration,
-        f: impl FnOnce(&Domain) -> Result<T, VirtError> + Send + 'static,
-    ) -> Result<T> {
-        let context = Context {
-            call,
-            domain: Some(domain),
-        };
-        self.calls
-            .run(context, deadline, move |connect| f(&find(connect, domain)?))
-            .await
+    /// How a domain is started.
+    const fn starting(&self, domain: Uuid) -> Plan {
+        Plan {
+            time: Time::Apart {
+                wait: self.settings.turn_deadline,
+                call: self.settings.start_deadline,
+            },
+            ..self.change("start", Some(domain))
+        }
+    }
+
+    /// How all of a machine's memory is written or read.
+    const fn moving_memory(&self, call: &'static str, domain: Option<Uuid>) -> Plan {
+        Plan {
+            time: Time::Apart {
+                wait: memory::DEADLINE,
+                call: memory::DEADLINE,
+            },
+            ..self.change(call, domain)
+        }
     }
 }
 
 impl Hypervisor for Libvirt {
     async fn define(&self, xml: String) -> Result<()> {
-        let context = Context {
-            call: "define",
-            domain: None,
-        };
+        let plan = self.change("define", None);
         self.calls
-            .run(context, self.settings.call_deadline, move |connect| {
-                connect.define_domain_xml(&xml).map(drop)
-            })
+            .run(plan, move |c| c.define_domain_xml(&xml).map(drop))
             .await
     }
 
     async fn start(&self, domain: Uuid) -> Result<()> {
-        self.on_domain(
-            "start",
-            domain,
-            self.settings.start_deadline,
-            Domain::create,
-        )
-        .await
+        self.about(domain, self.starting(domain), Domain::create)
+            .await
     }
 
     async fn start_paused(&self, domain: Uuid) -> Result<()> {
-        let deadline = self.settings.start_deadline;
-        self.on_domain("start", domain, deadline, |d| {
-            d.create_with_flags(sys::VIR_DOMAIN_START_PAUSED)
-        })
-        .await
+        let start = |d: &Domain| d.create_with_flags(sys::VIR_DOMAIN_START_PAUSED);
+        self.about(domain, self.starting(domain), start).await
     }
 
     async fn reboot(&self, domain: Uuid, how: Shutdown) -> Result<()> {
@@ -207,10 +234,8 @@ impl Hypervisor for Libvirt {
 
     async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
         self.calls.known.remove(domain);
-        self.on_domain("save", domain, memory::DEADLINE, move |d| {
-            ffi::save(d, &file)
-        })
-        .await
+        let plan = self.moving_memory("save", Some(domain));
+        self.about(domain, plan, move |d| ffi::save(d, &file)).await
     }
 
     async fn abort_save(&self, domain: Uuid) -> Result<()> {
@@ -218,14 +243,9 @@ impl Hypervisor for Libvirt {
     }
 
     async fn restore(&self, xml: String, file: PathBuf) -> Result<()> {
-        let context = Context {
-            call: "restore",
-            domain: None,
-        };
+        let plan = self.moving_memory("restore", None);
         self.calls
-            .run(context, memory::DEADLINE, move |connect| {
-                memory::restore(connect, &xml, &file)
-            })
+            .run(plan, move |connect| memory::restore(connect, &xml, &file))
             .await
     }
 
@@ -238,7 +258,8 @@ impl Hypervisor for Libvirt {
     }
 
     async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
-        match self.urgently("state", domain, ffi::state).await {
+        let plan = self.look("state", Some(domain), Lane::Urgent);
+        match self.about(domain, plan, ffi::state).await {
             Ok((state, reason)) => Ok(Some(event::power(state, reason))),
             Err(crate::Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),
@@ -277,17 +298,16 @@ impl Hypervisor for Libvirt {
     async fn undefine(&self, domain: Uuid) -> Result<()> {
         self.calls.known.remove(domain);
         self.calls.rebooting.remove(domain);
-        let done = self
-            .on_domain("undefine", domain, self.settings.call_deadline, |d| {
-                // libvirt would turn a running domain into one that it forgets at its end.
-                if d.is_active()? {
-                    Ok(false)
-                } else {
-                    forget(d).map(|()| true)
-                }
-            })
-            .await;
-        absent_is_fine(done.and_then(|forgotten| {
+        let plan = self.change("undefine", Some(domain));
+        let done = self.about(domain, plan, |d| {
+            // libvirt would turn a running domain into one that it forgets at its end.
+            if d.is_active()? {
+                Ok(false)
+            } else {
+                forget(d).map(|()| true)
+            }
+        });
+        absent_is_fine(done.await.and_then(|forgotten| {
             if forgotten {
                 return Ok(());
             }
@@ -299,7 +319,8 @@ impl Hypervisor for Libvirt {
     }
 
     async fn state(&self, domain: Uuid) -> Result<Option<State>> {
-        match self.urgently("state", domain, ffi::state).await {
+        let plan = self.look("state", Some(domain), Lane::Urgent);
+        match self.about(domain, plan, ffi::state).await {
             Ok((state, reason)) => Ok(Some(event::state(state, reason))),
             Err(crate::Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),
@@ -307,13 +328,8 @@ impl Hypervisor for Libvirt {
     }
 
     async fn list(&self) -> Result<Vec<DomainInfo>> {
-        let context = Context {
-            call: "list",
-            domain: None,
-        };
-        self.calls
-            .run(context, self.settings.call_deadline, listing::ours)
-            .await
+        let plan = self.look("list", None, Lane::Survey);
+        self.calls.run(plan, listing::ours).await
     }
 
     async fn console_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
@@ -325,20 +341,14 @@ impl Hypervisor for Libvirt {
     }
 
     async fn stats(&self) -> Result<Vec<DomainStats>> {
-        let context = Context {
-            call: "stats",
-            domain: None,
-        };
-        self.calls
-            .run(context, self.settings.call_deadline, ffi::all_stats)
-            .await
+        let plan = self.look("stats", None, Lane::Survey);
+        self.calls.run(plan, ffi::all_stats).await
     }
 
     async fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> Result<()> {
-        self.on_domain("pin", domain, self.settings.call_deadline, move |d| {
-            pin::machine(d, &cpus)
-        })
-        .await
+        let plan = self.change("pin", Some(domain));
+        self.about(domain, plan, move |d| pin::machine(d, &cpus))
+            .await
     }
 
     async fn size(&self, domain: Uuid) -> Result<Size> {
@@ -358,23 +368,13 @@ impl Hypervisor for Libvirt {
     }
 
     async fn versions(&self) -> Result<Versions> {
-        let context = Context {
-            call: "versions",
-            domain: None,
-        };
-        self.calls
-            .run_urgent(context, self.settings.call_deadline, listing::versions)
-            .await
+        let plan = self.look("versions", None, Lane::Urgent);
+        self.calls.run(plan, listing::versions).await
     }
 
     async fn machine_types(&self) -> Result<Vec<String>> {
-        let context = Context {
-            call: "capabilities",
-            domain: None,
-        };
-        let xml = self
-            .calls
-            .run(context, self.settings.call_deadline, |c| c.capabilities());
+        let plan = self.look("capabilities", None, Lane::Control);
+        let xml = self.calls.run(plan, |c| c.capabilities());
         Ok(read::machine_types(&xml.await?))
     }
 

@@ -17,7 +17,8 @@ use virt::connect::Connect;
 use virt::error::{Error as VirtError, ErrorNumber};
 
 use super::calls::{Calls, Turn};
-use super::connection::Lane;
+use super::lane::Lane;
+use super::plan::{Plan, Time};
 use crate::error::{Context, readable};
 use crate::{Error, Result, ffi};
 
@@ -92,7 +93,12 @@ impl Calls {
             call: "shutdown",
             domain: Some(domain),
         };
-        self.run_urgent(context, LIBVIRT_TIMEOUT, move |connect| {
+        let plan = Plan {
+            context,
+            lane: Lane::Urgent,
+            time: Time::Until(Instant::now() + LIBVIRT_TIMEOUT),
+        };
+        self.run(plan, move |connect| {
             connect
                 .lookup_domain_by_uuid(domain)?
                 .is_active()
@@ -126,18 +132,24 @@ impl Calls {
             false => Lane::UnresponsiveAgents,
         };
         let known = self.known.clone();
+        let end = Instant::now() + left;
         let work = move |connect: &Connect| {
             // Noted before the next in turn looks, and trusted only while it answers.
             known.remove(domain);
+            // The wait for a permit was part of the request's time.
+            let left = end.saturating_duration_since(Instant::now());
             let reply = command_guest(connect, domain, &command, left);
             if has_answered(&reply) {
                 known.add(domain);
             }
             reply
         };
-        let result = self
-            .run_agent(lane, context, left + MARGIN, turn, work)
-            .await;
+        let plan = Plan {
+            context,
+            lane,
+            time: Time::Until(end + MARGIN),
+        };
+        let result = self.run_agent(plan, turn, work).await;
         result.and_then(|reply| reply.map_err(|reason| Error::NoAgent { reason }))
     }
 

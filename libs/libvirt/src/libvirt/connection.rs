@@ -16,6 +16,7 @@ use virt::connect::Connect;
 use virt::error::{Error as VirtError, ErrorNumber};
 
 use super::event_loop;
+use super::lane::Lane;
 use super::resets::Resets;
 use crate::error::readable;
 use crate::ffi::{Signal, Subscription};
@@ -40,7 +41,7 @@ pub(super) struct Session {
     // Subscriptions go before the connections that they are registered on.
     _subscriptions: Vec<Subscription>,
     /// Idle connections, by lane.
-    idle: [Mutex<Vec<Connect>>; Lane::COUNT],
+    idle: [Mutex<Vec<Connect>>; Lane::ALL.len()],
     signals: UnboundedSender<Signal>,
 }
 
@@ -50,25 +51,6 @@ pub(super) struct Borrowed {
     session: Arc<Session>,
     lane: Lane,
     connect: Connect,
-}
-
-/// Which of a session's connections a call uses: what must not wait for others does not share
-/// theirs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// The life cycle, as far as it may wait for a start that hangs.
-    Control,
-    /// Ending machines, and looking at them.
-    Urgent,
-    /// Guest agents that answered when they were last queried.
-    Agents,
-    /// Guest agents that were not called yet, or did not answer.
-    UnresponsiveAgents,
-}
-
-impl Lane {
-    /// How many there are.
-    pub(super) const COUNT: usize = 4;
 }
 
 impl Link {
@@ -106,15 +88,16 @@ impl Session {
     fn open(uri: &str, parallel: usize, signals: &UnboundedSender<Signal>) -> Result<Self, String> {
         event_loop::ensure()?;
         let open = || -> Result<Self, VirtError> {
-            let (mut idle, mut subscriptions) = (<[Vec<Connect>; Lane::COUNT]>::default(), vec![]);
-            for lane in &mut idle {
-                for _ in 0..parallel {
+            let mut idle = <[Vec<Connect>; Lane::ALL.len()]>::default();
+            let mut subscriptions = Vec::new();
+            for lane in Lane::ALL {
+                for _ in 0..lane.width(parallel) {
                     let connect = connect(uri)?;
                     subscriptions.push(match subscriptions.is_empty() {
                         true => Subscription::everything(&connect, signals.clone())?,
                         false => Subscription::close_only(&connect, signals.clone())?,
                     });
-                    lane.push(connect);
+                    idle[lane as usize].push(connect);
                 }
             }
             Ok(Self {

@@ -34,16 +34,15 @@ impl Libvirt {
     }
 
     pub(super) async fn request_vcpus(&self, domain: Uuid, vcpus: u16) -> Result<()> {
-        let deadline = self.settings.call_deadline;
         let set = move |d: &Domain| {
             let set = d.set_vcpus_flags(vcpus.into(), sys::VIR_DOMAIN_VCPU_LIVE);
             unless_late(set)
         };
-        self.on_domain("set vcpus", domain, deadline, set).await
+        let plan = self.change("set vcpus", Some(domain));
+        self.about(domain, plan, set).await
     }
 
     pub(super) async fn request_memory(&self, domain: Uuid, bytes: u64) -> Result<()> {
-        let deadline = self.settings.call_deadline;
         let set = move |d: &Domain| {
             let Some(device) = requesting(&d.xml_desc(0)?, bytes) else {
                 return Ok(false);
@@ -51,7 +50,8 @@ impl Libvirt {
             d.update_device_flags(&device, sys::VIR_DOMAIN_AFFECT_LIVE)?;
             Ok(true)
         };
-        match self.on_domain("set memory", domain, deadline, set).await {
+        let plan = self.change("set memory", Some(domain));
+        match self.about(domain, plan, set).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::Refused {
                 call: "set memory",
