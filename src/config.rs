@@ -116,9 +116,10 @@ pub struct Libvirt {
     /// Timeout for libvirt to start an emulator, from 1s to 24h. A call waits at most twice this
     /// time for earlier calls to end.
     pub start_timeout: Timespan,
-    /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer,
-    /// other agents), beside two for looks at all machines; further calls wait. Keep four times
-    /// this value and two below `max_workers` of `libvirtd.conf`, which defaults to 20.
+    /// Concurrent calls to libvirt for each of several kinds (starts, kills, looks at a machine,
+    /// requests to emulators, guest agents and so on; half as many save or restore memory); further
+    /// calls of the kind wait. Set `max_workers` in `libvirtd.conf` to at least nine times this
+    /// value and three: with fewer workers, machines that hang delay others.
     pub parallel_calls: Count,
 }
 

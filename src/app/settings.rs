@@ -98,8 +98,7 @@ pub(super) async fn budget(config: &Config, space: Space, db: Db) -> metadata::R
 pub(super) fn limits(config: &Config) -> node::Limits {
     node::Limits {
         provisions: *config.node.parallel_provisions,
-        // Some connections stay for the rest of the life cycle.
-        saves: (*config.libvirt.parallel_calls / 2).max(1),
+        saves: libvirt(config).memory_calls(),
     }
 }
 

@@ -39,7 +39,7 @@ const PULLS: usize = 2;
 pub struct Limits {
     /// That make disks.
     pub provisions: usize,
-    /// That save memory: each holds a connection to libvirt.
+    /// That save memory: as many as libvirt is asked to at once.
     pub saves: usize,
 }
 

@@ -31,6 +31,7 @@ mod plan;
 mod resets;
 mod settings;
 mod size;
+mod turns;
 
 use crate::error::Context;
 use crate::{
@@ -43,8 +44,9 @@ use connection::Link;
 use domains::{absent_is_fine, find, forget, unless_off};
 use lane::Lane;
 pub(crate) use monitor::content as monitor_reply;
-use plan::{Plan, Time};
+use plan::{Access, Plan, Time};
 pub use settings::Settings;
+use turns::Key;
 
 /// Events that a slow receiver may lag behind before it loses the oldest.
 const EVENT_BACKLOG: usize = 4096;
@@ -105,12 +107,18 @@ impl Libvirt {
                 wait: self.settings.turn_deadline,
                 call: self.settings.call_deadline,
             },
+            access: Access::Shared,
         }
     }
 
-    /// How a call is made whose answer is of use for a short time only.
-    const fn look(&self, call: &'static str, domain: Option<Uuid>, lane: Lane) -> Plan {
+    /// How a call is made whose answer is of use for a short time only. A second one waits for the
+    /// first, and so no number of them takes all places of a libvirt that does not answer.
+    fn look(&self, call: &'static str, domain: Option<Uuid>) -> Plan {
         let time = self.settings.call_deadline;
+        let (lane, key) = match domain {
+            Some(domain) => (Lane::States, Key::State(domain)),
+            None => (Lane::Survey, Key::Survey(call)),
+        };
         Plan {
             context: Context { call, domain },
             lane,
@@ -118,6 +126,7 @@ impl Libvirt {
                 wait: time,
                 call: time,
             },
+            access: Access::Alone(key),
         }
     }
 
@@ -133,15 +142,17 @@ impl Libvirt {
             .await
     }
 
-    /// A call about one domain that does not wait for starts and the like.
-    async fn urgently<T: Send + 'static>(
+    /// A request to an emulator, which may hang: it waits for no other machine, and keeps one place
+    /// at most.
+    async fn ask_emulator<T: Send + 'static>(
         &self,
         call: &'static str,
         domain: Uuid,
         f: impl FnOnce(&Domain) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
         let plan = Plan {
-            lane: Lane::Urgent,
+            lane: Lane::Emulators,
+            access: Access::Alone(Key::Emulator(domain)),
             ..self.change(call, Some(domain))
         };
         self.about(domain, plan, f).await
@@ -149,7 +160,7 @@ impl Libvirt {
 
     async fn press_to_power_off(&self, domain: Uuid) -> Result<()> {
         let flag = sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN;
-        let pressed = self.urgently("shutdown", domain, move |d| {
+        let pressed = self.ask_emulator("shutdown", domain, move |d| {
             unless_off(d, d.shutdown_flags(flag).map(drop))
         });
         pressed.await?;
@@ -168,7 +179,7 @@ impl Libvirt {
     }
 
     /// How a domain is started.
-    const fn starting(&self, domain: Uuid) -> Plan {
+    fn starting(&self, domain: Uuid) -> Plan {
         Plan {
             time: Time::Apart {
                 wait: self.settings.turn_deadline,
@@ -179,8 +190,9 @@ impl Libvirt {
     }
 
     /// How all of a machine's memory is written or read.
-    const fn moving_memory(&self, call: &'static str, domain: Option<Uuid>) -> Plan {
+    fn moving_memory(&self, call: &'static str, domain: Option<Uuid>) -> Plan {
         Plan {
+            lane: Lane::Memory,
             time: Time::Apart {
                 wait: memory::DEADLINE,
                 call: memory::DEADLINE,
@@ -214,32 +226,52 @@ impl Hypervisor for Libvirt {
             Shutdown::Acpi => {
                 let flag = sys::VIR_DOMAIN_REBOOT_ACPI_POWER_BTN;
                 self.calls.rebooting.add(domain);
-                self.urgently("reboot", domain, move |d| d.reboot(flag))
+                self.ask_emulator("reboot", domain, move |d| d.reboot(flag))
                     .await
             }
         }
     }
 
     async fn reset(&self, domain: Uuid) -> Result<()> {
-        self.urgently("reset", domain, Domain::reset).await
+        self.ask_emulator("reset", domain, Domain::reset).await
     }
 
     async fn suspend(&self, domain: Uuid) -> Result<()> {
-        self.urgently("suspend", domain, Domain::suspend).await
+        self.ask_emulator("suspend", domain, Domain::suspend).await
     }
 
     async fn resume(&self, domain: Uuid) -> Result<()> {
-        self.urgently("resume", domain, memory::resume).await
+        self.ask_emulator("resume", domain, memory::resume).await
     }
 
     async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
         self.calls.known.remove(domain);
+        let waiting = self.calls.waiting_saves.clone();
+        waiting.add(domain);
         let plan = self.moving_memory("save", Some(domain));
-        self.about(domain, plan, move |d| ffi::save(d, &file)).await
+        let saved = self.about(domain, plan, move |d| {
+            if waiting.remove(domain) {
+                ffi::save(d, &file).map(|()| true)
+            } else {
+                Ok(false)
+            }
+        });
+        let saved = saved.await;
+        self.calls.waiting_saves.remove(domain);
+        if saved? {
+            return Ok(());
+        }
+        Err(crate::Error::Refused {
+            call: "save",
+            reason: "it was stopped before it began".to_owned(),
+        })
     }
 
     async fn abort_save(&self, domain: Uuid) -> Result<()> {
-        self.urgently("abort", domain, ffi::abort_job).await
+        if self.calls.waiting_saves.remove(domain) {
+            return Ok(());
+        }
+        self.ask_emulator("abort", domain, ffi::abort_job).await
     }
 
     async fn restore(&self, xml: String, file: PathBuf) -> Result<()> {
@@ -251,14 +283,14 @@ impl Hypervisor for Libvirt {
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
         let command = monitor::cable(&nic, cable);
-        let reply = self.urgently("set link", domain, move |d| {
+        let reply = self.ask_emulator("set link", domain, move |d| {
             d.qemu_monitor_command(&command, 0)
         });
         monitor::check("set link", &reply.await?)
     }
 
     async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
-        let plan = self.look("state", Some(domain), Lane::Urgent);
+        let plan = self.look("state", Some(domain));
         match self.about(domain, plan, ffi::state).await {
             Ok((state, reason)) => Ok(Some(event::power(state, reason))),
             Err(crate::Error::NoDomain(_)) => Ok(None),
@@ -291,13 +323,19 @@ impl Hypervisor for Libvirt {
     async fn destroy(&self, domain: Uuid) -> Result<()> {
         self.calls.known.remove(domain);
         self.calls.rebooting.remove(domain);
-        let done = self.urgently("destroy", domain, |d| unless_off(d, d.destroy()));
+        let plan = Plan {
+            lane: Lane::Kills,
+            access: Access::Alone(Key::Kill(domain)),
+            ..self.change("destroy", Some(domain))
+        };
+        let done = self.about(domain, plan, |d| unless_off(d, d.destroy()));
         absent_is_fine(done.await)
     }
 
     async fn undefine(&self, domain: Uuid) -> Result<()> {
         self.calls.known.remove(domain);
         self.calls.rebooting.remove(domain);
+        self.calls.late.remove(domain);
         let plan = self.change("undefine", Some(domain));
         let done = self.about(domain, plan, |d| {
             // libvirt would turn a running domain into one that it forgets at its end.
@@ -319,7 +357,7 @@ impl Hypervisor for Libvirt {
     }
 
     async fn state(&self, domain: Uuid) -> Result<Option<State>> {
-        let plan = self.look("state", Some(domain), Lane::Urgent);
+        let plan = self.look("state", Some(domain));
         match self.about(domain, plan, ffi::state).await {
             Ok((state, reason)) => Ok(Some(event::state(state, reason))),
             Err(crate::Error::NoDomain(_)) => Ok(None),
@@ -328,7 +366,7 @@ impl Hypervisor for Libvirt {
     }
 
     async fn list(&self) -> Result<Vec<DomainInfo>> {
-        let plan = self.look("list", None, Lane::Survey);
+        let plan = self.look("list", None);
         self.calls.run(plan, listing::ours).await
     }
 
@@ -341,13 +379,12 @@ impl Hypervisor for Libvirt {
     }
 
     async fn stats(&self) -> Result<Vec<DomainStats>> {
-        let plan = self.look("stats", None, Lane::Survey);
+        let plan = self.look("stats", None);
         self.calls.run(plan, ffi::all_stats).await
     }
 
     async fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> Result<()> {
-        let plan = self.change("pin", Some(domain));
-        self.about(domain, plan, move |d| pin::machine(d, &cpus))
+        self.ask_emulator("pin", domain, move |d| pin::machine(d, &cpus))
             .await
     }
 
@@ -368,12 +405,12 @@ impl Hypervisor for Libvirt {
     }
 
     async fn versions(&self) -> Result<Versions> {
-        let plan = self.look("versions", None, Lane::Urgent);
+        let plan = self.look("versions", None);
         self.calls.run(plan, listing::versions).await
     }
 
     async fn machine_types(&self) -> Result<Vec<String>> {
-        let plan = self.look("capabilities", None, Lane::Control);
+        let plan = self.change("capabilities", None);
         let xml = self.calls.run(plan, |c| c.capabilities());
         Ok(read::machine_types(&xml.await?))
     }

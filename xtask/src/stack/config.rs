@@ -126,7 +126,8 @@ fn conflist(layout: &Layout, record: &Record) -> Result<String> {
 fn libvirtd_conf(layout: &Layout) -> String {
     format!(
         "unix_sock_dir = \"{}\"\nunix_sock_ro_perms = \"0700\"\nunix_sock_rw_perms = \"0700\"\n\
-         auth_unix_ro = \"none\"\nauth_unix_rw = \"none\"\nlog_level = 3\nlog_outputs = \"3:stderr\"\n",
+         auth_unix_ro = \"none\"\nauth_unix_rw = \"none\"\nmax_workers = 64\n\
+         log_level = 3\nlog_outputs = \"3:stderr\"\n",
         layout.path("libvirt/sock").display()
     )
 }

@@ -7,18 +7,18 @@
 //! nonsense, [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it
 //! will not.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::error::{Error as VirtError, ErrorNumber};
 
-use super::calls::{Calls, Turn};
+use super::calls::Calls;
 use super::lane::Lane;
-use super::plan::{Plan, Time};
+use super::plan::{Access, Plan, Time};
+use super::turns::{Key, Turn};
 use crate::error::{Context, readable};
 use crate::{Error, Result, ffi};
 
@@ -63,7 +63,7 @@ impl Calls {
         // Kept until the order is out: one that waits for its turn without success is silent, too,
         // and was never sent. Nor does a command of another client come between, whose end libvirt
         // would have to wait for first.
-        let turn = Arc::new(self.turn_within(domain, PING).await?);
+        let turn = self.turn_within(domain, PING).await?;
         let ping = json!({"execute": "guest-ping"});
         let left = PING.saturating_sub(begun.elapsed());
         self.ask_in_turn(domain, ping.to_string(), left, Arc::clone(&turn))
@@ -95,8 +95,9 @@ impl Calls {
         };
         let plan = Plan {
             context,
-            lane: Lane::Urgent,
+            lane: Lane::States,
             time: Time::Until(Instant::now() + LIBVIRT_TIMEOUT),
+            access: Access::Alone(Key::State(domain)),
         };
         self.run(plan, move |connect| {
             connect
@@ -110,7 +111,7 @@ impl Calls {
     async fn query(&self, domain: Uuid, command: String, deadline: Duration) -> Result<String> {
         self.check_connected()?;
         let begun = Instant::now();
-        let turn = Arc::new(self.turn_within(domain, deadline).await?);
+        let turn = self.turn_within(domain, deadline).await?;
         let left = deadline.saturating_sub(begun.elapsed());
         self.ask_in_turn(domain, command, left, turn).await
     }
@@ -148,26 +149,18 @@ impl Calls {
             context,
             lane,
             time: Time::Until(end + MARGIN),
+            access: Access::Held(turn),
         };
-        let result = self.run_agent(plan, turn, work).await;
+        let result = self.run(plan, work).await;
         result.and_then(|reply| reply.map_err(|reason| Error::NoAgent { reason }))
     }
 
-    async fn turn_within(&self, domain: Uuid, deadline: Duration) -> Result<OwnedMutexGuard<()>> {
-        let turn = tokio::time::timeout(deadline, self.turn(domain)).await;
+    async fn turn_within(&self, domain: Uuid, deadline: Duration) -> Result<Turn> {
+        let turn = self.turns.take(Key::Agent(domain));
+        let turn = tokio::time::timeout(deadline, turn).await;
         turn.map_err(|_| Error::Agent {
             reason: "it is still busy with earlier commands".to_owned(),
         })
-    }
-
-    /// Waits until no other command to this guest is in progress.
-    async fn turn(&self, domain: Uuid) -> OwnedMutexGuard<()> {
-        let channel = {
-            let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-            channels.retain(|_, channel| Arc::strong_count(channel) > 1);
-            Arc::clone(channels.entry(domain).or_default())
-        };
-        channel.lock_owned().await
     }
 }
 
@@ -246,7 +239,7 @@ mod tests {
         let calls = Calls::new(Arc::new(Link::new(broadcast::channel(1).0)), 1, None);
         let (guest, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let short = Duration::from_millis(20);
-        let turn = Arc::new(calls.turn_within(guest, PING).await.unwrap());
+        let turn = calls.turn_within(guest, PING).await.unwrap();
         let of_first_command = Arc::clone(&turn);
         let is_taken = async || calls.turn_within(guest, short).await.is_err();
         assert!(is_taken().await);

@@ -6,24 +6,21 @@
 //! Failure: no session or no permit in time, and nothing was done; or no answer in time, and the
 //! effect in libvirt is unknown.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::error::Error as VirtError;
 
 use super::connection::Link;
 use super::lane::Lane;
-use super::plan::Plan;
+use super::plan::{Access, Plan};
+use super::turns::{Key, Turn, Turns};
 use crate::error::sort;
 use crate::{Error, Observer, Result};
-
-/// The exclusive access to a guest's agent. It ends when both the caller and the thread that calls
-/// the agent have dropped it.
-pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
 
 /// A set of domains.
 #[derive(Debug, Clone, Default)]
@@ -38,8 +35,9 @@ impl Domains {
         self.set().insert(domain);
     }
 
-    pub(super) fn remove(&self, domain: Uuid) {
-        self.set().remove(&domain);
+    /// Whether it was in the set.
+    pub(super) fn remove(&self, domain: Uuid) -> bool {
+        self.set().remove(&domain)
     }
 
     fn set(&self) -> MutexGuard<'_, HashSet<Uuid>> {
@@ -59,8 +57,19 @@ pub(super) struct Calls {
     /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt
     /// boots them again when they power off, for any caller.
     pub(super) rebooting: Domains,
-    /// One per domain with agent calls in progress.
-    pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,
+    /// Those whose last kill failed, or does not return.
+    pub(super) late: Domains,
+    /// Those whose memory is to be saved, and has no turn yet.
+    pub(super) waiting_saves: Domains,
+    pub(super) turns: Turns,
+}
+
+/// The right to a connection of a lane, for as long as the thread inside libvirt needs it.
+#[derive(Debug)]
+struct Place {
+    lane: Lane,
+    _permit: OwnedSemaphorePermit,
+    _turn: Option<Turn>,
 }
 
 impl Calls {
@@ -75,7 +84,9 @@ impl Calls {
             permits: Lane::ALL.map(|lane| Arc::new(Semaphore::new(lane.width(parallel)))),
             known: Domains::default(),
             rebooting: Domains::default(),
-            channels: Mutex::default(),
+            late: Domains::default(),
+            waiting_saves: Domains::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -85,61 +96,50 @@ impl Calls {
         plan: Plan,
         f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
-        self.call(plan, None, f).await
-    }
-
-    /// Runs `f` on a connection for agents, while the caller's turn with the guest is held.
-    pub(super) async fn run_agent<T: Send + 'static>(
-        &self,
-        plan: Plan,
-        turn: Turn,
-        f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
-    ) -> Result<T> {
-        self.call(plan, Some(turn), f).await
+        let begun = Instant::now();
+        let call = plan.context.call;
+        let kill = match plan.access {
+            Access::Alone(Key::Kill(domain)) => Some(domain),
+            _ => None,
+        };
+        let result = self.run_unobserved(plan, f).await;
+        if let Some(domain) = kill {
+            self.note_kill(domain, &result);
+        }
+        if let Some(observer) = &self.observer {
+            let outcome = result.as_ref().err().map_or("ok", Error::kind);
+            observer.called(call, begun.elapsed(), outcome);
+        }
+        result
     }
 
     pub(super) fn check_connected(&self) -> Result<()> {
         self.link.session().map(drop)
     }
 
-    async fn call<T: Send + 'static>(
+    async fn run_unobserved<T: Send + 'static>(
         &self,
         plan: Plan,
-        turn: Option<Turn>,
-        f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
-    ) -> Result<T> {
-        let begun = Instant::now();
-        let result = self.call_unobserved(plan, turn, f).await;
-        if let Some(observer) = &self.observer {
-            let outcome = result.as_ref().err().map_or("ok", Error::kind);
-            observer.called(plan.context.call, begun.elapsed(), outcome);
-        }
-        result
-    }
-
-    async fn call_unobserved<T: Send + 'static>(
-        &self,
-        plan: Plan,
-        turn: Option<Turn>,
         f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
         self.check_connected()?;
-        let permit = self.permit(plan).await?;
         let context = plan.context;
+        let time = plan.time;
+        let place = self.place(plan).await?;
         // The connection may have gone while we waited.
-        let borrowed = self.link.session()?.borrow(plan.lane);
+        let borrowed = self.link.session()?.borrow(place.lane);
         let borrowed = borrowed.ok_or_else(|| Error::Unavailable {
             reason: "all connections are in use".to_owned(),
         })?;
         let work = move || {
-            let _held = (permit, turn);
+            let _held = place;
             let result = f(borrowed.connect());
             let sorted = result.map_err(|e| sort(&e, context, borrowed.is_alive()));
             // Before the permit: its holder finds a connection.
             drop(borrowed);
             sorted
         };
-        let deadline = plan.time.call();
+        let deadline = time.call();
         match tokio::time::timeout(deadline, tokio::task::spawn_blocking(work)).await {
             Ok(Ok(result)) => result,
             Ok(Err(lost)) => Err(Error::Refused {
@@ -153,16 +153,47 @@ impl Calls {
         }
     }
 
-    /// A place among the calls of a lane.
-    async fn permit(&self, plan: Plan) -> Result<OwnedSemaphorePermit> {
+    /// Waits for turn and permit of a call.
+    async fn place(&self, plan: Plan) -> Result<Place> {
         let wait = plan.time.wait();
-        let permit = Arc::clone(&self.permits[plan.lane as usize]).acquire_owned();
-        match tokio::time::timeout(wait, permit).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(Error::Busy {
-                call: plan.context.call,
-                wait,
-            }),
+        let call = plan.context.call;
+        let waiting = async {
+            let (turn, lane) = match plan.access {
+                Access::Shared => (None, plan.lane),
+                Access::Held(turn) => (Some(turn), plan.lane),
+                Access::Alone(key) => {
+                    let turn = self.turns.take(key).await;
+                    (Some(turn), self.lane(key, plan.lane))
+                }
+            };
+            let permit = Arc::clone(&self.permits[lane as usize]).acquire_owned();
+            let permit = permit.await.ok()?;
+            Some(Place {
+                lane,
+                _permit: permit,
+                _turn: turn,
+            })
+        };
+        let place = tokio::time::timeout(wait, waiting).await;
+        place.ok().flatten().ok_or(Error::Busy { call, wait })
+    }
+
+    fn note_kill<T>(&self, domain: Uuid, result: &Result<T>) {
+        match result {
+            Ok(_) | Err(Error::NoDomain(_)) => {
+                self.late.remove(domain);
+            }
+            // It was not tried.
+            Err(Error::Unavailable { .. } | Error::Busy { .. }) => {}
+            Err(_) => self.late.add(domain),
+        }
+    }
+
+    /// A machine that could not be killed takes no place of others.
+    fn lane(&self, key: Key, usual: Lane) -> Lane {
+        match key {
+            Key::Kill(domain) | Key::State(domain) if self.late.has(domain) => Lane::Late,
+            _ => usual,
         }
     }
 }

@@ -1,19 +1,28 @@
 //! The kinds of call to libvirt, each with permits and connections of its own.
 //!
 //! Invariant: a call waits for calls of its own kind only; a lane has as many connections as
-//! permits.
+//! permits. What a hung emulator can hold up shares no lane with starts, kills or looks.
 //! Failure: none.
 
 /// Which of a session's connections a call uses: what must not wait for others does not share
 /// theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Lane {
-    /// The life cycle, as far as it may wait for a start that hangs.
+    /// Definitions, starts and removals.
     Control,
-    /// Looks at all domains.
+    /// Memory that is saved or restored, which may take an hour.
+    Memory,
+    /// Looks at libvirt itself and at all domains, of each kind one at a time.
     Survey,
-    /// Ending machines, and looking at them.
-    Urgent,
+    /// Ends of machines. libvirt tries for up to 40 s to end an emulator that cannot be killed.
+    Kills,
+    /// Looks at one machine, by which its end is known.
+    States,
+    /// Ends of machines whose last kill failed, and looks at them: libvirt holds such a machine's
+    /// lock while it tries.
+    Late,
+    /// Requests to running emulators, which hang with them.
+    Emulators,
     /// Guest agents that answered when they were last queried.
     Agents,
     /// Guest agents that were not called yet, or did not answer.
@@ -21,10 +30,14 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Control,
+        Self::Memory,
         Self::Survey,
-        Self::Urgent,
+        Self::Kills,
+        Self::States,
+        Self::Late,
+        Self::Emulators,
         Self::Agents,
         Self::UnresponsiveAgents,
     ];
@@ -32,11 +45,24 @@ impl Lane {
     /// How many calls there may be at once, where `parallel` is the usual number.
     pub(super) const fn width(self, parallel: usize) -> usize {
         match self {
-            // One list and one request for statistics.
-            Self::Survey => 2,
-            Self::Control | Self::Urgent | Self::Agents | Self::UnresponsiveAgents => parallel,
+            // A list, statistics, versions.
+            Self::Survey => 3,
+            Self::Memory => memory(parallel),
+            // Each emulator that hangs keeps a place.
+            Self::Emulators => 2 * parallel,
+            Self::Control
+            | Self::Kills
+            | Self::States
+            | Self::Late
+            | Self::Agents
+            | Self::UnresponsiveAgents => parallel,
         }
     }
+}
+
+/// How many machines' memory may be saved or restored at once.
+pub(super) const fn memory(parallel: usize) -> usize {
+    if parallel < 2 { 1 } else { parallel / 2 }
 }
 
 #[cfg(test)]
@@ -48,6 +74,14 @@ mod tests {
         for (number, lane) in Lane::ALL.into_iter().enumerate() {
             assert_eq!(lane as usize, number);
             assert!(lane.width(1) >= 1);
+        }
+    }
+
+    #[test]
+    fn the_documented_number_of_workers_is_enough() {
+        for parallel in [1, 2, 4, 7] {
+            let all: usize = Lane::ALL.iter().map(|lane| lane.width(parallel)).sum();
+            assert!(all <= 9 * parallel + 3, "{all}");
         }
     }
 }

@@ -7,22 +7,35 @@
 use std::time::{Duration, Instant};
 
 use super::lane::Lane;
+use super::turns::{Key, Turn};
 use crate::error::Context;
 
 /// How a call is made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Plan {
     pub(super) context: Context,
     pub(super) lane: Lane,
     pub(super) time: Time,
+    pub(super) access: Access,
+}
+
+/// What a call excludes.
+#[derive(Debug)]
+pub(super) enum Access {
+    /// Nothing.
+    Shared,
+    /// Others with the same key.
+    Alone(Key),
+    /// The same, and the caller has the turn already.
+    Held(Turn),
 }
 
 /// Time for a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Time {
-    /// The call begins with its permit; the wait for the permit has a limit of its own.
+    /// The call begins with its permit; the wait for turn and permit has a limit of its own.
     Apart {
-        /// Longest wait for a turn.
+        /// Longest wait.
         wait: Duration,
         /// Longest call.
         call: Duration,

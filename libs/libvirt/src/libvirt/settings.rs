@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use super::lane;
+
 /// Limits of the calls to libvirt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -15,10 +17,17 @@ pub struct Settings {
     /// Time for a call that changes something to get its turn. Looks wait as long as they may take:
     /// a late one helps no caller.
     pub turn_deadline: Duration,
-    /// Calls in progress at once of each of four kinds, each on a connection of its own, beside two
-    /// for looks at all domains. Keep four times this and two below `max_workers` of libvirtd.conf
-    /// (20 unless set).
+    /// Calls in progress at once of most kinds, each on a connection of its own. Keep nine times
+    /// this and three below `max_workers` of libvirtd.conf (20 unless set): beyond it, calls that
+    /// hang delay others.
     pub parallel: usize,
+}
+
+impl Settings {
+    /// How many machines' memory may be saved or restored at once.
+    pub const fn memory_calls(&self) -> usize {
+        lane::memory(self.parallel)
+    }
 }
 
 impl Default for Settings {

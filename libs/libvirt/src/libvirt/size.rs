@@ -29,7 +29,7 @@ impl Libvirt {
 
     async fn query(&self, domain: Uuid, command: &'static str) -> Result<Value> {
         let command = json!({ "execute": command }).to_string();
-        let reply = self.urgently(READ, domain, move |d| d.qemu_monitor_command(&command, 0));
+        let reply = self.ask_emulator(READ, domain, move |d| d.qemu_monitor_command(&command, 0));
         monitor::content(READ, &reply.await?)
     }
 
@@ -38,8 +38,7 @@ impl Libvirt {
             let set = d.set_vcpus_flags(vcpus.into(), sys::VIR_DOMAIN_VCPU_LIVE);
             unless_late(set)
         };
-        let plan = self.change("set vcpus", Some(domain));
-        self.about(domain, plan, set).await
+        self.ask_emulator("set vcpus", domain, set).await
     }
 
     pub(super) async fn request_memory(&self, domain: Uuid, bytes: u64) -> Result<()> {
@@ -50,8 +49,7 @@ impl Libvirt {
             d.update_device_flags(&device, sys::VIR_DOMAIN_AFFECT_LIVE)?;
             Ok(true)
         };
-        let plan = self.change("set memory", Some(domain));
-        match self.about(domain, plan, set).await {
+        match self.ask_emulator("set memory", domain, set).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::Refused {
                 call: "set memory",

@@ -42,12 +42,30 @@ const fn plan(lane: Lane, wait: Duration, call: Duration) -> Plan {
         },
         lane,
         time: Time::Apart { wait, call },
+        access: Access::Shared,
     }
 }
 
+/// A call that takes as long as it likes.
+fn alone(lane: Lane, key: Key) -> Plan {
+    Plan {
+        access: Access::Alone(key),
+        ..plan(lane, LONG, LONG)
+    }
+}
+
+fn free(hv: &Libvirt, lane: Lane) -> usize {
+    hv.calls.permits[lane as usize].available_permits()
+}
+
+/// A domain that the driver always has.
+const DOMAIN: Uuid = uuid::uuid!("6695eb01-f6a4-8304-79aa-97f2502e193f");
+const HUNG: Uuid = Uuid::from_u128(1);
+const HEALTHY: Uuid = Uuid::from_u128(2);
+
 /// A call that has its permit and does not return.
 struct Hanging {
-    call: JoinHandle<Result<()>>,
+    call: JoinHandle<Result<bool>>,
     release: mpsc::Sender<()>,
 }
 
@@ -59,9 +77,7 @@ impl Hanging {
         let call = tokio::spawn(async move {
             let hang = move |_: &Connect| {
                 began.send(()).unwrap();
-                // The sender may be gone, too.
-                drop(released.recv());
-                Ok(())
+                Ok(released.recv().is_ok())
             };
             calls.run(plan, hang).await
         });
@@ -69,7 +85,7 @@ impl Hanging {
         Self { call, release }
     }
 
-    async fn end(self) -> Result<()> {
+    async fn end(self) -> Result<bool> {
         self.release.send(()).unwrap();
         self.call.await.unwrap()
     }
@@ -120,10 +136,7 @@ async fn a_call_that_hangs_ends_at_its_deadline_and_keeps_its_place() {
     tokio::time::advance(2 * SHORT).await;
     let error = first.call.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
-    assert_eq!(
-        hv.calls.permits[Lane::Control as usize].available_permits(),
-        0
-    );
+    assert_eq!(free(&hv, Lane::Control), 0);
     first.release.send(()).unwrap();
     let again = plan(Lane::Control, LONG, LONG);
     hv.calls.run(again, |_| Ok(())).await.unwrap();
@@ -135,6 +148,104 @@ async fn starts_do_not_delay_looks_at_all_machines() {
     let start = Hanging::begin(&hv, plan(Lane::Control, LONG, LONG)).await;
     hv.list().await.unwrap();
     hv.stats().await.unwrap();
-    assert_eq!(hv.state(Uuid::from_u128(1)).await.unwrap(), None);
+    assert_eq!(hv.state(HEALTHY).await.unwrap(), None);
     start.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_cannot_be_killed_has_one_kill_in_progress() {
+    let hv = connected(2).await;
+    let first = Hanging::begin(&hv, alone(Lane::Kills, Key::Kill(HUNG))).await;
+    let repeated = {
+        let hv = hv.clone();
+        tokio::spawn(async move { hv.destroy(HUNG).await })
+    };
+    tokio::task::yield_now().await;
+    assert_eq!(free(&hv, Lane::Kills), 1);
+    hv.destroy(HEALTHY).await.unwrap();
+    assert!(!repeated.is_finished());
+    first.end().await.unwrap();
+    repeated.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn kills_that_hang_delay_neither_looks_nor_requests_nor_starts() {
+    let hv = connected(1).await;
+    let kill = Hanging::begin(&hv, alone(Lane::Kills, Key::Kill(HUNG))).await;
+    assert_eq!(free(&hv, Lane::Kills), 0);
+    assert_eq!(hv.state(HEALTHY).await.unwrap(), None);
+    hv.shutdown(HEALTHY, crate::Shutdown::Acpi).await.unwrap();
+    hv.undefine(HEALTHY).await.unwrap();
+    hv.versions().await.unwrap();
+    kill.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_kill_that_failed_the_next_takes_no_place_of_others() {
+    let hv = connected(1).await;
+    let kill = Plan {
+        time: Time::Apart {
+            wait: LONG,
+            call: SHORT,
+        },
+        ..alone(Lane::Kills, Key::Kill(HUNG))
+    };
+    let first = Hanging::begin(&hv, kill).await;
+    tokio::time::advance(2 * SHORT).await;
+    assert!(first.call.await.unwrap().is_err());
+    first.release.send(()).unwrap();
+    let second = Hanging::begin(&hv, alone(Lane::Kills, Key::Kill(HUNG))).await;
+    assert_eq!((free(&hv, Lane::Kills), free(&hv, Lane::Late)), (1, 0));
+    hv.destroy(HEALTHY).await.unwrap();
+    assert_eq!(hv.state(HEALTHY).await.unwrap(), None);
+    second.end().await.unwrap();
+    // Killed at last: it is as others are.
+    let third = Hanging::begin(&hv, alone(Lane::Kills, Key::Kill(HUNG))).await;
+    assert_eq!((free(&hv, Lane::Kills), free(&hv, Lane::Late)), (0, 1));
+    third.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_is_one_request_for_statistics_at_a_time() {
+    let hv = connected(4).await;
+    let stats = Hanging::begin(&hv, alone(Lane::Survey, Key::Survey("stats"))).await;
+    let second = {
+        let hv = hv.clone();
+        tokio::spawn(async move { hv.stats().await })
+    };
+    tokio::task::yield_now().await;
+    assert_eq!(free(&hv, Lane::Survey), 2);
+    hv.list().await.unwrap();
+    hv.versions().await.unwrap();
+    assert!(!second.is_finished());
+    stats.end().await.unwrap();
+    second.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_that_is_moved_delays_no_start() {
+    let hv = connected(1).await;
+    let restore = Hanging::begin(&hv, hv.moving_memory("restore", None)).await;
+    let unknown = hv.start(HEALTHY).await.unwrap_err();
+    assert!(matches!(unknown, Error::NoDomain(_)), "{unknown}");
+    hv.undefine(HEALTHY).await.unwrap();
+    hv.list().await.unwrap();
+    restore.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_save_that_waits_for_its_turn_can_be_stopped() {
+    let hv = connected(1).await;
+    let restore = Hanging::begin(&hv, hv.moving_memory("restore", None)).await;
+    let save = {
+        let hv = hv.clone();
+        tokio::spawn(async move { hv.save(DOMAIN, "/nonexistent/memory".into()).await })
+    };
+    while !hv.calls.waiting_saves.has(DOMAIN) {
+        tokio::task::yield_now().await;
+    }
+    hv.abort_save(DOMAIN).await.unwrap();
+    restore.end().await.unwrap();
+    let error = save.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("stopped before it began"), "{error}");
 }
