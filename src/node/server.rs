@@ -4,6 +4,7 @@
 //! Failure: the codes of the contract; anything else is `INTERNAL` with the chain of causes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeapi::v1;
 use nodeapi::v1::node_server::Node;
@@ -17,6 +18,7 @@ use super::Services;
 use super::agenda::Refused;
 use super::watch::{Change, stream};
 use super::{describe, wire};
+use crate::bounded_reader::BoundedReader;
 use crate::config::Config;
 use crate::images::ClusterMapping;
 use crate::platform::Platform;
@@ -26,14 +28,20 @@ use crate::platform::Platform;
 pub(super) struct Service<P: Platform> {
     services: Services<P>,
     state_dir: std::path::PathBuf,
+    /// Of the node's file systems.
+    reader: BoundedReader<&'static str>,
     stop: CancellationToken,
 }
+
+/// Time for a look at a file system.
+const LOOK: Duration = Duration::from_secs(5);
 
 impl<P: Platform> Service<P> {
     pub(super) fn new(services: Services<P>, config: &Config, stop: CancellationToken) -> Self {
         Self {
             services,
             state_dir: config.state_dir.to_path_buf(),
+            reader: BoundedReader::default(),
             stop,
         }
     }
@@ -50,8 +58,9 @@ impl<P: Platform> Node for Service<P> {
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Reply<v1::InfoResponse> {
         let state_dir = self.state_dir.clone();
-        let space = tokio::task::spawn_blocking(move || nix::sys::statvfs::statvfs(&state_dir));
-        let space = space.await.ok().and_then(Result::ok);
+        let look = move || nix::sys::statvfs::statvfs(&state_dir);
+        let space = self.reader.read("space", LOOK, look).await;
+        let space = space.and_then(Result::ok);
         let bytes = |blocks: fn(&nix::sys::statvfs::Statvfs) -> u64| {
             let space = space.as_ref();
             space.map_or(0, |s| blocks(s).saturating_mul(s.fragment_size()))
@@ -126,13 +135,15 @@ impl<P: Platform> Node for Service<P> {
         _request: Request<v1::ListDisksRequest>,
     ) -> Reply<v1::ListDisksResponse> {
         let disks = Arc::clone(&self.services.disks);
-        let look = move || {
+        let look = move || -> Vec<_> {
             let all = disks.all().into_iter();
             all.map(|disk| wire::disk(&disk, disks.allocated(disk.vm)))
                 .collect()
         };
-        let looked = tokio::task::spawn_blocking(look).await;
-        let disks = looked.map_err(|e| Status::internal(e.to_string()))?;
+        let looked = self.reader.read("disks", LOOK, look).await;
+        let hangs =
+            || Status::unavailable("the file system of the disks does not answer: try again");
+        let disks = looked.ok_or_else(hangs)?;
         Ok(Response::new(v1::ListDisksResponse { disks }))
     }
 

@@ -1,10 +1,12 @@
 //! Checks whether this node can start machines at all.
 //!
-//! Invariant: an obstacle that was mended is seen without a restart of the daemon.
+//! Invariant: an obstacle that was mended is seen without a restart of the daemon. A file system
+//! that hangs keeps one thread, however often kubelet asks.
 //! Failure: a sentence that names the setting.
 
 use std::path::Path;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use nix::unistd::{AccessFlags, access};
 
@@ -12,6 +14,9 @@ use super::accelerator::{self, Accelerator};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
 use crate::vm::service::Containers;
+
+/// Time for a look at the programs.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl<P: Platform> Containers<P> {
     /// Probes for the accelerator until there is one; later calls answer from memory.
@@ -42,7 +47,11 @@ impl<P: Platform> Containers<P> {
                 .iter()
                 .find_map(|(setting, path)| unusable(setting, path))
         };
-        let unusable = tokio::task::spawn_blocking(look).await.ok().flatten();
+        let unusable = self.meter.programs.read((), LOOK, look).await;
+        let unusable = unusable.unwrap_or_else(|| {
+            let words = "vm.emulator and vm.wrapper: their file system does not answer";
+            Some(words.to_owned())
+        });
         unusable.or_else(|| {
             let none = self.no_accelerator.lock();
             none.unwrap_or_else(PoisonError::into_inner).clone()

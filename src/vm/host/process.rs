@@ -2,17 +2,21 @@
 //!
 //! Invariant: a process is believed to be a domain's emulator when its command line shows it and
 //! it runs as that machine's user; a number that was used again is noticed by the time of the process's start.
-//! Nothing is ever killed by such a number.
+//! Nothing is ever killed by such a number. No lock is held while `/proc` is read; a process whose
+//! command line does not come back, as one that hangs in its own page fault, is read by one thread
+//! and left out by all others.
 //! Failure: what is not found is absent: the machine has ended, or the daemon does not see the
 //! node's processes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cgroup::ContainerPod;
 use uuid::Uuid;
+
+use crate::bounded_reader::BoundedReader;
 
 mod detail;
 
@@ -33,6 +37,8 @@ const UUID_OPTION: &[u8] = b"-uuid";
 pub(in crate::vm) struct Processes {
     proc: PathBuf,
     known: Mutex<HashMap<Uuid, Process>>,
+    /// Of command lines, by process.
+    reader: BoundedReader<i32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,46 +84,70 @@ impl Processes {
         Self {
             proc: proc.into(),
             known: Mutex::default(),
+            reader: BoundedReader::default(),
         }
     }
 
-    /// The emulators of these domains; forgets all others. Blocks: looks at every process of the
+    /// Forgets all emulators but these.
+    pub(in crate::vm) fn keep(&self, wanted: &[Emulator]) {
+        let domains: HashSet<Uuid> = wanted.iter().map(|one| one.domain).collect();
+        self.known().retain(|domain, _| domains.contains(domain));
+    }
+
+    /// Whether the emulator of a domain was found before; it may have ended since.
+    pub(in crate::vm) fn has_found(&self, domain: Uuid) -> bool {
+        self.known().contains_key(&domain)
+    }
+
+    /// The emulators of these domains; others stay known. Blocks: looks at every process of the
     /// node when one of the domains has not been found before.
     pub(in crate::vm) fn find(&self, wanted: &[Emulator]) -> HashMap<Uuid, i32> {
-        let users: HashMap<Uuid, u32> = wanted.iter().map(|one| (one.domain, one.user)).collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|domain, process| {
-            users.contains_key(domain) && self.started(process.pid) == Some(process.started)
-        });
-        if users.keys().any(|domain| !known.contains_key(domain)) {
-            for pid in self.pids() {
-                let found = self.domain_of(pid);
-                let found = found.filter(|domain| self.user_of(pid) == users.get(domain).copied());
-                let found = found.filter(|domain| users.contains_key(domain));
-                if let (Some(domain), Some(started)) = (found, self.started(pid)) {
-                    known.insert(domain, Process { pid, started });
-                }
+        let mut found = HashMap::new();
+        let mut missing = HashMap::new();
+        for one in wanted {
+            if let Some(pid) = self.find_again(one.domain) {
+                found.insert(one.domain, pid);
+            } else {
+                missing.insert(one.domain, one.user);
             }
         }
-        known.iter().map(|(domain, p)| (*domain, p.pid)).collect()
+        let mut pids = self.pids().into_iter();
+        while !missing.is_empty()
+            && let Some(pid) = pids.next()
+        {
+            let domain = self.domain_of(pid);
+            let domain = domain.filter(|domain| missing.contains_key(domain));
+            let domain = domain.filter(|domain| self.user_of(pid) == missing.get(domain).copied());
+            if let (Some(domain), Some(started)) = (domain, self.started(pid)) {
+                self.known().insert(domain, Process { pid, started });
+                missing.remove(&domain);
+                found.insert(domain, pid);
+            }
+        }
+        found
     }
 
     /// The emulator of one domain; others stay known. Blocks like [`Self::find`].
     pub(in crate::vm) fn locate(&self, wanted: Emulator) -> Option<i32> {
-        let Emulator { domain, user } = wanted;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(process) = known.get(&domain)
-            && self.started(process.pid) == Some(process.started)
-        {
+        self.find(&[wanted]).remove(&wanted.domain)
+    }
+
+    /// The emulator of a domain, if it was found before and still runs. Blocks for a small read.
+    pub(in crate::vm) fn find_again(&self, domain: Uuid) -> Option<i32> {
+        let process = self.known().get(&domain).copied()?;
+        if self.started(process.pid) == Some(process.started) {
             return Some(process.pid);
         }
-        known.remove(&domain);
-        let mut pids = self.pids().into_iter();
-        let pid = pids
-            .find(|pid| self.domain_of(*pid) == Some(domain) && self.user_of(*pid) == Some(user))?;
-        let started = self.started(pid)?;
-        known.insert(domain, Process { pid, started });
-        Some(pid)
+        let mut known = self.known();
+        // Another thread may have found its successor meanwhile.
+        if known.get(&domain) == Some(&process) {
+            known.remove(&domain);
+        }
+        None
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Uuid, Process>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many of these domains' emulators end with the pod that this process runs in; none
@@ -168,7 +198,7 @@ impl Processes {
     }
 
     fn domain_of(&self, pid: i32) -> Option<Uuid> {
-        let line = self.read(pid, "cmdline")?;
+        let line = self.reader.read_here(pid, || self.read(pid, "cmdline"))??;
         let mut arguments = line.split(|byte| *byte == 0);
         arguments.find(|argument| *argument == UUID_OPTION)?;
         std::str::from_utf8(arguments.next()?).ok()?.parse().ok()

@@ -1,8 +1,8 @@
 //! Figures of machines for metrics, beyond their statistics.
 //!
 //! Invariant: one reading at a time, and at most one in [`FRESH`]: a client that finds one in
-//! progress waits for it. Only files are read, on a blocking thread, and a client waits at most
-//! [`TIMEOUT`].
+//! progress waits for it. Only files are read, on blocking threads, and a client waits at most
+//! [`TIMEOUT`]. Each sandbox is a source of its own: one that does not answer hides no other.
 //! Failure: what cannot be read, or not in time, is absent.
 
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bounded_reader::BoundedReader;
 use crate::vm::host::process::Emulator;
 use cgroup::{DeviceIo, PodCgroup};
 use nix::sys::statvfs::statvfs;
 use podspec::SandboxId;
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::clock;
@@ -29,7 +29,13 @@ use crate::vm::service::Containers;
 const FRESH: Duration = Duration::from_millis(500);
 
 /// Longest time that a client waits.
-const TIMEOUT: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_millis(1900);
+
+/// Time for the search for new emulators.
+const SEARCH: Duration = Duration::from_millis(400);
+
+/// Time for a reading.
+const READING: Duration = Duration::from_millis(1400);
 
 /// What was read of all sandboxes that are ready.
 #[derive(Debug, Clone, Default)]
@@ -67,8 +73,14 @@ pub struct Room {
     pub free_inodes: u64,
 }
 
-/// The last reading.
-pub(super) type Reading = Arc<Mutex<Option<(Instant, Arc<Details>)>>>;
+/// The last reading, and the turn for the next one.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    last: Mutex<Option<(Instant, Arc<Details>)>>,
+    sandboxes: BoundedReader<SandboxId>,
+    /// The node's file system.
+    node: BoundedReader<()>,
+}
 
 /// What is to be read.
 struct Plan {
@@ -93,25 +105,23 @@ impl Details {
 }
 
 impl<P: Platform> Containers<P> {
-    /// Details as of now or a moment ago. Answers within four seconds; with nothing, when a file
-    /// system does not respond.
+    /// Details as of now or a moment ago. Answers within two seconds, with what answered.
     pub async fn details(&self) -> Arc<Details> {
-        let reading = Arc::clone(&self.meter.details);
+        let reading = &self.meter.details;
         let read = async {
-            // The thread keeps the turn, also when its client has gone.
-            let mut turn = reading.lock_owned().await;
-            if let Some((taken, details)) = &*turn
+            let mut last = reading.last.lock().await;
+            if let Some((taken, details)) = &*last
                 && taken.elapsed() < FRESH
             {
                 return Arc::clone(details);
             }
-            let (taken, plan) = (Instant::now(), self.plan());
-            let work = spawn_blocking(move || {
-                let details = Arc::new(plan.read());
-                *turn = Some((taken, Arc::clone(&details)));
-                details
-            });
-            work.await.unwrap_or_default()
+            let taken = Instant::now();
+            let plan = self.plan();
+            let emulators = plan.sandboxes.iter().filter_map(|wanted| wanted.emulator);
+            self.meter.search(emulators.collect(), SEARCH).await;
+            let details = Arc::new(plan.read(reading).await);
+            *last = Some((taken, Arc::clone(&details)));
+            details
         };
         timeout(TIMEOUT, read).await.unwrap_or_default()
     }
@@ -137,32 +147,43 @@ impl<P: Platform> Containers<P> {
 }
 
 impl Plan {
-    fn read(&self) -> Details {
-        let emulators = self.sandboxes.iter().filter_map(|wanted| wanted.emulator);
-        let emulators: Vec<_> = emulators.collect();
-        let pids = self.processes.find(&emulators);
-        let mut names = HashMap::new();
-        let sandboxes = self.sandboxes.iter().map(|wanted| {
-            let cgroup = wanted.cgroup.as_ref();
-            let detail = cgroup.map(|pod| pod.detail(&self.cgroup_root));
-            // Nothing was found: there is no such directory.
-            let detail = detail.filter(|found| *found != cgroup::Detail::default());
-            let traffic = detail.iter().flat_map(|detail| &detail.io);
-            let devices = traffic.map(|io| (name_of(&mut names, io.major, io.minor), *io));
-            let emulator = wanted.emulator.as_ref();
-            let pid = emulator.and_then(|emulator| pids.get(&emulator.domain));
-            let of_pod = Detail {
-                at: clock::now(),
-                devices: devices.collect(),
-                oom_kills: cgroup.and_then(|pod| pod.oom_kills(&self.cgroup_root)),
-                process: pid.map(|pid| self.processes.detail(*pid)),
-                cgroup: detail,
-            };
-            (wanted.id.clone(), of_pod)
-        });
+    async fn read(self, reading: &Reading) -> Details {
+        let root = Arc::new(self.cgroup_root);
+        let one = |wanted: Wanted| {
+            let processes = Arc::clone(&self.processes);
+            let root = Arc::clone(&root);
+            (wanted.id.clone(), move || wanted.read(&processes, &root))
+        };
+        let sandboxes: Vec<_> = self.sandboxes.into_iter().map(one).collect();
+        let directory = self.state_dir;
+        let (sandboxes, room) = tokio::join!(
+            reading.sandboxes.read_each(sandboxes, READING),
+            reading.node.read((), READING, move || room(&directory)),
+        );
         Details {
-            sandboxes: sandboxes.collect(),
-            room: room(&self.state_dir),
+            sandboxes,
+            room: room.flatten(),
+        }
+    }
+}
+
+impl Wanted {
+    fn read(&self, processes: &Processes, cgroup_root: &Path) -> Detail {
+        let cgroup = self.cgroup.as_ref();
+        let detail = cgroup.map(|pod| pod.detail(cgroup_root));
+        // Nothing was found: there is no such directory.
+        let detail = detail.filter(|found| *found != cgroup::Detail::default());
+        let traffic = detail.iter().flat_map(|detail| &detail.io);
+        let devices = traffic.map(|io| (device(io.major, io.minor), *io));
+        let pid = self
+            .emulator
+            .and_then(|one| processes.find_again(one.domain));
+        Detail {
+            at: clock::now(),
+            devices: devices.collect(),
+            oom_kills: cgroup.and_then(|pod| pod.oom_kills(cgroup_root)),
+            process: pid.map(|pid| processes.detail(pid)),
+            cgroup: detail,
         }
     }
 }
@@ -178,11 +199,6 @@ fn room(directory: &Path) -> Option<Room> {
         inodes: found.files(),
         free_inodes: found.files_free(),
     })
-}
-
-fn name_of(names: &mut HashMap<(u32, u32), String>, major: u32, minor: u32) -> String {
-    let name = names.entry((major, minor));
-    name.or_insert_with(|| device(major, minor)).clone()
 }
 
 /// `/dev/sda`; `8:0` when the kernel has no name for it, as for a file system without a device.

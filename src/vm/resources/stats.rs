@@ -2,7 +2,7 @@
 //!
 //! Invariant: one look at a time, and at most one in [`FRESH`]: however many clients ask, libvirt
 //! gets one request for all domains, the tapmanager one per few hundred sandboxes, and no call is
-//! made for a single machine. A client waits at most four seconds.
+//! made for a single machine. A client waits at most two seconds.
 //! Failure: what cannot be had is absent, or as old as its own time says; a look that takes too
 //! long continues for the next client, and this one gets the last one.
 
@@ -14,7 +14,8 @@ use podspec::{ContainerId, SandboxId};
 use tapmanager::wire::NicCounters;
 use tokio::time::Instant;
 
-use crate::vm::host::process::Processes;
+use crate::bounded_reader::BoundedReader;
+use crate::vm::host::process::{Emulator, Processes};
 
 mod host;
 mod snapshot;
@@ -153,12 +154,27 @@ pub(in crate::vm) struct Meter {
     last: RwLock<Arc<Snapshot>>,
     turn: tokio::sync::Mutex<()>,
     pub(in crate::vm) processes: Arc<Processes>,
+    readers: host::Readers,
     pub(super) details: super::details::Reading,
+    /// Of the programs of machines.
+    pub(in crate::vm) programs: BoundedReader<()>,
+    pub(super) disk_usage: super::usage::Meter,
 }
 
 impl Meter {
     fn last(&self) -> Arc<Snapshot> {
         Arc::clone(&self.last.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A read of a disk that does not come back until it is dropped.
+    #[cfg(test)]
+    pub(super) fn hold_disk(&self, sandbox: SandboxId) -> impl Drop + use<> {
+        self.readers.hold_disk(sandbox)
+    }
+
+    /// Looks for the processes of those of these machines of which they are not known.
+    pub(super) async fn search(&self, machines: Vec<Emulator>, time: Duration) {
+        self.readers.search(&self.processes, machines, time).await;
     }
 }
 

@@ -3,11 +3,14 @@
 //! Invariant: files are counted by the blocks that they have, so that a sparse disk counts with
 //! what is written.
 //! Failure: a file that goes away meanwhile is left out; a directory that cannot be read counts as
-//! empty.
+//! empty. Of a file system that does not answer in time the last figures stay.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::bounded_reader::BoundedReader;
 use crate::platform::Platform;
 use crate::vm::service::Containers;
 
@@ -15,6 +18,16 @@ use crate::vm::service::Containers;
 const BLOCK: u64 = 512;
 /// How deep the directories below a state directory are.
 const DEEP: u8 = 4;
+
+/// Time for a count; that of thousands of files takes a second.
+const TIME: Duration = Duration::from_secs(10);
+
+/// The last count.
+#[derive(Debug, Default)]
+pub(in crate::vm) struct Meter {
+    reader: BoundedReader<()>,
+    last: Mutex<DiskUsage>,
+}
 
 /// Space and files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,7 +54,11 @@ impl<P: Platform> Containers<P> {
             }
             usage
         };
-        tokio::task::spawn_blocking(count).await.unwrap_or_default()
+        let meter = &self.meter.disk_usage;
+        let counted = meter.reader.read((), TIME, count).await;
+        let mut last = meter.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = counted.unwrap_or(*last);
+        *last
     }
 }
 

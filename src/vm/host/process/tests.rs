@@ -58,6 +58,64 @@ fn an_emulator_is_found_by_its_uuid_and_forgotten_when_its_number_is_used_again(
 }
 
 #[test]
+fn only_wanted_emulators_stay_known() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = (emulator(1), emulator(2));
+    for (pid, machine) in [(10, one), (11, two)] {
+        plant(
+            scratch.path(),
+            pid,
+            &format!("q\0-uuid\0{}\0", machine.domain),
+            5,
+        );
+    }
+    let processes = Processes::below(scratch.path());
+    assert_eq!(processes.find(&[one, two]).len(), 2);
+    processes.keep(&[two]);
+    assert!(!processes.has_found(one.domain) && processes.has_found(two.domain));
+    assert_eq!(processes.find_again(one.domain), None);
+    assert_eq!(processes.find_again(two.domain), Some(11));
+}
+
+#[test]
+fn a_process_that_does_not_show_its_command_line_hides_no_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (known, hidden) = (emulator(1), emulator(2));
+    plant(
+        scratch.path(),
+        10,
+        &format!("q\0-uuid\0{}\0", known.domain),
+        5,
+    );
+    let processes = Processes::below(scratch.path());
+    assert_eq!(processes.locate(known), Some(10));
+    plant(scratch.path(), 11, "", 5);
+    let hung = scratch.path().join("11/cmdline");
+    std::fs::remove_file(&hung).unwrap();
+    nix::unistd::mkfifo(&hung, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::thread::scope(|scope| {
+        // It has no other process to look at, so that it hangs; the others go on.
+        let first = scope.spawn(|| processes.locate(hidden));
+        while !processes.reader.is_outstanding(&11) && !first.is_finished() {
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            processes.find(&[known, hidden]),
+            [(known.domain, 10)].into()
+        );
+        plant(
+            scratch.path(),
+            12,
+            &format!("q\0-uuid\0{}\0", hidden.domain),
+            5,
+        );
+        assert_eq!(processes.locate(hidden), Some(12));
+        assert!(!first.is_finished());
+        drop(std::fs::OpenOptions::new().write(true).open(&hung).unwrap());
+    });
+}
+
+#[test]
 fn emulators_in_the_cgroup_of_our_own_pod_are_counted() {
     let scratch = tempfile::tempdir().unwrap();
     let machines = [emulator(1), emulator(2)];

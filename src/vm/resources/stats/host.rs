@@ -1,24 +1,39 @@
 //! The kernel's figures of machines, pods and disks.
 //!
-//! Invariant: only files are read, some per machine and none of a guest's making; all of it on a
-//! blocking thread.
-//! Failure: what cannot be read is absent.
+//! Invariant: only files are read, some per machine and none of a guest's making; all of it on
+//! blocking threads. Each disk, cgroup and process is a source of its own: one that does not answer
+//! keeps a thread and hides no other.
+//! Failure: what cannot be read, or not in time, is absent.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crate::vm::host::process::Emulator;
 use cgroup::PodCgroup;
 use podspec::{ContainerId, SandboxId};
 
 use super::Disk;
+use crate::bounded_reader::BoundedReader;
 use crate::clock;
-use crate::vm::host::process::{Processes, Resident};
+use crate::vm::host::process::{Emulator, Processes, Resident};
 
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
+
+/// Readers of the kernel's files.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    disks: BoundedReader<SandboxId>,
+    cgroups: BoundedReader<SandboxId>,
+    machines: BoundedReader<ContainerId>,
+    /// Looks for machines that have just started: of these there may be several, because each
+    /// leaves out the processes that others hang at.
+    searches: BoundedReader<u64>,
+    last_search: AtomicU64,
+}
 
 /// Which processes are looked for.
 #[derive(Debug)]
@@ -42,37 +57,81 @@ pub(super) struct Answers {
     /// When the reading ended, in nanoseconds since the epoch.
     pub(super) at: i64,
     pub(super) machines: Processed,
-    pub(super) pods: HashMap<SandboxId, (Option<Disk>, cgroup::Usage)>,
+    pub(super) disks: HashMap<SandboxId, Disk>,
+    pub(super) cgroups: HashMap<SandboxId, cgroup::Usage>,
 }
 
 /// Emulators that were found, and what they use.
 pub(super) type Processed = HashMap<ContainerId, (i32, Option<Resident>)>;
 
-impl Emulators {
-    /// Reads everything. Blocks, also on a process that is that does not respond.
-    pub(super) fn read(&self) -> Processed {
-        let wanted: Vec<_> = self
-            .machines
-            .iter()
-            .map(|(_, emulator)| *emulator)
-            .collect();
-        let pids = self.processes.find(&wanted);
-        let found = self.machines.iter().filter_map(|(id, emulator)| {
-            let pid = *pids.get(&emulator.domain)?;
-            Some((id.clone(), (pid, self.processes.resident(pid))))
-        });
-        found.collect()
+impl Readers {
+    /// Reads everything that answers within `time`.
+    pub(super) async fn read(&self, emulators: Emulators, pods: Pods, time: Duration) -> Answers {
+        let root = Arc::new(pods.cgroup_root);
+        let mut disks = Vec::new();
+        let mut cgroups = Vec::new();
+        for (id, disk, cgroup) in pods.pods {
+            if let Some(pod) = cgroup {
+                let root = Arc::clone(&root);
+                cgroups.push((id.clone(), move || pod.usage(&root)));
+            }
+            disks.push((id, move || allocated(&disk)));
+        }
+        let (machines, disks, cgroups) = tokio::join!(
+            self.read_machines(emulators, time),
+            self.disks.read_each(disks, time),
+            self.cgroups.read_each(cgroups, time),
+        );
+        let disks = disks.into_iter();
+        Answers {
+            at: clock::now(),
+            machines,
+            disks: disks.filter_map(|(id, disk)| Some((id, disk?))).collect(),
+            cgroups,
+        }
     }
-}
 
-impl Pods {
-    /// Reads everything. Blocks, also on a disk that is that does not respond.
-    pub(super) fn read(&self) -> HashMap<SandboxId, (Option<Disk>, cgroup::Usage)> {
-        let pods = self.pods.iter().map(|(id, disk, cgroup)| {
-            let usage = cgroup.as_ref().map(|pod| pod.usage(&self.cgroup_root));
-            (id.clone(), (allocated(disk), usage.unwrap_or_default()))
+    #[cfg(test)]
+    pub(super) fn hold_disk(&self, sandbox: SandboxId) -> impl Drop + use<> {
+        self.disks.hold(sandbox)
+    }
+
+    async fn read_machines(&self, emulators: Emulators, time: Duration) -> Processed {
+        let Emulators {
+            processes,
+            machines,
+        } = emulators;
+        let wanted: Vec<_> = machines.iter().map(|(_, emulator)| *emulator).collect();
+        processes.keep(&wanted);
+        self.search(&processes, wanted, time / 2).await;
+        let reads = machines.into_iter().map(|(id, emulator)| {
+            let processes = Arc::clone(&processes);
+            let read = move || {
+                let pid = processes.find_again(emulator.domain)?;
+                Some((pid, processes.resident(pid)))
+            };
+            (id, read)
         });
-        pods.collect()
+        let read = self.machines.read_each(reads.collect(), time / 2).await;
+        let read = read.into_iter();
+        read.filter_map(|(id, found)| Some((id, found?))).collect()
+    }
+
+    /// Looks for those that have not been found before.
+    pub(super) async fn search(
+        &self,
+        processes: &Arc<Processes>,
+        mut machines: Vec<Emulator>,
+        time: Duration,
+    ) {
+        machines.retain(|emulator| !processes.has_found(emulator.domain));
+        if machines.is_empty() {
+            return;
+        }
+        let processes = Arc::clone(processes);
+        let number = self.last_search.fetch_add(1, Ordering::Relaxed);
+        let search = move || drop(processes.find(&machines));
+        self.searches.read(number, time, search).await;
     }
 }
 

@@ -138,3 +138,20 @@ async fn a_stopped_machine_has_no_usage_and_causes_no_call() {
     later().await;
     assert_eq!(node.containers.stats().await.machine(&id).cpu, None);
 }
+
+#[tokio::test]
+async fn a_disk_that_hangs_hides_no_figure_of_others() {
+    let node = Node::new().await;
+    let machines = [node.started().await, node.started().await];
+    let [hung, well] = machines.each_ref().map(|id| node.row(id).sandbox.clone());
+    let reading = node.containers.meter.hold_disk(hung.clone());
+    let look = node.containers.stats().await;
+    assert!(look.disk(&well).is_some());
+    assert_eq!(look.disk(&hung), None);
+    for id in &machines {
+        assert!(look.machine(id).cpu.is_some());
+    }
+    drop(reading);
+    later().await;
+    assert!(node.containers.stats().await.disk(&hung).is_some());
+}
