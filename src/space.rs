@@ -2,7 +2,8 @@
 //!
 //! Invariant: when a claim is made, what all claims of its file system may still write is at most
 //! what is free beside the reserve. Bytes that a claim's file has taken are no longer free, so they
-//! count once.
+//! count once. Nothing is asked of a file system while the claims are locked: one that hangs keeps
+//! the thread that asks it, and no other.
 //! Failure: [`Full`] with the numbers; nothing is claimed then.
 
 use std::collections::HashMap;
@@ -28,10 +29,12 @@ pub struct Space {
 #[derive(Debug, Default)]
 struct Claims {
     last: u64,
+    /// Counts changes.
+    version: u64,
     all: HashMap<u64, Claimed>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Claimed {
     /// Number of the file system.
     device: u64,
@@ -91,6 +94,18 @@ struct Measured {
     claimed: u64,
 }
 
+/// Claims of one file system and what it said of them, without a lock in between.
+struct Look {
+    version: u64,
+    device: u64,
+    free: u64,
+    /// Of each claim its bytes, and those that its file has taken.
+    claims: HashMap<u64, (u64, u64)>,
+}
+
+/// Looks after which a file system whose claims change all the time is full.
+const LOOKS: u8 = 8;
+
 impl Space {
     /// File systems of which `reserve` bytes stay free each.
     pub fn new(reserve: u64) -> Self {
@@ -102,20 +117,24 @@ impl Space {
 
     /// Claims `most` bytes for a file, or as many as there are, but not less than `least`. Blocks.
     pub(crate) fn claim(&self, file: &Path, least: u64, most: u64) -> Result<Claim, Full> {
-        let mut claims = self.claims();
         let there = taken(file)?;
-        let device = fs::metadata(directory(file))?.dev();
         // Not even one byte would be an error of the writer, in other words.
         let needed = least.max(most.min(there.saturating_add(1)));
-        let room = self.room(&claims, file, device, None, needed.saturating_sub(there))?;
-        claims.last += 1;
-        let number = claims.last;
-        let claimed = Claimed {
-            device,
-            file: file.to_owned(),
-            bytes: most.min(there.saturating_add(room)),
-        };
-        claims.all.insert(number, claimed);
+        let number = self.with_room(
+            file,
+            None,
+            needed.saturating_sub(there),
+            |claims, look, room| {
+                claims.last += 1;
+                let claimed = Claimed {
+                    device: look.device,
+                    file: file.to_owned(),
+                    bytes: most.min(there.saturating_add(room)),
+                };
+                claims.all.insert(claims.last, claimed);
+                claims.last
+            },
+        )?;
         Ok(Claim {
             space: self.clone(),
             number,
@@ -131,29 +150,55 @@ impl Space {
         }
     }
 
-    /// Bytes that may be written beside reserve and claims, of which `needed` are needed.
-    fn room(
+    /// Calls `take` with the bytes that may be written beside reserve and other claims, if `needed`
+    /// bytes may.
+    fn with_room<T>(
         &self,
-        claims: &Claims,
         file: &Path,
-        device: u64,
         own: Option<u64>,
         needed: u64,
-    ) -> Result<u64, Full> {
-        let mut claimed = 0_u64;
-        for (number, other) in &claims.all {
-            if other.device == device && Some(*number) != own {
-                let rest = other.bytes.saturating_sub(taken(&other.file)?);
-                claimed = claimed.saturating_add(rest);
+        take: impl FnOnce(&mut Claims, &Look, u64) -> T,
+    ) -> Result<T, Full> {
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let look = self.look(file)?;
+            let mut claims = self.claims();
+            let claimed = look.claimed(&claims, own);
+            let left = look.free.saturating_sub(self.reserve);
+            let left = left.saturating_sub(claimed);
+            if look.free >= self.reserve && left >= needed {
+                claims.version += 1;
+                return Ok(take(&mut claims, &look, left));
+            }
+            // What changed meanwhile was counted at its largest: only a look without changes
+            // refuses.
+            if claims.version == look.version || looks >= LOOKS {
+                let free = look.free;
+                return Err(self.full(needed, &Measured { free, claimed }));
             }
         }
-        // After the files: what is written meanwhile then counts twice, never not at all.
-        let free = free(file)?;
-        let left = free.saturating_sub(self.reserve).saturating_sub(claimed);
-        if free < self.reserve || left < needed {
-            return Err(self.full(needed, &Measured { free, claimed }));
+    }
+
+    fn look(&self, file: &Path) -> Result<Look, Full> {
+        let device = fs::metadata(directory(file))?.dev();
+        let (version, alike) = {
+            let claims = self.claims();
+            let alike = claims.all.iter().filter(|(_, one)| one.device == device);
+            let alike: Vec<_> = alike.map(|(number, one)| (*number, one.clone())).collect();
+            (claims.version, alike)
+        };
+        let mut claims = HashMap::with_capacity(alike.len());
+        for (number, one) in alike {
+            claims.insert(number, (one.bytes, taken(&one.file)?));
         }
-        Ok(left)
+        Ok(Look {
+            version,
+            device,
+            // After the files: what is written meanwhile then counts twice, never not at all.
+            free: free(file)?,
+            claims,
+        })
     }
 
     const fn full(&self, needed: u64, measured: &Measured) -> Full {
@@ -170,6 +215,24 @@ impl Space {
     }
 }
 
+impl Look {
+    /// What claims other than `own` may still write: also those that ended since the look, whose
+    /// bytes may have been taken after it, and those that began since, of which nothing was seen.
+    fn claimed(&self, now: &Claims, own: Option<u64>) -> u64 {
+        let alike = now.all.iter().filter(|(_, one)| one.device == self.device);
+        let new = alike.map(|(number, one)| {
+            let (before, taken) = self.claims.get(number).copied().unwrap_or_default();
+            (*number, one.bytes.max(before).saturating_sub(taken))
+        });
+        let ended = self.claims.iter();
+        let ended = ended.filter(|(number, _)| !now.all.contains_key(number));
+        let ended = ended.map(|(number, (bytes, taken))| (*number, bytes.saturating_sub(*taken)));
+        new.chain(ended)
+            .filter(|(number, _)| Some(*number) != own)
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+    }
+}
+
 impl Claim {
     /// Bytes that the file may have.
     pub(crate) fn bytes(&self) -> u64 {
@@ -179,27 +242,28 @@ impl Claim {
 
     /// Makes the claim at least so large, and checks that the reserve is still free. Blocks.
     pub(crate) fn at_least(&self, bytes: u64) -> Result<(), Full> {
-        let mut claims = self.space.claims();
-        let Some(own) = claims.all.get(&self.number) else {
-            return Ok(());
+        let own = self.space.claims().all.get(&self.number).cloned();
+        let Some(own) = own else { return Ok(()) };
+        let needed = if bytes > own.bytes {
+            bytes.saturating_sub(taken(&own.file)?)
+        } else {
+            0
         };
-        let (device, file, has) = (own.device, own.file.clone(), own.bytes);
-        let needed = match bytes > has {
-            true => bytes.saturating_sub(taken(&file)?),
-            false => 0,
+        let grow = |claims: &mut Claims, _: &Look, _: u64| {
+            if let Some(own) = claims.all.get_mut(&self.number) {
+                own.bytes = own.bytes.max(bytes);
+            }
         };
-        let number = Some(self.number);
-        self.space.room(&claims, &file, device, number, needed)?;
-        if let Some(own) = claims.all.get_mut(&self.number) {
-            own.bytes = has.max(bytes);
-        }
-        Ok(())
+        self.space
+            .with_room(&own.file, Some(self.number), needed, grow)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.space.claims().all.remove(&self.number);
+        let mut claims = self.space.claims();
+        claims.version += 1;
+        claims.all.remove(&self.number);
     }
 }
 

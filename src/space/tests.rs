@@ -73,3 +73,48 @@ fn a_file_system_with_no_more_than_its_reserve_takes_nothing() {
         assert!(is_full(&space.claim(&file, least, most)), "{least} {most}");
     }
 }
+
+#[test]
+fn claims_that_change_between_look_and_lock_count_at_their_largest() {
+    let claimed = |bytes| Claimed {
+        device: 1,
+        file: PathBuf::new(),
+        bytes,
+    };
+    let look = Look {
+        version: 0,
+        device: 1,
+        free: 100,
+        claims: [(1, (10, 4)), (2, (20, 0)), (3, (30, 30))].into(),
+    };
+    let mut now = Claims::default();
+    // The first grew, the second ended, the third is as it was, the fourth is new; the fifth is on
+    // another file system.
+    now.all = [(1, claimed(15)), (3, claimed(30)), (4, claimed(7))].into();
+    now.all.insert(
+        5,
+        Claimed {
+            device: 2,
+            ..claimed(99)
+        },
+    );
+    assert_eq!(look.claimed(&now, None), 11 + 20 + 7);
+    assert_eq!(look.claimed(&now, Some(4)), 11 + 20);
+}
+
+#[test]
+fn a_claim_can_end_while_another_is_looked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = space(dir.path(), 2 * GIB);
+    let claim = space.claim(&dir.path().join("1"), GIB, GIB).unwrap();
+    std::thread::scope(|scope| {
+        let grown = space.with_room(&dir.path().join("2"), None, 0, |_, _, _| ());
+        grown.unwrap();
+        // A look holds no lock.
+        let look = space.look(&dir.path().join("2")).unwrap();
+        let ended = scope.spawn(|| drop(claim));
+        ended.join().unwrap();
+        assert_eq!(look.claimed(&space.claims(), None), GIB);
+    });
+    assert!(space.claims().all.is_empty());
+}
