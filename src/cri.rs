@@ -35,8 +35,9 @@ use calls::Calls;
 pub use calls::TARGET;
 pub(crate) use calls::Traces;
 
-/// Requests of one connection that are worked on at the same time.
-const STREAMS_PER_CONNECTION: u32 = 256;
+/// Requests of one connection at the same time: more than `vmlet-criproxy` takes from kubelet, so
+/// that none waits unseen in the transport. The bound on requests in progress answers in words.
+const STREAMS_PER_CONNECTION: u32 = 8192;
 
 /// Why the server ended.
 #[derive(Debug, thiserror::Error)]

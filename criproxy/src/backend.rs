@@ -1,6 +1,7 @@
-//! A runtime behind the proxy: its connection, and calls to it.
+//! A runtime behind the proxy: its connections, and calls to it.
 //!
-//! Invariant: a call that ends before it was sent is sent once more on a new connection; one that
+//! Invariant: calls that last have connections of their own: a runtime bounds the calls of one
+//! connection, and one more waits without a word. A call that ends before it was sent is sent once more on a new connection; one that
 //! was sent never is.
 //! Failure: [`Failure::Down`] when the runtime gave no answer, [`Failure::Refused`] with its answer
 //! as it came when it ended the call with an error.
@@ -19,6 +20,7 @@ mod link;
 
 pub(crate) use link::{CONNECTION_WINDOW, FRAME, HEADERS, Link, RESETS, STREAM_WINDOW};
 
+use crate::methods::{Lasts, lasts};
 use crate::metrics::{Metrics, Running};
 use crate::state::BackendIndex;
 use crate::wire::{Body, PREFIX, code_of, payload, refusal};
@@ -30,8 +32,12 @@ pub(crate) struct Backend {
     pub(crate) index: BackendIndex,
     /// Its configured name.
     pub(crate) name: Arc<str>,
-    /// The connection.
+    /// The connection for calls that are answered at once.
     pub(crate) link: Link,
+    /// For probes, which last as long as the guest wants.
+    probes: Link,
+    /// For calls that last: starts, stops, pulls.
+    lasting: Link,
     metrics: Arc<Metrics>,
 }
 
@@ -76,6 +82,8 @@ impl Backend {
         Self {
             index,
             name,
+            probes: link.beside(),
+            lasting: link.beside(),
             link,
             metrics,
         }
@@ -88,10 +96,15 @@ impl Backend {
 
     /// Sends a request and waits for the head of the answer.
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, String> {
+        let link = match lasts(request.uri().path()) {
+            Lasts::Briefly => &self.link,
+            Lasts::AsGuestWants => &self.probes,
+            Lasts::Long => &self.lasting,
+        };
         let mut request = request;
         let mut again = true;
         loop {
-            let (mut sender, generation) = self.link.get().await?;
+            let (mut sender, generation) = link.get().await?;
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
@@ -99,7 +112,7 @@ impl Backend {
             let unsent = error.take_message();
             let error = error.into_error();
             tracing::debug!(backend = %self.name, %error, "request not sent");
-            self.link.discard(generation);
+            link.discard(generation);
             match unsent {
                 Some(unsent) if again => request = unsent,
                 _ => return Err(format!("the connection failed: {error}")),

@@ -76,6 +76,43 @@ pub(crate) enum Plan {
     Foreign,
 }
 
+/// How long a runtime may take for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lasts {
+    /// It answers from what it knows.
+    Briefly,
+    /// A command in a container.
+    AsGuestWants,
+    /// Starts, stops, pulls, events, and whatever is not known.
+    Long,
+}
+
+/// How long a call may last.
+pub(crate) fn lasts(path: &str) -> Lasts {
+    match plan(path) {
+        ("ExecSync", _) => Lasts::AsGuestWants,
+        (
+            "Exec" | "Attach" | "PortForward" | "ReopenContainerLog" | "ContainerStats"
+            | "PodSandboxStats",
+            _,
+        )
+        | (
+            _,
+            Plan::Status(_)
+            | Plan::List(_)
+            | Plan::Stream(_)
+            | Plan::ImageStatus
+            | Plan::ImageFsInfo
+            | Plan::Version
+            | Plan::NodeStatus
+            | Plan::Primary
+            | Plan::UpdateRuntimeConfig
+            | Plan::MetricDescriptors,
+        ) => Lasts::Briefly,
+        _ => Lasts::Long,
+    }
+}
+
 /// The method's name for metrics, and the plan for it.
 pub(crate) fn plan(path: &str) -> (&'static str, Plan) {
     use Listing as L;
@@ -177,6 +214,31 @@ mod tests {
             seen += 1;
         }
         assert!(seen >= 41, "only {seen} methods found");
+    }
+
+    #[test]
+    fn stops_and_probes_last_and_lists_do_not() {
+        let of = |name: &str| lasts(&format!("/runtime.v1.RuntimeService/{name}"));
+        for name in [
+            "StopContainer",
+            "StartContainer",
+            "RunPodSandbox",
+            "Levitate",
+        ] {
+            assert_eq!(of(name), Lasts::Long, "{name}");
+        }
+        for name in [
+            "ListContainers",
+            "ContainerStatus",
+            "Status",
+            "Version",
+            "Exec",
+        ] {
+            assert_eq!(of(name), Lasts::Briefly, "{name}");
+        }
+        assert_eq!(of("ExecSync"), Lasts::AsGuestWants);
+        assert_eq!(lasts("/runtime.v1.ImageService/PullImage"), Lasts::Long);
+        assert_eq!(lasts("/runtime.v1.ImageService/ListImages"), Lasts::Briefly);
     }
 
     #[test]

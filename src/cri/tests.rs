@@ -14,7 +14,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
@@ -28,9 +28,18 @@ mod traces;
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Answers `Version`, and never answers `StopContainer`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FakeRuntime {
-    stopping: Arc<Notify>,
+    /// A permit for each stop that has arrived.
+    stopping: Arc<Semaphore>,
+}
+
+impl Default for FakeRuntime {
+    fn default() -> Self {
+        Self {
+            stopping: Arc::new(Semaphore::new(0)),
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -46,7 +55,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         _: Request<v1::StopContainerRequest>,
     ) -> Result<Response<v1::StopContainerResponse>, Status> {
-        self.stopping.notify_one();
+        self.stopping.add_permits(1);
         std::future::pending().await
     }
 }
@@ -58,7 +67,7 @@ impl ImageService for NoImages {}
 struct Server {
     _dir: tempfile::TempDir,
     path: PathBuf,
-    stopping: Arc<Notify>,
+    stopping: Arc<Semaphore>,
     stop: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Result<(), Error>>,
 }
@@ -104,7 +113,7 @@ impl Server {
         Self {
             _dir: dir,
             path,
-            stopping: Arc::default(),
+            stopping: Arc::new(Semaphore::new(0)),
             stop: Some(stop),
             ended,
         }
@@ -148,9 +157,32 @@ async fn a_request_that_does_not_end_is_abandoned_after_the_grace_period() {
         let request = v1::StopContainerRequest::default();
         client.stop_container(request).await
     });
-    server.stopping.notified().await;
+    drop(server.stopping.acquire().await.unwrap());
     server.stop().await;
     stuck.abort();
+}
+
+#[tokio::test]
+async fn three_hundred_stops_on_a_connection_delay_no_other_request_on_it() {
+    let server = Server::start(Duration::from_millis(50)).await;
+    let mut client = server.client().await;
+    let mut stops = tokio::task::JoinSet::new();
+    for _ in 0..300 {
+        let mut client = client.clone();
+        stops.spawn(async move {
+            let request = v1::StopContainerRequest::default();
+            client.stop_container(request).await
+        });
+    }
+    let others = async {
+        drop(server.stopping.acquire_many(300).await.unwrap());
+        client.version(v1::VersionRequest::default()).await.unwrap();
+    };
+    tokio::time::timeout(DEADLINE, others)
+        .await
+        .expect("no wait for stops");
+    stops.abort_all();
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to a Unix socket, which reconnects when it breaks.
 //!
-//! Invariant: at most one connection and one attempt at a time; after a failure the next attempts
-//! wait longer, up to a second, and calls in between fail at once.
+//! Invariant: at most one connection, and one attempt at a time of all links to one socket; after a
+//! failure the next attempts wait longer, up to a second, and calls in between fail at once.
 //! Failure: a short text with the reason why there is no connection.
 
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ pub(crate) struct Link {
     socket: PathBuf,
     timeout: Duration,
     current: Arc<Mutex<Current>>,
-    attempt: tokio::sync::Mutex<Attempt>,
+    /// Shared by all links to this socket: once one connects, the others may.
+    attempt: Arc<tokio::sync::Mutex<Attempt>>,
     up: Arc<watch::Sender<bool>>,
 }
 
@@ -68,10 +69,21 @@ impl Link {
             socket: socket.into(),
             timeout,
             current: Arc::default(),
-            attempt: tokio::sync::Mutex::new(Attempt {
+            attempt: Arc::new(tokio::sync::Mutex::new(Attempt {
                 backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
                 why: String::new(),
-            }),
+            })),
+            up: Arc::new(watch::Sender::new(false)),
+        }
+    }
+
+    /// Another connection to the same socket, made when it is needed.
+    pub(crate) fn beside(&self) -> Self {
+        Self {
+            socket: self.socket.clone(),
+            timeout: self.timeout,
+            current: Arc::default(),
+            attempt: Arc::clone(&self.attempt),
             up: Arc::new(watch::Sender::new(false)),
         }
     }

@@ -16,6 +16,9 @@ use tokio::sync::Semaphore;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 
+/// Calls on one connection that it serves at once.
+pub(crate) const STREAMS: u32 = 256;
+
 /// What it does with a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Mood {
@@ -29,6 +32,8 @@ pub(crate) enum Mood {
     Held(Arc<Semaphore>),
     /// Refuses.
     Refusing(Status),
+    /// Answers, but never this method.
+    Lasting(&'static str),
 }
 
 /// What it has.
@@ -96,6 +101,7 @@ impl Fake {
         let image_service = ImageServiceServer::new(self.inner.clone());
         runtime.spawn(
             tonic::transport::Server::builder()
+                .max_concurrent_streams(STREAMS)
                 .add_service(runtime_service)
                 .add_service(image_service)
                 .serve_with_incoming(UnixListenerStream::new(listener)),
@@ -191,6 +197,8 @@ impl Inner {
                 Ok(())
             }
             Mood::Refusing(status) => Err(status),
+            Mood::Lasting(method) if method == call => std::future::pending().await,
+            Mood::Lasting(_) => Ok(()),
         }
     }
 

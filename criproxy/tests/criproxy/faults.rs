@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 use service::settings::Timespan;
 
 use crate::environment::{Cri, FANOUT, LONG, TAG, TestEnvironment, eventually, waited_out};
-use crate::fake::Mood;
+use crate::fake::{Mood, STREAMS, State};
 use crate::raw;
 
 /// A pod of each runtime, seen by kubelet: sandbox and container of the ordinary one, then of the
@@ -87,6 +87,48 @@ async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
     })
     .await;
     assert_eq!(cri.sandboxes().await.unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn three_hundred_stops_delay_neither_lists_nor_probes() {
+    let (env, mut cri) = TestEnvironment::start_patient().await;
+    let [_, container, vm, vm_container] = pods(&mut cri).await;
+    let secondary = &env.secondary;
+    secondary.mood(Mood::Lasting("StopContainer"));
+    let mut stops = tokio::task::JoinSet::new();
+    for _ in 0..300 {
+        let (mut runtime, container_id) = (cri.runtime.clone(), vm_container.clone());
+        stops.spawn(async move {
+            let timeout = 300;
+            let request = v1::StopContainerRequest {
+                container_id,
+                timeout,
+            };
+            runtime.stop_container(request).await
+        });
+    }
+    let most = usize::try_from(STREAMS).unwrap();
+    eventually("as many stops as the runtime takes", async || {
+        let stops =
+            |state: &mut State| state.calls.iter().filter(|c| *c == "StopContainer").count();
+        secondary.with(stops) >= most
+    })
+    .await;
+    secondary.calls();
+    let others = async {
+        assert_eq!(
+            cri.containers().await.unwrap(),
+            [container, vm_container.clone()]
+        );
+        assert!(cri.sandboxes().await.unwrap().contains(&vm));
+        assert_eq!(cri.exec(&vm_container).await.unwrap(), b"vmlet");
+    };
+    let others = tokio::time::timeout(LONG / 2, others).await;
+    others.expect("no wait for stops");
+    for call in ["ListContainers", "ListPodSandbox", "ExecSync"] {
+        assert!(secondary.was_called(call), "{call} waits for stops");
+    }
+    stops.abort_all();
 }
 
 #[tokio::test]

@@ -105,7 +105,7 @@ async fn a_request_whose_client_disconnects_ends_as_cancelled() {
         let request = v1::StopContainerRequest::default();
         client.stop_container(from_trace(request, true)).await
     });
-    server.stopping.notified().await;
+    drop(server.stopping.acquire().await.unwrap());
     stuck.abort();
     assert!(stuck.await.unwrap_err().is_cancelled());
     server.stop().await;
