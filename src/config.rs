@@ -98,7 +98,8 @@ pub struct Streaming {
     /// runs on the same node: keep a loopback address. Any other needs TLS.
     pub listen: SocketAddr,
     /// Certificate of the server in PEM, followed by those of its authorities; its names have the
-    /// address of `listen`. It makes sessions use TLS. Read at the start of the daemon.
+    /// address of `listen`. It makes sessions use TLS. A new one serves the
+    /// sessions after it, without a restart.
     pub tls_cert: OptionalPath,
     /// Private key of the certificate in PEM.
     pub tls_key: OptionalPath,

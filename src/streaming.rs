@@ -27,7 +27,6 @@ use std::sync::Arc;
 
 use podspec::ContainerId;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::platform::Platform;
@@ -134,7 +133,7 @@ impl Gate {
 /// The bound server.
 pub struct Streaming {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<tls::Tls>>,
     gate: Arc<Gate>,
 }
 
@@ -148,7 +147,7 @@ impl Streaming {
     /// Binds the address; port 0 is any free one. With files of TLS, sessions need it.
     pub async fn bind(address: SocketAddr, files: Option<&tls::Files>) -> Result<Self, Error> {
         let tls = match files {
-            Some(files) => Some(files.acceptor().await?),
+            Some(files) => Some(Arc::new(tls::Tls::load(files.clone()).await?)),
             None => None,
         };
         let failed = |source| Error::Listen { address, source };

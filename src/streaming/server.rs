@@ -19,11 +19,11 @@ use streamapi::{Agreed, Refusal, Service, Transport};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Shared;
+use super::tls::Tls;
 use super::{Gate, Target, attach, exec, port_forward, process, streams, websocket};
 use crate::platform::Platform;
 use crate::vm::Containers;
@@ -64,7 +64,7 @@ impl<P: Platform> Clone for Services<P> {
 /// Serves connections.
 pub(super) async fn serve<P: Platform>(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Tls>>,
     gate: Arc<Gate>,
     containers: Arc<Containers<P>>,
     closing: CancellationToken,
@@ -84,7 +84,7 @@ pub(super) async fn serve<P: Platform>(
 /// Accepts connections without end.
 async fn accept<P: Platform>(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Tls>>,
     services: Services<P>,
     connections: &mut JoinSet<()>,
 ) {
@@ -110,12 +110,13 @@ async fn accept<P: Platform>(
 }
 
 /// Serves one connection.
-async fn accepted<P: Platform>(stream: TcpStream, tls: Option<TlsAcceptor>, services: Services<P>) {
+async fn accepted<P: Platform>(stream: TcpStream, tls: Option<Arc<Tls>>, services: Services<P>) {
     // Small frames are not held back.
     stream.set_nodelay(true).ok();
     let Some(tls) = tls else {
         return connection(stream, services).await;
     };
+    let tls = tls.acceptor().await;
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
         Ok(Ok(stream)) => connection(stream, services).await,
         Ok(Err(error)) => {

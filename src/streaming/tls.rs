@@ -1,16 +1,24 @@
 //! TLS of the streaming server.
 //!
-//! Invariant: the certificate and its key are read once, at the start; a key that does not belong
-//! to the certificate is refused then.
-//! Failure: [`Error`] names the file.
+//! Invariant: the certificate and its key serve the first connection after they change; a key that
+//! does not belong to the certificate never serves.
+//! Failure: [`Error`] names the file, at the start. Later, files that do not serve are reported
+//! once, and the certificate of before stays.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
+
+use crate::bounded_reader::BoundedReader;
+
+/// Time for a look at the files.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The files of a server with TLS, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +28,25 @@ pub struct Files {
     /// Its private key.
     pub key: PathBuf,
 }
+
+/// The certificate of now.
+#[derive(Debug)]
+pub(super) struct Tls {
+    files: Files,
+    reader: BoundedReader<()>,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    acceptor: TlsAcceptor,
+    /// The files that it was made of.
+    seen: Stamp,
+    /// Files that do not serve, and were reported.
+    refused: Option<Stamp>,
+}
+
+/// What changes with a file: inode, time of the last change, length; of certificate and key.
+type Stamp = [Option<(u64, i64, i64, u64)>; 2];
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
@@ -52,20 +79,93 @@ pub enum Error {
     },
 }
 
+impl Tls {
+    /// Reads the files for the first time.
+    pub(super) async fn load(files: Files) -> Result<Self, Error> {
+        let to_read = files.clone();
+        let read = move || (to_read.stamp(), to_read.acceptor());
+        let read = tokio::task::spawn_blocking(read).await;
+        let (seen, acceptor) = read.map_err(|ended| Error::Read {
+            path: files.certificate.clone(),
+            source: std::io::Error::other(ended),
+        })?;
+        let current = Current {
+            acceptor: acceptor?,
+            seen,
+            refused: None,
+        };
+        Ok(Self {
+            files,
+            reader: BoundedReader::default(),
+            current: Mutex::new(current),
+        })
+    }
+
+    /// What accepts a connection now.
+    pub(super) async fn acceptor(&self) -> TlsAcceptor {
+        let files = self.files.clone();
+        let seen = self.current().seen;
+        let look = move || {
+            // Before the files, so that a change meanwhile is noticed the next time.
+            let stamp = files.stamp();
+            (stamp != seen).then(|| (stamp, files.acceptor()))
+        };
+        let changed = self.reader.read((), LOOK, look).await.flatten();
+        let mut current = self.current();
+        match changed {
+            Some((seen, Ok(acceptor))) => {
+                let path = self.files.certificate.display();
+                tracing::info!(%path, "streaming certificate changed");
+                *current = Current {
+                    acceptor,
+                    seen,
+                    refused: None,
+                };
+            }
+            Some((stamp, Err(error))) if current.refused != Some(stamp) => {
+                let error = crate::one_line(&error);
+                tracing::warn!(error, "streaming certificate not changed");
+                current.refused = Some(stamp);
+            }
+            _ => {}
+        }
+        current.acceptor.clone()
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Current {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Current")
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Files {
-    /// What accepts connections.
-    pub(super) async fn acceptor(&self) -> Result<TlsAcceptor, Error> {
+    fn stamp(&self) -> Stamp {
+        [&self.certificate, &self.key].map(|path| {
+            let is = std::fs::metadata(path).ok()?;
+            Some((is.ino(), is.mtime(), is.mtime_nsec(), is.len()))
+        })
+    }
+
+    /// What accepts connections. Blocks.
+    fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         let pem = |path: &Path, what| Error::Pem {
             path: path.to_owned(),
             what,
         };
-        let certificates = read(&self.certificate).await?;
+        let certificates = read(&self.certificate)?;
         let certificates: Vec<_> = CertificateDer::pem_slice_iter(&certificates)
             .collect::<Result<_, _>>()
             .ok()
             .filter(|all: &Vec<_>| !all.is_empty())
             .ok_or_else(|| pem(&self.certificate, "certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&self.key).await?)
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?)
             .map_err(|_| pem(&self.key, "private key"))?;
         let refused = |source| Error::Use {
             path: self.certificate.clone(),
@@ -82,9 +182,8 @@ impl Files {
     }
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let read = tokio::fs::read(path).await;
-    read.map_err(|source| Error::Read {
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Read {
         path: path.to_owned(),
         source,
     })

@@ -32,6 +32,26 @@ impl Keys {
         }
     }
 
+    /// Of a client that trusts this certificate only.
+    fn connector(&self) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        TlsConnector::from(Arc::new(config))
+    }
+
+    /// Whether a server shows this certificate.
+    async fn is_shown_by(&self, server: &Server) -> bool {
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connecting = self.connector().connect(name, server.connect().await);
+        soon("a handshake", connecting).await.is_ok()
+    }
+
     fn files(&self, certificate: &str, key: &str) -> tls::Files {
         tls::Files {
             certificate: self.scratch.path().join(certificate),
@@ -44,24 +64,16 @@ impl Keys {
 async fn a_session_runs_over_tls() {
     let keys = Keys::new();
     let server = Server::with(Some(&keys.files("cert", "key"))).await;
+    let connector = keys.connector();
     let (console, target) = server.console(Wanted {
         stdout: true,
         ..Wanted::default()
     });
-    let mut roots = RootCertStore::empty();
-    roots.add(keys.certificate.der().clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let url = server.gate.url(target.clone()).unwrap();
     let (scheme, rest) = url.split_once(':').unwrap();
     assert_eq!(scheme, "https");
     let request = format!("wss:{rest}").into_client_request().unwrap();
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
     let transport = connector
         .connect(name, server.connect().await)
         .await
@@ -104,4 +116,21 @@ async fn files_that_do_not_serve_are_named() {
         assert!(text.contains(expected), "{text}");
         assert!(text.contains("streaming.tls_cert"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_certificate_that_changes_serves_the_next_session() {
+    let (keys, next) = (Keys::new(), Keys::new());
+    let files = keys.files("cert", "key");
+    let server = Server::with(Some(&files)).await;
+    assert!(keys.is_shown_by(&server).await);
+    // Half of the change: it does not serve, and the old one stays.
+    let new = next.files("cert", "key");
+    std::fs::copy(&new.certificate, &files.certificate).unwrap();
+    assert!(keys.is_shown_by(&server).await);
+    std::fs::copy(&new.key, &files.key).unwrap();
+    assert!(next.is_shown_by(&server).await);
+    assert!(!keys.is_shown_by(&server).await);
+    std::fs::remove_file(&files.key).unwrap();
+    assert!(next.is_shown_by(&server).await);
 }
