@@ -3,7 +3,7 @@
 //! Invariant: names only, bounded in number and length; the values of variables are dropped here.
 //! Failure: none; what is too long is cut.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use cri_proto::v1;
 use cri_proto::v1::security_profile::ProfileType;
@@ -16,17 +16,18 @@ const LONGEST: usize = 253;
 /// Services of its namespace.
 pub(super) fn variables(all: Vec<v1::KeyValue>) -> Vec<String> {
     let names: BTreeSet<String> = all.into_iter().map(|variable| variable.key).collect();
-    let services: Vec<&str> = names
+    let services: HashSet<&str> = names
         .iter()
         .filter_map(|name| name.strip_suffix("_SERVICE_HOST"))
         .filter(|service| names.contains(&format!("{service}_SERVICE_PORT")))
         .collect();
+    // A name may have several of these parts, of which any can end the name of the service.
     let of_a_service = |name: &str| {
-        services.iter().any(|service| {
-            let rest = name.strip_prefix(service).unwrap_or_default();
-            ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"]
-                .iter()
-                .any(|part| rest.starts_with(part))
+        let parts = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
+        let mut ends = parts.iter().flat_map(|part| name.match_indices(part));
+        ends.any(|(end, _)| {
+            name.get(..end)
+                .is_some_and(|service| services.contains(service))
         })
     };
     let others = names.iter().filter(|name| !of_a_service(name));
@@ -140,6 +141,32 @@ mod tests {
             "seccompProfile",
         ];
         assert_eq!(security(&promises), names);
+    }
+
+    #[test]
+    fn a_service_may_be_called_as_a_part_of_a_variable() {
+        let services = [
+            "A_PORT_B_SERVICE_HOST",
+            "A_PORT_B_SERVICE_PORT",
+            "A_PORT_B_PORT_80_TCP_PORT",
+        ];
+        let mut more = services.to_vec();
+        more.extend(["A_PORT_C", "A_PORT_B"]);
+        assert_eq!(named(&more), ["A_PORT_B", "A_PORT_C"]);
+    }
+
+    #[test]
+    fn many_services_do_not_multiply() {
+        let variable = |key: String| v1::KeyValue {
+            key,
+            value: Vec::new(),
+        };
+        let of_one = |n: usize| {
+            let parts = ["SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP"];
+            parts.map(|part| format!("S{n}_{part}"))
+        };
+        let all = (0..20_000).flat_map(of_one).map(variable);
+        assert_eq!(variables(all.collect()), Vec::<String>::new());
     }
 
     #[test]
