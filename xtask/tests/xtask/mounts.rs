@@ -1,4 +1,4 @@
-//! The mounts of the containers of `deploy/node`.
+//! The mounts of the containers of `deploy/node`, and their resolver.
 //!
 //! Invariant: the daemon sees the directories of its settings' defaults that an administrator of the
 //! node writes, at the same paths, and cannot change them. No mount is inside of a read-only one: a
@@ -62,6 +62,14 @@ fn the_daemon_reads_the_directories_of_the_administrator() {
     let file = config[0]["mountPath"].as_str().unwrap();
     let command = list(daemon, "command");
     assert!(command.iter().any(|word| word == file), "{file}");
+}
+
+/// Without this a pod on the node's network has the node's resolver, which knows no Services.
+#[test]
+fn the_daemon_resolves_the_names_of_services() {
+    let pod = pod();
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["dnsPolicy"], "ClusterFirstWithHostNet");
 }
 
 #[test]
