@@ -23,6 +23,7 @@ use kube::api::{Api, Patch, PatchParams};
 use nodeapi::v1::{InfoRequest, InfoResponse};
 use service::boot_id;
 use service::telemetry::one_line;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use owner::Owner;
@@ -51,6 +52,8 @@ pub(crate) struct Renewal {
     pub(crate) namespace: String,
     pub(crate) boot_id: String,
     pub(crate) machines: Arc<AtomicU32>,
+    /// None until they were counted.
+    pub(crate) disks: watch::Receiver<Option<u32>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -108,6 +111,7 @@ impl Renewal {
             daemon: known.clone(),
             proxy,
             machines: self.machines.load(Ordering::Relaxed),
+            disks: *self.disks.borrow(),
         };
         let owner = tokio::time::timeout(API, self.owner.find(&self.client, &self.node)).await;
         let owner = owner.map_err(|_| SILENT.to_owned())??;

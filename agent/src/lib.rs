@@ -32,6 +32,7 @@ mod objects;
 mod orphans;
 mod pulls;
 mod run;
+mod scale_down;
 mod sources;
 mod tasks;
 

@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use nodeapi::Deadlines;
 use nodeapi::v1::{MachineEvent, PullEvent, SourceEvent, TaskEvent};
 use service::admin_http;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,6 +28,7 @@ use crate::mappings::Mapper;
 use crate::metrics::Metrics;
 use crate::orphans::Finder;
 use crate::pulls::Reporter;
+use crate::scale_down::Keeper;
 use crate::sources::Resolver;
 use crate::tasks::{Engine, Limits};
 use crate::{daemon, tasks};
@@ -160,6 +161,15 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         times: config.limits.orphans(),
     };
     parts.spawn(ending(finder.run(stop.clone()), &stop));
+    let (counted, disks) = watch::channel(None);
+    let keeper = Keeper {
+        client: client.clone(),
+        daemon: daemon.clone(),
+        node: config.node.clone(),
+        disks: counted,
+        metrics: Arc::clone(&metrics),
+    };
+    parts.spawn(ending(keeper.run(stop.clone()), &stop));
     let renewal = Renewal {
         client,
         daemon,
@@ -169,6 +179,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         owner: Owner::default(),
         namespace: config.namespace,
         machines,
+        disks,
         metrics,
     };
     parts.spawn(ending(renewal.run(stop.clone()), &stop));

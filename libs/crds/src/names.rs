@@ -76,6 +76,22 @@ pub const NODE_FACTS: &str = "vmlet.dev/node-facts";
 /// On a node's lease: disks there without a machine, and since when, as a map of UIDs and times.
 /// Written by the node's agent.
 pub const ORPHANED_DISKS: &str = "vmlet.dev/orphaned-disks";
+/// On a Node: the annotations that its agent has set there to keep autoscalers from deleting it,
+/// separated by commas. Written by the node's agent.
+pub const KEPT_FROM_AUTOSCALERS: &str = "vmlet.dev/kept-from-autoscalers";
+/// On a Node: cluster-autoscaler does not remove it while this is `true`.
+pub const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+/// On a Node or a pod: Karpenter does not disrupt it while this is `true`.
+pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// On a pod: cluster-autoscaler does not evict it while this is `false`.
+pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// On a CustomResourceDefinition of ours: `allowed` lets it be deleted, and with it all its objects.
+/// Written by `vmletctl uninstall` when no machine and no disk is left.
+pub const REMOVAL: &str = "vmlet.dev/removal";
+/// The value of [`REMOVAL`].
+pub const REMOVAL_ALLOWED: &str = "allowed";
+/// Label on a Node; `true` brings the DaemonSets of Vmlet there.
+pub const NODE_LABEL: &str = "vmlet.dev/node";
 /// Label on the leases of nodes; its value is `true`.
 pub const NODE_LEASE_LABEL: &str = "vmlet.dev/node-lease";
 /// Where Vmlet's own programs run, and where its leases are, unless configured otherwise.

@@ -39,6 +39,10 @@ pub struct NodeFacts {
     pub proxy: Option<ProxyFacts>,
     /// Virtual machines that the daemon knows, running or not.
     pub machines: u32,
+    /// Disks of virtual machines on the node, also of those that are off; absent until the agent
+    /// has counted them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disks: Option<u32>,
 }
 
 /// The daemon. While it does not answer, the other fields keep their last values.
@@ -220,6 +224,7 @@ mod tests {
                 ..ProxyFacts::default()
             }),
             machines: 3,
+            disks: Some(u32::MAX),
         };
         let facts = facts.bounded();
         let text = facts.to_json();

@@ -151,6 +151,11 @@ impl NodeServer {
         known.disks.insert(disk.vm_uid.clone(), disk.clone());
     }
 
+    /// A disk that it has no longer.
+    pub fn remove_disk(&self, vm_uid: &str) {
+        self.memory.lock().disks.remove(vm_uid);
+    }
+
     /// UIDs of the machines whose disks it has: a task that removes one succeeds when it is sent.
     pub fn disks(&self) -> Vec<String> {
         self.memory.lock().disks.keys().cloned().collect()

@@ -346,6 +346,37 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         let answer = pods.patch_status(name, &apply, &pod(name, more)).await;
         refused(&what, answer, words)?;
     }
+    let nodes: Api<Node> = Api::all(client.clone());
+    let own = "annotations of its own node only";
+    let of_node = "of a node an agent writes";
+    let note = |key: &str, value: &str| json!({ "metadata": { "annotations": { key: value } } });
+    for (name, change, words) in [
+        ("n1", note(names::DO_NOT_DISRUPT, "true"), None),
+        ("n1", note(names::KEPT_FROM_AUTOSCALERS, "x"), None),
+        ("n2", note(names::DO_NOT_DISRUPT, "true"), Some(own)),
+        ("n1", note(names::DO_NOT_DISRUPT, "false"), Some(of_node)),
+        ("n1", note("other", "true"), Some(of_node)),
+        (
+            "n1",
+            json!({ "metadata": { "labels": { "vmlet.dev/node": "true" } } }),
+            Some(of_node),
+        ),
+        (
+            "n1",
+            json!({ "spec": { "unschedulable": true } }),
+            Some(of_node),
+        ),
+    ] {
+        let what = format!("{name} {change}");
+        let answer = nodes.patch(name, &PatchParams::default(), &Patch::Merge(change));
+        match words {
+            None => drop(answer.await.context(what)?),
+            Some(words) => refused(&what, answer.await, words)?,
+        }
+    }
+    let status = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+    let answer = nodes.patch_status("n1", &PatchParams::default(), &status);
+    refused("the status of a node", answer.await, "forbidden")?;
     let events: Api<Event> = Api::namespaced(client.clone(), "default");
     let event = |name: &str, by: &str, kind: &str, about: &str| -> Result<Event> {
         Ok(serde_json::from_value(json!({

@@ -6,6 +6,7 @@
 
 mod agent;
 mod agent_facts;
+mod autoscalers;
 mod clones;
 mod data_volumes;
 mod deletions;

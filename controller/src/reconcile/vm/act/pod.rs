@@ -92,7 +92,9 @@ pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
     pod.metadata.name.clone_from(&plan.vm.metadata.name);
     pod.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
     let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
-    let mut all = allowed(template.annotations);
+    // The template may allow autoscalers what harms no disk.
+    let mut all = BTreeMap::from(annotations::undisturbed());
+    all.extend(allowed(template.annotations));
     all.extend(annotations::of(plan));
     pod.metadata.annotations = Some(all);
     gate(&mut pod, names::PLACEHOLDER_GATE, plan.is_gated);

@@ -21,6 +21,14 @@ const TARGET_RUNTIME: &str = "kubernetes.io/target-runtime";
 const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 
+/// What keeps autoscalers from evicting a pod, and so from deleting its node.
+pub(super) fn undisturbed() -> [(String, String); 2] {
+    [
+        (names::SAFE_TO_EVICT.to_owned(), "false".to_owned()),
+        (names::DO_NOT_DISRUPT.to_owned(), "true".to_owned()),
+    ]
+}
+
 /// Those of the pod that is the machine.
 pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -93,6 +101,7 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
         set(NETWORKS, json!(attachments.more).to_string());
     }
     all.extend(bootstrap(plan));
+    all.extend(plan.disk.map(|_| undisturbed()).into_iter().flatten());
     all
 }
 
@@ -152,6 +161,7 @@ pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
         pair(TARGET_RUNTIME, names::RUNTIME_CLASS),
         pair(names::POD_ROLE_LABEL, PROVISION),
     ]);
+    all.extend(undisturbed());
     all.extend(url.map(|url| pair(names::IMAGE_URL, url)));
     let secret = plan.prerequisites.image.tls_secret.as_deref();
     all.extend(secret.map(|secret| pair(names::IMAGE_TLS_SECRET, secret)));

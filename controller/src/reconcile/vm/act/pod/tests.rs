@@ -380,6 +380,24 @@ fn both_pods_are_scheduled_as_the_machine_says() {
 }
 
 #[test]
+fn a_template_lets_autoscalers_evict_a_machine_only_while_it_has_no_disk_on_its_node() {
+    let key = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    let vm = machine(json!({
+        "runStrategy": "Always",
+        "template": { "metadata": { "annotations": { key: "true" } } },
+    }));
+    let prerequisites = prerequisites();
+    let mut plan = plan(&vm, &prerequisites);
+    let evictable = |plan: &Plan<'_>| {
+        let pod = instance(plan);
+        pod.metadata.annotations.unwrap_or_default().remove(key)
+    };
+    assert_eq!(evictable(&plan).as_deref(), Some("false"));
+    plan.disk = None;
+    assert_eq!(evictable(&plan).as_deref(), Some("true"));
+}
+
+#[test]
 fn no_machine_can_have_the_name_of_a_placeholder() {
     let shortest = crate::reconcile::vm::act::pod::placeholder_name("x", UID);
     let longest = crate::reconcile::vm::act::pod::placeholder_name(&"x".repeat(63), UID);
