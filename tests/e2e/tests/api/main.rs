@@ -23,4 +23,5 @@ mod protected;
 mod rules;
 mod spellings;
 mod status;
+mod users;
 mod vmletctl;

@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 const WRITERS: usize = 6;
 
 /// Runs the program that was built beside this test.
-struct Ctl {
+pub(super) struct Ctl {
     program: PathBuf,
     kubeconfig: PathBuf,
 }
 
 impl Ctl {
-    fn new(control: &Control) -> Result<Self> {
+    pub(super) fn new(control: &Control) -> Result<Self> {
         let test = std::env::current_exe()?;
         let target = test
             .ancestors()
@@ -43,20 +43,20 @@ impl Ctl {
         command
     }
 
-    fn run(&self, line: &str) -> Result<Output> {
+    pub(super) fn run(&self, line: &str) -> Result<Output> {
         let output = self.command(line).output();
         output.with_context(|| format!("run {}", self.program.display()))
     }
 
     /// Standard output of a command that succeeds.
-    fn ok(&self, line: &str) -> Result<String> {
+    pub(super) fn ok(&self, line: &str) -> Result<String> {
         let output = self.run(line)?;
         ensure!(output.status.success(), "{line}: {output:?}");
         Ok(String::from_utf8(output.stdout)?)
     }
 
     /// Standard error of a command that fails.
-    fn refused(&self, line: &str) -> Result<String> {
+    pub(super) fn refused(&self, line: &str) -> Result<String> {
         let output = self.run(line)?;
         ensure!(output.status.code() == Some(1), "{line}: {output:?}");
         Ok(String::from_utf8(output.stderr)?)

@@ -17,6 +17,8 @@ const PARTS: &[&[&str]] = &[
         "-f",
         "namespace.yaml",
         "-f",
+        "users.yaml",
+        "-f",
         "controller/serviceaccount.yaml",
     ],
     &[
