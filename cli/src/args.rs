@@ -5,12 +5,15 @@
 //! too, and is shown only with these.
 //! Failure: clap prints usage and exits with 2.
 
+mod tips;
+
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
     completion, console, create, delete, doctor, events, image, list, logs, machine_logs,
-    node_images, node_pull, power, ps, rm, run, ssh, status, stop,
+    node_images, node_pull, power, ps, rm, run, ssh, status, stop, uninstall,
 };
 use crate::context::Endpoint;
 
@@ -89,7 +92,12 @@ fn with_endpoint(verb: clap::Command) -> clap::Command {
 
 /// The command line of this process.
 pub(crate) fn parse() -> Args {
-    let matches = command().get_matches();
+    let mut command = command();
+    if let Some(name) = called::plugin() {
+        command = command.bin_name(name);
+    }
+    let matches = command.try_get_matches();
+    let matches = matches.unwrap_or_else(|error| tips::corrected(error).exit());
     Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
@@ -141,6 +149,15 @@ pub(crate) enum Command {
     /// The address must be reachable from this computer. Addresses of the pod network are reachable
     /// on the nodes, and where that network is routed.
     Ssh(ssh::SshArgs),
+    /// Check what has to be removed before Vmlet is; if nothing is left, allow the removal.
+    ///
+    /// Deletes nothing. Shows virtual machines, tasks, VM pods and disks on nodes, in the order in
+    /// which they are to be removed, and exits with code 1 while there are any. If nothing is left,
+    /// it lets an administrator delete the CustomResourceDefinitions of Vmlet, which the cluster
+    /// refuses otherwise. Needs the rights of an administrator of the cluster.
+    Uninstall(uninstall::UninstallArgs),
+    /// Print the version of this program.
+    Version,
     /// Print a shell completion script for commands and names.
     Completion(completion::CompletionArgs),
 

@@ -24,6 +24,7 @@ pub(crate) mod run;
 pub(crate) mod ssh;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod uninstall;
 
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
@@ -55,6 +56,11 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Unpause(args) => power::unpause(&args).await,
         Command::Delete(args) => delete::run(&args).await,
         Command::Ssh(args) => ssh::run(&args).await,
+        Command::Version => {
+            print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Uninstall(args) => uninstall::run(&args).await,
         Command::Completion(args) => completion::run(&args),
         Command::Node(command) => node(endpoint, command).await,
         Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,

@@ -6,6 +6,7 @@
 //! 1.
 
 mod args;
+mod called;
 mod candidates;
 mod cluster;
 mod colour;
@@ -48,9 +49,10 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if commands::is_unread(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    let text = format!("error: {error:#}");
+    eprintln!("{}", called::adapted(&text));
     if let Some(advice) = context::advice(error).or_else(|| cluster::advice(error)) {
-        eprintln!("  {advice}");
+        eprintln!("  {}", called::adapted(advice));
     }
     ExitCode::from(commands::exit_code(error))
 }

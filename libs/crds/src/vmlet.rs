@@ -112,6 +112,7 @@ mod watch {
             "vmlet-machines",
             "vmlet-internal",
             "vmlet-data-volumes",
+            "vmlet-removal",
         ]
         .map(str::to_owned)
         .to_vec()

@@ -23,5 +23,6 @@ mod protected;
 mod rules;
 mod spellings;
 mod status;
+mod uninstall;
 mod users;
 mod vmletctl;

@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Options, eventually, ticks, vm_pod, xtask};
-use serde_json::Value;
+use e2e::{Cluster, Options, eventually, machines, ticks, vm_pod, xtask};
+use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(600);
 const NAMESPACE: &str = "vmlet-system";
@@ -72,7 +72,8 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     let page = cluster.stack().fetch(&page, READY).await?;
     ensure!(page.contains("machine"), "{page}");
 
-    cluster.delete("pod/machine", READY)?;
+    machines_on_off_and_suspended(&cluster).await?;
+    remove_in_order(&cluster).await?;
     undeploy(&cluster)?;
     remove_state(&cluster)?;
     eventually(READY, "a node as it was", || async {
@@ -222,6 +223,73 @@ async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result
         Ok(())
     })
     .await
+}
+
+/// Each has a disk on the node; only the first has a pod.
+async fn machines_on_off_and_suspended(cluster: &Cluster) -> Result<()> {
+    let reference = "vmlet.dev/hello:latest";
+    cluster.apply(&machines::class("tiny", "128Mi"))?;
+    cluster.apply(&machines::image(reference))?;
+    for name in ["on", "off", "suspended"] {
+        cluster.apply(&machines::machine(
+            name,
+            &json!({ "powerState": "PoweredOn" }),
+        ))?;
+    }
+    for (name, state, word) in [
+        ("on", "PoweredOn", "Running"),
+        ("off", "PoweredOff", "Stopped"),
+        ("suspended", "Suspended", "Suspended"),
+    ] {
+        cluster.await_word(name, "Running", READY).await?;
+        cluster.patch_vm(name, &json!({ "powerState": state }))?;
+        cluster.await_word(name, word, READY).await?;
+    }
+    Ok(())
+}
+
+/// The steps of `docs/operations.md` before the manifests are deleted.
+async fn remove_in_order(cluster: &Cluster) -> Result<()> {
+    let refused = cluster.kubectl(&["delete", "crd", "virtualmachines.vmlet.dev"]);
+    let words = format!("{refused:?}");
+    ensure!(words.contains("run vmletctl uninstall"), "{words}");
+    let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
+    let kept = cluster.get_json(&["node", node])?;
+    let kept = &kept["metadata"]["annotations"];
+    ensure!(
+        kept["cluster-autoscaler.kubernetes.io/scale-down-disabled"] == "true",
+        "{kept}"
+    );
+    let uninstall = |arguments: &[&str]| {
+        let mut command = cluster.stack().command("vmletctl");
+        command.arg("uninstall").args(arguments).output()
+    };
+    let left = uninstall(&["--check"])?;
+    let text = String::from_utf8_lossy(&left.stdout);
+    ensure!(
+        left.status.code() == Some(1) && text.contains("virtual machines: 3"),
+        "{left:?}"
+    );
+    ensure!(text.contains("default/machine"), "{text}");
+
+    let within = format!("--timeout={}s", READY.as_secs());
+    cluster.kubectl(&["delete", "vm", "--all", &within])?;
+    cluster.delete("pod/machine", READY)?;
+    eventually(READY, "nothing is left", || async {
+        let left = uninstall(&["--check"])?;
+        ensure!(left.status.success(), "{left:?}");
+        Ok(())
+    })
+    .await?;
+    let kept = cluster.get_json(&["node", node])?;
+    let kept = &kept["metadata"]["annotations"];
+    ensure!(
+        kept["cluster-autoscaler.kubernetes.io/scale-down-disabled"].is_null(),
+        "{kept}"
+    );
+    let allowed = uninstall(&[])?;
+    ensure!(allowed.status.success(), "{allowed:?}");
+    Ok(())
 }
 
 fn undeploy(cluster: &Cluster) -> Result<()> {

@@ -1,0 +1,169 @@
+//! `uninstall`: what is left of virtual machines in a cluster, in the order in which it is to be
+//! removed; allows the removal of our kinds when nothing is left.
+//!
+//! Invariant: nothing is deleted. The removal of a kind is allowed only after a look that found
+//! nothing; with `--check`, and for one node, nothing is written.
+//! Failure: the cluster's; a list that may not be read ends the command, since what is not seen may
+//! be left.
+
+mod left;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use crds::node_facts::{NodeFacts, is_fresh, node_of_lease};
+use crds::{VirtualMachine, VirtualMachineTask, names};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use self::left::{Agent, Kind, Left, Purpose};
+use crate::called;
+use crate::cluster::{ClusterArgs, ClusterError};
+
+/// Objects for each request: a cluster may have very many pods.
+const PAGE: u32 = 500;
+const MANAGER: &str = "vmletctl";
+
+/// What to look for, and whether to write anything.
+#[derive(Debug, Args)]
+pub(crate) struct UninstallArgs {
+    /// Only show what is left; exit with code 1 while there is anything.
+    #[arg(long)]
+    check: bool,
+    /// Show what is left on one node, before Vmlet is removed from it.
+    #[arg(long, value_name = "NODE", requires = "check")]
+    node: Option<String>,
+    /// Disks on nodes are left on purpose, and do not count.
+    #[arg(long)]
+    keep_disks: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) async fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
+    let cluster = args.cluster.connect().await?;
+    let client = &cluster.client;
+    let kinds = kinds(client).await?;
+    if kinds.is_empty() {
+        super::print("no kind of vmlet.dev is installed: nothing is left in the cluster\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut left = look(client, kinds).await?;
+    left.disks_are_kept = args.keep_disks;
+    let purpose = match &args.node {
+        Some(node) => Purpose::Node(node.clone()),
+        None if args.check => Purpose::Check,
+        None => Purpose::Removal,
+    };
+    if let Purpose::Node(node) = &purpose {
+        left.only_on(node);
+    }
+    super::print(&called::adapted(&left.report(&purpose)))?;
+    if left.is_something() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if matches!(purpose, Purpose::Removal) {
+        allow(client, &left.kinds).await?;
+        super::print(left::ALLOWED)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that is removed before the kinds are.
+async fn look(client: &Client, kinds: Vec<Kind>) -> Result<Left, ClusterError> {
+    let now = Timestamp::now();
+    let has = |plural: &str| kinds.iter().any(|kind| kind.is(plural));
+    let machines: Vec<VirtualMachine> = match has("virtualmachines") {
+        true => all(&Api::all(client.clone())).await?,
+        false => Vec::new(),
+    };
+    let tasks: Vec<VirtualMachineTask> = match has("virtualmachinetasks") {
+        true => all(&Api::all(client.clone())).await?,
+        false => Vec::new(),
+    };
+    let classes: Vec<RuntimeClass> = all(&Api::all(client.clone())).await?;
+    let classes = classes.into_iter().filter(|class| {
+        let handler = class.handler.strip_prefix(names::RUNTIME_CLASS);
+        handler.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    });
+    let classes: Vec<String> = classes.map(|class| class.name_any()).collect();
+    let pods: Vec<Pod> = all(&Api::all(client.clone())).await?;
+    let nodes: Vec<Node> = all(&Api::all(client.clone())).await?;
+    let leases: Api<Lease> = Api::all(client.clone());
+    let ours = ListParams::default().labels(names::NODE_LEASE_LABEL);
+    let leases = leases.list(&ours).await.map_err(ClusterError::of)?.items;
+    let agents = leases
+        .iter()
+        .filter_map(|lease| agent(lease, now))
+        .collect();
+    Ok(Left::find(&left::Seen {
+        machines: &machines,
+        tasks: &tasks,
+        pods: &pods,
+        runtime_classes: &classes,
+        nodes: nodes.iter().map(ResourceExt::name_any).collect(),
+        agents,
+        kinds,
+        now,
+    }))
+}
+
+fn agent(lease: &Lease, now: Timestamp) -> Option<Agent> {
+    Some(Agent {
+        node: node_of_lease(lease.metadata.name.as_deref()?)?.to_owned(),
+        is_alive: is_fresh(lease, &Time(now)),
+        disks: NodeFacts::of_lease(lease).and_then(|facts| facts.disks),
+    })
+}
+
+async fn kinds(client: &Client) -> Result<Vec<Kind>, ClusterError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut found = all(&definitions).await?;
+    found.retain(|one| one.spec.group == crds::GROUP);
+    let kind = |one: CustomResourceDefinition| Kind {
+        name: one.name_any(),
+        is_going: one.metadata.deletion_timestamp.is_some(),
+    };
+    Ok(found.into_iter().map(kind).collect())
+}
+
+/// All objects, page by page.
+async fn all<K>(api: &Api<K>) -> Result<Vec<K>, ClusterError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let mut found = Vec::new();
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let list = api.list(&page).await.map_err(ClusterError::of)?;
+        found.extend(list.items);
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Lets an administrator delete the kinds.
+async fn allow(client: &Client, kinds: &[Kind]) -> Result<(), ClusterError> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let annotations = json!({ names::REMOVAL: names::REMOVAL_ALLOWED });
+    let change = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    for kind in kinds {
+        let patched = api.patch_metadata(&kind.name, &params, &change).await;
+        patched.map_err(ClusterError::of)?;
+    }
+    Ok(())
+}

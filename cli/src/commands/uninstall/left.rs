@@ -1,0 +1,314 @@
+//! What is left of virtual machines: pure, from what was listed.
+//!
+//! Invariant: each object is in one step only, and the steps are in the order of the removal: what
+//! a step removes needs the programs of the later ones.
+//! Failure: none; what an agent did not report is named as not known.
+
+use std::collections::BTreeSet;
+
+use crds::{TaskState, VirtualMachine, VirtualMachineTask, names};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::table::printable;
+
+/// Most objects of a step that are named.
+const MOST: usize = 20;
+
+/// Printed when the kinds may be deleted.
+pub(super) const ALLOWED: &str = "\
+The kinds may be removed now. Until they are, create no machine.
+  kubectl delete -k DIRECTORY      the overlay that was applied: agents, controller, DaemonSet, kinds
+  kubectl label node --all vmlet.dev/node-
+Then point kubelet of each node at its own runtime again: docs/operations.md, Remove.
+";
+
+/// Everything that was listed.
+pub(super) struct Seen<'a> {
+    pub(super) machines: &'a [VirtualMachine],
+    pub(super) tasks: &'a [VirtualMachineTask],
+    pub(super) pods: &'a [Pod],
+    /// Whose pods are virtual machines.
+    pub(super) runtime_classes: &'a [String],
+    pub(super) nodes: BTreeSet<String>,
+    pub(super) agents: Vec<Agent>,
+    pub(super) kinds: Vec<Kind>,
+    pub(super) now: Timestamp,
+}
+
+/// What an agent reported last.
+#[derive(Debug, Clone)]
+pub(super) struct Agent {
+    pub(super) node: String,
+    pub(super) is_alive: bool,
+    /// Disks of machines on its node; none when it did not count them.
+    pub(super) disks: Option<u32>,
+}
+
+/// A kind of ours.
+#[derive(Debug, Clone)]
+pub(super) struct Kind {
+    /// Such as `virtualmachines.vmlet.dev`.
+    pub(super) name: String,
+    pub(super) is_going: bool,
+}
+
+impl Kind {
+    pub(super) fn is(&self, plural: &str) -> bool {
+        self.name == format!("{plural}.{}", crds::GROUP)
+    }
+}
+
+/// What the report is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Check,
+    Removal,
+    Node(String),
+}
+
+/// A line about something that is left, and the node that it is on.
+#[derive(Debug, Clone)]
+struct Item {
+    text: String,
+    node: Option<String>,
+}
+
+/// Everything that is left, by step.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    machines: Vec<Item>,
+    tasks: Vec<Item>,
+    pods: Vec<Item>,
+    disks: Vec<Item>,
+    pub(super) disks_are_kept: bool,
+    pub(super) kinds: Vec<Kind>,
+}
+
+impl Left {
+    pub(super) fn find(seen: &Seen<'_>) -> Self {
+        let uids: BTreeSet<_> = seen.machines.iter().filter_map(ResourceExt::uid).collect();
+        let tasks = seen.tasks.iter().filter(|task| !has_ended(task));
+        Self {
+            machines: seen.machines.iter().map(|vm| machine(vm, seen)).collect(),
+            tasks: tasks.map(task).collect(),
+            pods: seen
+                .pods
+                .iter()
+                .filter_map(|one| pod(one, seen, &uids))
+                .collect(),
+            disks: seen.agents.iter().filter_map(disks).collect(),
+            disks_are_kept: false,
+            kinds: seen.kinds.clone(),
+        }
+    }
+
+    /// Forgets what is on other nodes, or on none.
+    pub(super) fn only_on(&mut self, node: &str) {
+        for step in [
+            &mut self.machines,
+            &mut self.tasks,
+            &mut self.pods,
+            &mut self.disks,
+        ] {
+            step.retain(|item| item.node.as_deref() == Some(node));
+        }
+    }
+
+    /// Whether the removal has to wait.
+    pub(super) fn is_something(&self) -> bool {
+        let disks = if self.disks_are_kept {
+            0
+        } else {
+            self.disks.len()
+        };
+        self.machines.len() + self.tasks.len() + self.pods.len() + disks > 0
+    }
+
+    /// All of it, for people.
+    pub(super) fn report(&self, purpose: &Purpose) -> String {
+        let mut text = String::new();
+        let disks = if self.disks_are_kept {
+            "They are kept."
+        } else {
+            "A disk without a machine: back it up or remove it (docs/operations.md, Remove), or keep it with --keep-disks."
+        };
+        for (title, items, what_to_do) in [
+            (
+                "virtual machines",
+                &self.machines,
+                "Delete them while controller and agents run, and wait: kubectl delete vm NAME -n NAMESPACE. Their root disks \
+                 are deleted, also claims NAME-root; other claims stay.",
+            ),
+            (
+                "tasks of nodes",
+                &self.tasks,
+                "They end by themselves while the agents run; those of an image end when it is deleted.",
+            ),
+            (
+                "VM pods without a machine",
+                &self.pods,
+                "Delete what makes them (Deployments, Jobs), or the pods: kubectl delete pod NAME -n NAMESPACE.",
+            ),
+            ("disks on nodes", &self.disks, disks),
+        ] {
+            step(&mut text, title, items, what_to_do);
+        }
+        let going = self.kinds.iter().filter(|kind| kind.is_going);
+        let going: Vec<_> = going.map(|kind| kind.name.as_str()).collect();
+        if !going.is_empty() {
+            let names = going.join(", ");
+            text.push_str(&format!(
+                "being deleted: {names}. Their objects are deleted, too; those with a finalizer wait \
+                 for the controller.\n"
+            ));
+        }
+        text.push_str(&self.conclusion(purpose));
+        text
+    }
+
+    fn conclusion(&self, purpose: &Purpose) -> String {
+        let is_left = self.is_something();
+        match purpose {
+            Purpose::Node(node) if is_left => {
+                format!(
+                    "Leave Vmlet on node {node}: without its agent none of this can be deleted.\n"
+                )
+            }
+            Purpose::Node(node) => format!(
+                "Nothing is left on node {node}. To take Vmlet off it: kubectl cordon {node}; \
+                 kubectl label node {node} {}-\n",
+                names::NODE_LABEL
+            ),
+            Purpose::Check | Purpose::Removal if is_left => {
+                "Do not remove the kinds, the controller or the agents before that.\n".to_owned()
+            }
+            Purpose::Check => {
+                "Nothing is left. vmletctl uninstall allows the removal of the kinds.\n".to_owned()
+            }
+            Purpose::Removal => String::new(),
+        }
+    }
+}
+
+fn step(text: &mut String, title: &str, items: &[Item], what_to_do: &str) {
+    if items.is_empty() {
+        text.push_str(&format!("{title}: none\n"));
+        return;
+    }
+    text.push_str(&format!("{title}: {}\n", items.len()));
+    for item in items.iter().take(MOST) {
+        text.push_str(&format!("  {}\n", printable(&item.text)));
+    }
+    if items.len() > MOST {
+        text.push_str(&format!("  and {} more\n", items.len() - MOST));
+    }
+    text.push_str(&format!("  {what_to_do}\n"));
+}
+
+fn named(object: &impl ResourceExt) -> String {
+    format!(
+        "{}/{}",
+        object.namespace().unwrap_or_default(),
+        object.name_any()
+    )
+}
+
+fn machine(vm: &VirtualMachine, seen: &Seen<'_>) -> Item {
+    let status = vm.status.clone().unwrap_or_default();
+    let mut text = named(vm);
+    if let Some(word) = status.printable_status {
+        text.push_str(&format!(" ({word:?})"));
+    }
+    if let Some(since) = &vm.metadata.deletion_timestamp {
+        let age = seen.now.duration_since(since.0).as_secs().max(0);
+        text.push_str(&format!(", being deleted for {age} s"));
+    }
+    if let Some(node) = &status.node_name {
+        text.push_str(&format!(", disk on node {node}"));
+        let is_alive = |agent: &Agent| agent.node == *node && agent.is_alive;
+        if seen.nodes.contains(node) && !seen.agents.iter().any(is_alive) {
+            text.push_str(&format!(
+                ", which has no agent that reports: its deletion waits until there is one. Label the node {}=true, and see \
+                 kubectl -n {} get pods -o wide; or delete the Node if the machine is gone",
+                names::NODE_LABEL,
+                names::NAMESPACE
+            ));
+        }
+    }
+    let finalizers = vm.finalizers().iter();
+    let foreign: Vec<_> = finalizers
+        .filter(|f| *f != names::FINALIZER)
+        .cloned()
+        .collect();
+    if !foreign.is_empty() {
+        text.push_str(&format!(", finalizers of others: {}", foreign.join(", ")));
+    }
+    Item {
+        text,
+        node: status.node_name,
+    }
+}
+
+fn has_ended(task: &VirtualMachineTask) -> bool {
+    let state = task.status.as_ref().and_then(|status| status.state);
+    state.is_some_and(TaskState::is_final)
+}
+
+fn task(task: &VirtualMachineTask) -> Item {
+    let node = &task.spec.node_name;
+    Item {
+        text: format!("{} ({:?}) on node {node}", named(task), task.spec.kind),
+        node: Some(node.clone()),
+    }
+}
+
+/// A pod that is a virtual machine, or that waits for our controller, and of no machine that is
+/// there.
+fn pod(pod: &Pod, seen: &Seen<'_>, machines: &BTreeSet<String>) -> Option<Item> {
+    let spec = pod.spec.as_ref()?;
+    let class = spec.runtime_class_name.as_ref();
+    let is_ours = class.is_some_and(|class| seen.runtime_classes.contains(class));
+    let waits = pod.finalizers().iter().any(|f| f == names::FINALIZER);
+    let of_machine = pod.labels().get(names::VM_UID_LABEL);
+    if !(is_ours || waits) || of_machine.is_some_and(|uid| machines.contains(uid)) {
+        return None;
+    }
+    let mut text = named(pod);
+    if let Some(node) = &spec.node_name {
+        text.push_str(&format!(" on node {node}"));
+    }
+    if waits {
+        text.push_str(", has a finalizer that the controller removes: it must run");
+    }
+    Some(Item {
+        text,
+        node: spec.node_name.clone(),
+    })
+}
+
+fn disks(agent: &Agent) -> Option<Item> {
+    let node = &agent.node;
+    let silent = if agent.is_alive {
+        ""
+    } else {
+        ", by the last report of its agent, which no longer reports"
+    };
+    let text = match agent.disks {
+        Some(0) => return None,
+        Some(count) => format!("{node}: {count}{silent}"),
+        None if agent.is_alive => {
+            format!("{node}: not known: its agent has not counted them; upgrade it")
+        }
+        // It never reported a number: machines of this node name it.
+        None => return None,
+    };
+    Some(Item {
+        text,
+        node: Some(node.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests;
