@@ -17,6 +17,7 @@ mod hostile;
 mod kinds;
 mod late_kinds;
 mod leader;
+mod not_served;
 mod orphans;
 mod priority;
 mod protected;
