@@ -175,7 +175,8 @@ pub struct ImageSource {
 #[serde(rename_all = "camelCase")]
 pub struct HttpSource {
     /// URL with the scheme `http` or `https`.
-    #[schemars(length(min = 8, max = 2048), regex(pattern = rules::WEB_URL))]
+    #[schemars(length(min = 8, max = 2048))]
+    #[x_kube(validation = rules::web_url())]
     pub url: String,
     /// Digest of the file: `sha256:` and 64 hexadecimal digits. If empty, any content is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

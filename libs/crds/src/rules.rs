@@ -15,7 +15,7 @@ pub(crate) const SUBDOMAIN: &str =
 /// A UUID in lower case.
 pub(crate) const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
 /// A MAC address of one station.
-pub(crate) const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
+const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
 /// A duration as Go writes it, such as `90s` or `1h30m`. Longer numbers would be more than CEL's
 /// durations hold, which rules compare.
 pub(crate) const DURATION: &str =
@@ -53,6 +53,24 @@ pub(crate) fn immutable(field: &str) -> Rule {
          oldSelf.{field})"
     );
     edit(same, format!("{field} is immutable"))
+}
+
+/// A MAC address of one station.
+pub(crate) fn mac() -> Rule {
+    rule(
+        format!("self.matches('{MAC}')"),
+        "must be the MAC address of one station, such as 52:54:00:12:34:56; the second digit is even",
+    )
+}
+
+/// A URL of the web.
+pub(crate) fn web_url() -> Rule {
+    let pattern = WEB_URL.replace('\\', r"\\");
+    rule(
+        format!("self.matches('{pattern}')"),
+        "must be a URL such as https://images.example/debian.qcow2, with http or https, and without \
+         user, password and spaces",
+    )
 }
 
 /// A quantity above zero.

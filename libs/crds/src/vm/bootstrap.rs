@@ -4,12 +4,30 @@
 //! Failure: a missing source shows in `VirtualMachineBootstrapReady`.
 
 use kube::KubeSchema;
+use kube::core::Rule;
 use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, rule};
 
 /// How user data begin that cloud-init knows: a header or script, or a MIME message.
-const INLINE_USER_DATA: &str = "^(#|Content-Type:|MIME-Version:)";
+const USER_DATA_BEGINNINGS: [&str; 3] = ["#", "Content-Type:", "MIME-Version:"];
+
+fn inline_user_data() -> Rule {
+    let begins = USER_DATA_BEGINNINGS.map(|text| format!("self.startsWith('{text}')"));
+    rule(
+        begins.join(" || "),
+        "the first line must be #cloud-config, #! and an interpreter, another header of cloud-init, \
+         or that of a MIME message",
+    )
+}
+
+/// The types of keys that sshd takes: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `sk-ssh-ed25519@…`.
+fn ssh_keys() -> Rule {
+    rule(
+        "self.all(k, k.contains('ssh-') || k.contains('ecdsa-sha2-'))",
+        "must be public keys as in authorized_keys, such as `ssh-ed25519 AAAA… me@example`",
+    )
+}
 
 /// Configuration of the guest at its first boot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
@@ -58,7 +76,8 @@ pub struct CloudInit {
     /// User data, for data that are not secret. Every user who may read the machine can read them.
     /// Mutually exclusive with `userData`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 16384), regex(pattern = INLINE_USER_DATA))]
+    #[schemars(length(min = 1, max = 16384))]
+    #[x_kube(validation = inline_user_data())]
     pub inline_user_data: Option<String>,
     /// Secret that contains the network configuration for cloud-init, in the place of the one that
     /// is made of the pod's network.
@@ -71,6 +90,7 @@ pub struct CloudInit {
     /// SSH public keys for the default user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 8192)), extend("x-kubernetes-list-type" = "set"))]
+    #[x_kube(validation = ssh_keys())]
     pub ssh_keys: Vec<String>,
 }
 

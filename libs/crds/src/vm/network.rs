@@ -58,8 +58,8 @@ pub struct InterfaceSpec {
     /// Static MAC address. The node sets it on the pod network; on other networks it depends on the
     /// support of their CNI plugins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 17), regex(pattern = rules::MAC))]
-    #[x_kube(validation = rules::rule("self != '00:00:00:00:00:00'", "a MAC address is that of one \
+    #[schemars(length(max = 17))]
+    #[x_kube(validation = rules::mac(), validation = rules::rule("self != '00:00:00:00:00:00'", "a MAC address is that of one \
         station, not all zeros"))]
     pub mac_addr: Option<String>,
 }

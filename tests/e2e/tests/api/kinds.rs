@@ -82,9 +82,9 @@ fn images() -> Vec<Case> {
         cases.extend([
             Case::create(kind, http(good)),
             Case::create(kind, http("http://10.0.0.1:8080/x?y=z")),
-            Case::create(kind, http("file:///etc/shadow")).refused("should match"),
-            Case::create(kind, http("https://user:secret@host/x")).refused("should match"),
-            Case::create(kind, http("https://host/a b")).refused("should match"),
+            Case::create(kind, http("file:///etc/shadow")).refused("must be a URL such as"),
+            Case::create(kind, http("https://user:secret@host/x")).refused("must be a URL such as"),
+            Case::create(kind, http("https://host/a b")).refused("must be a URL such as"),
             Case::create(kind, digest(&format!("sha256:{}", "0".repeat(64)))),
             Case::create(kind, digest("sha256:0")).refused("should match"),
             Case::create(kind, json!({ "source": {} })).refused(one),

@@ -292,11 +292,11 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
         create(net(
             json!({ "name": "eth0", "macAddr": "53:54:00:00:00:01" }),
         ))
-        .refused(matches),
+        .refused("must be the MAC address of one station"),
         create(net(
             json!({ "name": "eth0", "macAddr": "52-54-00-00-00-01" }),
         ))
-        .refused(matches),
+        .refused("must be the MAC address of one station"),
         create(net(
             json!({ "name": "eth0", "macAddr": "00:00:00:00:00:00" }),
         ))
@@ -361,7 +361,7 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
         create(on(
             json!({ "bootstrap": { "cloudInit": { "inlineUserData": "hostname: a" } } }),
         ))
-        .refused(matches),
+        .refused("the first line must be #cloud-config"),
         create(on(
             json!({ "bootstrap": { "cloudInit": { "inlineUserData": "#".repeat(16385) } } }),
         ))
@@ -370,6 +370,13 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
             json!({ "bootstrap": { "cloudInit": { "sshKeys": ["k", "k"] } } }),
         ))
         .refused("Duplicate value"),
+        create(on(
+            json!({ "bootstrap": { "cloudInit": { "sshKeys": ["not a key"] } } }),
+        ))
+        .refused("must be public keys as in authorized_keys"),
+        create(on(json!({ "bootstrap": { "cloudInit": { "sshKeys": [
+            "ssh-ed25519 AAAA a", "ecdsa-sha2-nistp256 AAAA", "sk-ssh-ed25519@openssh.com AAAA",
+        ] } } }))),
     ];
     judge(&control.objects("default")?, &cases).await
 }
