@@ -77,12 +77,52 @@ pub(crate) fn seconds(text: &str) -> Result<u32, String> {
 pub(crate) struct Names {
     /// Names of virtual machines.
     #[arg(value_name = "NAME", required = true)]
-    pub(crate) names: Vec<String>,
+    names: Vec<String>,
+}
+
+impl Names {
+    /// The names alone: `vm/web` and `vm web` are what users of kubectl and virtctl type.
+    pub(crate) fn of_machines(&self) -> Vec<&str> {
+        let mut words = self.names.as_slice();
+        if let [kind, rest @ ..] = words
+            && is_kind(kind)
+            && !rest.is_empty()
+        {
+            words = rest;
+        }
+        let name = |word| match str::split_once(word, '/') {
+            Some((kind, name)) if is_kind(kind) => name,
+            _ => word,
+        };
+        words.iter().map(|word| name(word.as_str())).collect()
+    }
+}
+
+/// The kind VirtualMachine, as kubectl takes it.
+fn is_kind(word: &str) -> bool {
+    let kind = word.strip_suffix(".vmlet.dev").unwrap_or(word);
+    ["vm", "vms", "virtualmachine", "virtualmachines"].contains(&kind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kind_may_stand_before_a_name() {
+        let names = |words: &[&str]| {
+            let names = Names {
+                names: words.iter().map(ToString::to_string).collect(),
+            };
+            names.of_machines().join(" ")
+        };
+        assert_eq!(names(&["web", "db"]), "web db");
+        assert_eq!(names(&["vm", "web"]), "web");
+        assert_eq!(names(&["vm/web", "virtualmachine.vmlet.dev/db"]), "web db");
+        // One that is called like the kind, or has a name that is none.
+        assert_eq!(names(&["vm"]), "vm");
+        assert_eq!(names(&["pod/web"]), "pod/web");
+    }
 
     #[test]
     fn times_are_seconds_or_have_a_unit() {

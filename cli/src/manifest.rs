@@ -26,6 +26,11 @@ pub(crate) enum ManifestError {
     },
     #[error("manifest {} is larger than {} KiB", .0.display(), MAX_SIZE / 1024)]
     TooLarge(PathBuf),
+    #[error(
+        "manifest has {0} documents: only one Pod can be run; write it to a file of its own, or, in a \
+         cluster, apply all of them with kubectl apply -f"
+    )]
+    Several(usize),
     #[error("manifest is not a Pod in YAML or JSON")]
     Syntax(#[source] Box<serde_saphyr::Error>),
     #[error(
@@ -142,6 +147,10 @@ impl PodManifest {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, ManifestError> {
+        let documents = documents(text);
+        if documents > 1 {
+            return Err(ManifestError::Several(documents));
+        }
         let syntax = |error| ManifestError::Syntax(Box::new(error));
         let header: document::Header = serde_saphyr::from_str(text).map_err(syntax)?;
         if (header.api_version.as_str(), header.kind.as_str()) != ("v1", "Pod") {
@@ -152,6 +161,21 @@ impl PodManifest {
         }
         check::pod(serde_saphyr::from_str(text).map_err(syntax)?)
     }
+}
+
+/// Documents of YAML that are not empty.
+fn documents(text: &str) -> usize {
+    let mut count = 0;
+    let mut is_empty = true;
+    for line in text.lines() {
+        if line.trim_end() == "---" || line.starts_with("--- ") {
+            is_empty = true;
+        } else if is_empty && !line.trim().is_empty() && !line.trim_start().starts_with('#') {
+            is_empty = false;
+            count += 1;
+        }
+    }
+    count
 }
 
 #[cfg(test)]

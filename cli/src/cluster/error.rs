@@ -10,7 +10,7 @@ use kube::core::Status;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     // The library's errors repeat their sources, so only the innermost is shown.
-    #[error("there is no usable kubeconfig: {0}")]
+    #[error("there is no usable kubeconfig: {}", kubeconfig(.0))]
     Kubeconfig(Box<KubeconfigError>),
     #[error("cannot use the configuration of {server}: {}", innermost(.source))]
     Client {
@@ -73,7 +73,8 @@ impl ClusterError {
             },
             401 => Self::Unauthorized,
             403 => Self::Forbidden(status.message.clone()),
-            400 | 422 => Self::Refused(status.message.clone()),
+            // A rule about the whole object has no field; the server's word for that is no help.
+            400 | 422 => Self::Refused(status.message.replace("<nil>: ", "")),
             _ => Self::Other(Box::new(kube::Error::Api(status))),
         }
     }
@@ -100,7 +101,8 @@ impl ClusterError {
         Some(match self {
             Self::Kubeconfig(_) => {
                 "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context of it with \
-                 --context"
+                 --context; for pods of this node without a cluster: vmletctl node ps, node logs, \
+                 node stop"
             }
             Self::Client { .. } => "look at that cluster and user in the kubeconfig",
             Self::Unreachable(_) => {
@@ -150,13 +152,25 @@ fn place(namespace: &str) -> String {
     }
 }
 
-/// The cause that all others only wrap.
+/// The cause that all others only wrap, without the kernel's number for it.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
         last = source;
     }
-    last.to_string()
+    let text = last.to_string();
+    let end = text.rfind(" (os error ").unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+/// The library prints the path as a value of its language.
+fn kubeconfig(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(source, path) => {
+            format!("cannot read {}: {}", path.display(), innermost(source))
+        }
+        other => other.to_string(),
+    }
 }
 
 /// A server without the kind reports it in plain text, without naming an object.

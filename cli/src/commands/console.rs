@@ -46,7 +46,10 @@ struct Vm {
 }
 
 pub(crate) async fn run(endpoint: &Endpoint, args: &ConsoleArgs) -> anyhow::Result<ExitCode> {
-    let runtime = endpoint.connect().await?;
+    let connected = endpoint.connect().await;
+    let runtime = connected.context(
+        "this command reaches pods of this node only (in a cluster: kubectl attach -it POD)",
+    )?;
     let pod = pods::find(&runtime, &args.pod).await?;
     let container = match pod.container() {
         Some(container) if container.state() == ContainerState::ContainerRunning => container,
@@ -83,10 +86,13 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &ConsoleArgs) -> anyhow::Resu
     };
     let was_raw = raw.is_some();
     drop(raw);
-    if end? == End::Closed {
-        eprintln!("the console has closed");
-    } else if was_raw {
-        eprintln!();
+    match end? {
+        End::Closed => eprintln!("the console has closed"),
+        End::InputDone => eprintln!(
+            "standard input has ended; --no-input shows the output until the console closes"
+        ),
+        End::Escaped if was_raw => eprintln!(),
+        End::Escaped => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -45,13 +45,13 @@ pub(crate) struct VmArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: u32,
     /// Guest memory, such as 512Mi or 2Gi, instead of a class.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<String>,
     /// When the machine runs.
     #[arg(long, value_enum, default_value_t = Run::Always)]
     run_strategy: Run,
     /// Size of the root disk, such as 20Gi [default: the size of the image].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     disk_size: Option<String>,
     /// StorageClass of the root disk [default: a disk local to the node].
     #[arg(long, value_name = "CLASS")]
@@ -139,6 +139,29 @@ fn probe(text: &str) -> Result<ReadinessProbe, String> {
     Ok(probe)
 }
 
+/// A quantity of bytes, as it was written.
+fn size(text: &str) -> Result<String, String> {
+    match podspec::parse_quantity(text) {
+        Ok(0) => Err("a size above 0 is needed, such as 512Mi or 2Gi".into()),
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{error}: a size such as 512Mi or 2Gi is needed")),
+    }
+}
+
+/// Whether a line is one of `authorized_keys`: the type of a key, perhaps behind options, and the
+/// key in base64.
+fn is_public_key(line: &str) -> bool {
+    let types = ["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-sha2-"];
+    let words: Vec<_> = line.split_whitespace().collect();
+    let is_base64 = |word: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+        word.chars().all(plain)
+    };
+    words
+        .windows(2)
+        .any(|pair| types.iter().any(|name| pair[0].starts_with(name)) && is_base64(pair[1]))
+}
+
 /// A key has a space in it, between its type and the rest; the name of a file is taken for one
 /// otherwise.
 fn ssh_key(text: &str) -> Result<String, String> {
@@ -155,7 +178,7 @@ fn ssh_key(text: &str) -> Result<String, String> {
         (Some(line), _) if line.contains("PRIVATE KEY") => {
             Err("that is a private key: give the public one, whose file ends in .pub".into())
         }
-        (Some(line), None) if line.contains(' ') => Ok(line.trim().to_owned()),
+        (Some(line), None) if is_public_key(line) => Ok(line.trim().to_owned()),
         _ => Err("one public key is needed, such as `ssh-ed25519 AAAA… me@here`".into()),
     }
 }

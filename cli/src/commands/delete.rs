@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
         false => "deletion requested",
     };
     let (force, dry_run) = (args.force, args.dry_run);
-    each::machine(&args.names.names, done, async |name| {
+    each::machine(&args.names, done, async |name| {
         delete(&cluster, name, force, dry_run).await
     })
     .await

@@ -5,16 +5,16 @@
 
 use std::process::ExitCode;
 
-use crate::cluster::ClusterError;
+use crate::cluster::{ClusterError, Names};
 
 /// Calls `act` for each name, and prints `done` after each success.
 pub(super) async fn machine(
-    names: &[String],
+    names: &Names,
     done: &str,
     act: impl AsyncFn(&str) -> Result<(), ClusterError>,
 ) -> anyhow::Result<ExitCode> {
     let mut last: Option<ClusterError> = None;
-    for name in names {
+    for name in names.of_machines() {
         match act(name).await {
             Ok(()) => super::print(&format!("virtualmachine.vmlet.dev/{name} {done}\n"))?,
             Err(error) => {

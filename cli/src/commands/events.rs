@@ -31,7 +31,6 @@ pub(super) struct EventRow {
     kind: String,
     reason: String,
     step: String,
-    object: String,
     count: i32,
     message: String,
 }
@@ -125,7 +124,6 @@ impl EventRow {
                 .or_else(|| event.metadata.creation_timestamp.as_ref().map(|t| t.0)),
             kind: event.type_.clone().unwrap_or_default(),
             reason: event.reason.clone().unwrap_or_default(),
-            object: format!("{kind}/{name}"),
             count: series
                 .and_then(|s| s.count)
                 .or(event.count)
@@ -150,12 +148,11 @@ pub(super) fn render(events_found: &[EventRow], now: Timestamp) -> String {
                 event.kind.clone(),
                 event.reason.clone(),
                 event.step.clone(),
-                event.object.clone(),
                 event.message.trim().to_owned(),
             ]
         })
         .collect();
-    let header = ["LAST SEEN", "TYPE", "REASON", "STEP", "OBJECT", "MESSAGE"];
+    let header = ["LAST SEEN", "TYPE", "REASON", "STEP", "MESSAGE"];
     table::render(header, &rows)
 }
 
@@ -196,11 +193,11 @@ mod tests {
             EventRow::of(&event("VirtualMachine", "web", 7), "web"),
         ];
         insta::assert_snapshot!(render(&events_found, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
-        LAST SEEN  TYPE    REASON   STEP            OBJECT                                           MESSAGE
-        60s        Normal  Started  placeholder     Pod/web-placeholder-of-virtual-machine-1a2b3c4d  it runs
-        60s        Normal  Started  task provision  VirtualMachineTask/web-provision-1a2b            it runs
-        60s        Normal  Started  instance        Pod/web                                          it runs
-        60s (x7)   Normal  Started  machine         VirtualMachine/web                               it runs
+        LAST SEEN  TYPE    REASON   STEP            MESSAGE
+        60s        Normal  Started  placeholder     it runs
+        60s        Normal  Started  task provision  it runs
+        60s        Normal  Started  instance        it runs
+        60s (x7)   Normal  Started  machine         it runs
         ");
     }
 }

@@ -104,7 +104,7 @@ pub(crate) async fn unpause(args: &VerbArgs) -> anyhow::Result<ExitCode> {
 async fn each(args: &VerbArgs, verb: Verb, done: &str) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
     let how = if args.dry_run { " (dry run)" } else { "" };
-    each::machine(&args.names.names, &format!("{done}{how}"), async |name| {
+    each::machine(&args.names, &format!("{done}{how}"), async |name| {
         ask_again(&cluster, name, verb, args.dry_run).await
     })
     .await

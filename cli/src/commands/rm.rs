@@ -29,7 +29,7 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &RmArgs) -> anyhow::Result<Ex
     let pod = pods::find(&runtime, &args.pod).await?;
     if !args.force && pod.running().next().is_some() {
         bail!(
-            "pod {} is running: stop it first (vmletctl stop {}), or kill it with -f",
+            "pod {} is running: stop it first (vmletctl node stop {}), or kill it with -f",
             pod.name(),
             pod.name()
         );

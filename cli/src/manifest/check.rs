@@ -56,7 +56,8 @@ pub(super) fn pod(pod: document::Pod) -> Result<PodManifest> {
         (Some(_), false) => {
             return Err(unsupported(
                 "spec.containers",
-                "a VM pod has exactly one container",
+                "a VM pod has exactly one container; in a cluster runtimeClassName vmlet-process runs several as \
+                 processes of one machine",
             ));
         }
         (None, _) => {

@@ -304,3 +304,16 @@ fn base(spec: &str, container: &str) -> String {
 fn minimal(spec: &str, container: &str) -> PodManifest {
     PodManifest::parse(&base(spec, container)).unwrap()
 }
+
+#[test]
+fn several_documents_are_counted_and_one_between_marks_is_run() {
+    let several = "# a pod\nkind: Secret\n---\n# and\n---\nkind: Pod\n--- # last\nkind: Service\n";
+    let error = PodManifest::parse(several).unwrap_err().to_string();
+    assert!(
+        error.starts_with("manifest has 3 documents: only one Pod"),
+        "{error}"
+    );
+    assert!(error.contains("kubectl apply -f"), "{error}");
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: vm, image: b}]}\n";
+    assert_eq!(PodManifest::parse(pod).unwrap().name, "a");
+}

@@ -76,3 +76,14 @@ fn a_list_that_is_not_found_means_that_the_kind_is_missing() {
         ClusterError::NoKinds
     ));
 }
+
+#[test]
+fn words_of_libraries_and_of_the_kernels_numbers_are_left_out() {
+    let missing =
+        KubeconfigError::ReadConfig(std::io::Error::from_raw_os_error(2), "/no/such".into());
+    let error = ClusterError::Kubeconfig(Box::new(missing)).to_string();
+    assert_eq!(
+        error,
+        "there is no usable kubeconfig: cannot read /no/such: No such file or directory"
+    );
+}

@@ -92,6 +92,9 @@ fn an_image_and_a_size_are_needed() {
         "vmletctl create vm web --image debian --class small --memory 1Gi",
         "vmletctl create vm web --image debian --root-claim x --class small",
         "vmletctl create vm web --image debian --class small --run-strategy Sometimes",
+        "vmletctl create vm web --image debian --memory 1x",
+        "vmletctl create vm web --image debian --memory 0",
+        "vmletctl create vm web --image debian --class small --disk-size big",
         "vmletctl create vm web --image debian --class small --no-network --network blue",
     ] {
         assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
@@ -113,7 +116,16 @@ fn a_key_may_be_given_by_its_file() {
     assert_eq!(ssh_key(&at).unwrap(), "ssh-ed25519 AAAA me@here");
     let private = write("k", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n");
     let two = write("two", "ssh-rsa A\nssh-rsa B\n");
-    for wrong in [private.as_str(), &two, "/nosuch", "ssh-rsa"] {
+    let options = "no-pty,command=\"/bin/true x\" sk-ssh-ed25519@openssh.com AAAA me";
+    assert_eq!(ssh_key(options).unwrap(), options);
+    for wrong in [
+        private.as_str(),
+        &two,
+        "/nosuch",
+        "ssh-rsa",
+        "not a key",
+        "ssh-rsa ####",
+    ] {
         assert!(ssh_key(wrong).is_err(), "{wrong}");
     }
 }
