@@ -144,7 +144,7 @@ fn size(text: &str) -> Result<String, String> {
     match podspec::parse_quantity(text) {
         Ok(0) => Err("a size above 0 is needed, such as 512Mi or 2Gi".into()),
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("{error}: a size such as 512Mi or 2Gi is needed")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -347,6 +347,7 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         refused(&what, answer, words)?;
     }
     let nodes: Api<Node> = Api::all(client.clone());
+    let merging = PatchParams::default();
     let own = "annotations of its own node only";
     let of_node = "of a node an agent writes";
     let note = |key: &str, value: &str| json!({ "metadata": { "annotations": { key: value } } });
@@ -368,15 +369,16 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         ),
     ] {
         let what = format!("{name} {change}");
-        let answer = nodes.patch(name, &PatchParams::default(), &Patch::Merge(change));
+        let change = Patch::Merge(change);
+        let answer = nodes.patch(name, &merging, &change).await;
         match words {
-            None => drop(answer.await.context(what)?),
-            Some(words) => refused(&what, answer.await, words)?,
+            None => drop(answer.context(what)?),
+            Some(words) => refused(&what, answer, words)?,
         }
     }
     let status = Patch::Merge(json!({ "status": { "phase": "Running" } }));
-    let answer = nodes.patch_status("n1", &PatchParams::default(), &status);
-    refused("the status of a node", answer.await, "forbidden")?;
+    let answer = nodes.patch_status("n1", &merging, &status).await;
+    refused("the status of a node", answer, "forbidden")?;
     let events: Api<Event> = Api::namespaced(client.clone(), "default");
     let event = |name: &str, by: &str, kind: &str, about: &str| -> Result<Event> {
         Ok(serde_json::from_value(json!({

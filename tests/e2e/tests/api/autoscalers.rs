@@ -32,8 +32,9 @@ async fn a_node_is_kept_from_autoscalers_while_it_has_the_disk_of_a_machine_that
     let nodes: Api<Node> = Api::all(control.client()?);
     // An administrator decided about Karpenter before.
     let own = json!({ "metadata": { "annotations": { DO_NOT_DISRUPT: "false", "other": "x" } } });
-    let before = nodes.patch("n1", &PatchParams::default(), &Patch::Merge(own));
-    let before = before.await?.annotations().clone();
+    let own = Patch::Merge(own);
+    let node = nodes.patch("n1", &PatchParams::default(), &own).await?;
+    let before = node.annotations().clone();
     daemon.set_disk(&Disk {
         vm_uid: UID.to_owned(),
         vm_name: "default/off".to_owned(),
