@@ -132,14 +132,15 @@ impl Left {
         let disks = if self.disks_are_kept {
             "They are kept."
         } else {
-            "A disk without a machine: back it up or remove it (docs/operations.md, Remove), or keep it with --keep-disks."
+            "A disk without a machine: back it up or remove it (docs/operations.md, Remove), or keep it \
+             with --keep-disks."
         };
         for (title, items, what_to_do) in [
             (
                 "virtual machines",
                 &self.machines,
-                "Delete them while controller and agents run, and wait: kubectl delete vm NAME -n NAMESPACE. Their root disks \
-                 are deleted, also claims NAME-root; other claims stay.",
+                "Delete them while controller and agents run, and wait: kubectl delete vm NAME -n \
+                 NAMESPACE. Their root disks are deleted, also claims NAME-root; other claims stay.",
             ),
             (
                 "tasks of nodes",
@@ -230,8 +231,8 @@ fn machine(vm: &VirtualMachine, seen: &Seen<'_>) -> Item {
         let is_alive = |agent: &Agent| agent.node == *node && agent.is_alive;
         if seen.nodes.contains(node) && !seen.agents.iter().any(is_alive) {
             text.push_str(&format!(
-                ", which has no agent that reports: its deletion waits until there is one. Label the node {}=true, and see \
-                 kubectl -n {} get pods -o wide; or delete the Node if the machine is gone",
+                ", which has no agent that reports: its deletion waits until there is one. Label the \
+                 node {}=true, and see kubectl -n {} get pods -o wide; or delete the Node if it is lost",
                 names::NODE_LABEL,
                 names::NAMESPACE
             ));
