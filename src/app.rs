@@ -25,6 +25,7 @@ use crate::metadata::{self, Db, Table};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::space::Space;
+use crate::space::ballast::Ballast;
 use crate::tasks::Tasks;
 use crate::{node, pods, vm};
 
@@ -119,6 +120,9 @@ impl App {
     pub async fn start(config: &Config) -> Result<Self, Error> {
         prepare_directories(&config.state_dir)?;
         let claim = claim(&config.state_dir)?;
+        // Before the database, which may need the space.
+        let ballast = Arc::new(Ballast::new(&config.state_dir));
+        ballast.look();
         let db = Db::open(&config.state_dir.join("vmlet.db"))?;
         let installation = metadata::node::installation(&db).await?;
         let metrics = Arc::new(Metrics::default());
@@ -210,7 +214,7 @@ impl App {
             _claim: Arc::new(claim),
         };
         app.settle_boot(&db, &config.boot_id_file).await?;
-        app.start_background();
+        app.start_background(ballast);
         Ok(app)
     }
 

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::statvfs::statvfs;
 
+pub mod ballast;
+
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
 
@@ -73,6 +75,22 @@ pub(crate) enum Full {
 }
 
 impl Full {
+    /// The reserve, where the claim would fit without it; empty otherwise.
+    pub(crate) fn because(&self) -> String {
+        match self {
+            Self::NoSpace {
+                needed,
+                free,
+                reserve,
+                claimed,
+            } if *free >= needed.saturating_add(*claimed) => format!(
+                ": {needed} bytes are needed and {free} are free, but images.reserve keeps {reserve} of \
+                 them free"
+            ),
+            Self::NoSpace { .. } | Self::Measure(_) => String::new(),
+        }
+    }
+
     /// Bytes that must be free for the claim; 0: unknown.
     pub(crate) const fn required(&self) -> u64 {
         match self {

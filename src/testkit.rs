@@ -189,6 +189,12 @@ impl Node {
         release
     }
 
+    /// The database fails as on a read-only file system, or no longer.
+    pub(crate) async fn refuse_writes(&self, refuses: bool) {
+        let set = move |t: &rusqlite::Transaction<'_>| t.pragma_update(None, "query_only", refuses);
+        self.db.write(set).await.unwrap();
+    }
+
     pub(crate) fn image(&self, name: &str) -> String {
         format!("{}/{name}", self.web.authority)
     }

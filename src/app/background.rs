@@ -14,6 +14,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::App;
+use crate::space::ballast::Ballast;
+
+/// Time between looks at the ballast of the state directory.
+const BALLAST: Duration = Duration::from_secs(5);
 
 /// Time between rounds of reconciliation when nothing happens.
 const ROUND: Duration = Duration::from_secs(60);
@@ -22,7 +26,8 @@ const ROUND: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 
 impl App {
-    pub(super) fn start_background(&self) {
+    pub(super) fn start_background(&self, ballast: Arc<Ballast>) {
+        tokio::spawn(keep_ballast(ballast));
         let events = self.hypervisor.events();
         tokio::spawn(Arc::clone(&self.machines).follow(self.hypervisor.events()));
         tokio::spawn(Arc::clone(&self.agenda).work());
@@ -33,6 +38,9 @@ impl App {
         let app = self.clone();
         let round = async move || app.reconcile_sandboxes().await;
         tokio::spawn(repeat(connected.subscribe(), round));
+        let round = async move || app.store_late().await;
+        tokio::spawn(repeat(connected.subscribe(), round));
+        let app = self.clone();
         let images = Arc::clone(&self.images);
         let round = async move || {
             let aged = images.age().await;
@@ -98,6 +106,25 @@ impl App {
     /// One round; true when rows and networks agree.
     async fn reconcile_sandboxes(&self) -> bool {
         let outcome = self.sandboxes.reconcile().await;
+    /// Writes what the database could not take before; true when nothing is left.
+    async fn store_late(&self) -> bool {
+        let containers = self.containers.store_late().await;
+        if let Err(e) = &containers {
+            tracing::warn!(
+                error = crate::one_line(e),
+                "ends of containers not recorded yet"
+            );
+        }
+        let sandboxes = self.sandboxes.store_late().await;
+        if let Err(e) = &sandboxes {
+            tracing::warn!(
+                error = crate::one_line(e),
+                "ends of pod sandboxes not recorded yet"
+            );
+        }
+        containers.is_ok() && sandboxes.is_ok()
+    }
+
         if let Err(e) = &outcome {
             tracing::warn!(error = crate::one_line(e), "pod sandboxes not reconciled");
         }
@@ -108,6 +135,20 @@ impl App {
 /// Does a round now, again when there is a reason to, and when it is time to look anyway.
 async fn repeat(mut reasons: watch::Receiver<()>, round: impl AsyncFn() -> bool) {
     let mut retry = Backoff::new(RETRY, ROUND);
+/// Looks at the ballast of the state directory, without end. A file system that does not answer
+/// holds this task up alone.
+async fn keep_ballast(ballast: Arc<Ballast>) {
+    let mut looks = tokio::time::interval(BALLAST);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let ballast = Arc::clone(&ballast);
+        if let Err(error) = tokio::task::spawn_blocking(move || ballast.look()).await {
+            tracing::warn!(%error, "look at the ballast file failed");
+        }
+    }
+}
+
     loop {
         let pause = if round().await {
             retry.reset();

@@ -220,10 +220,12 @@ pub enum Error {
         reason: String,
     },
     /// The disk of the store is full; the partial file was removed.
-    #[error("no space left in {}", dir.display())]
+    #[error("no space left in {}{because}", dir.display())]
     NoSpace {
         /// The store's directory.
         dir: PathBuf,
+        /// Empty, or the reserve that the node keeps free.
+        because: String,
         /// Bytes that must be free for the file; 0: unknown.
         required: u64,
     },

@@ -113,6 +113,7 @@ pub(crate) fn disk_in(
             .map_err(|full| Error::Crowded { limit: full.limit })?,
         space: space.map_err(|_| Error::NoSpace {
             dir: dir.into(),
+            because: String::new(),
             required: 0,
         })?,
         stopping: CancellationToken::new(),

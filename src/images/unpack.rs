@@ -167,6 +167,7 @@ impl Limits {
             Ok(()) => Ok(()),
             Err(full @ Full::NoSpace { .. }) => Err(Error::NoSpace {
                 dir: disk.dir(),
+                because: full.because(),
                 required: full.required(),
             }),
             Err(Full::Measure(error)) => Err(self.unwritten(error, disk)),
@@ -177,6 +178,7 @@ impl Limits {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
                 dir: disk.dir(),
+                because: String::new(),
                 required: 0,
             },
             _ => Error::io("write the disk in", disk.dir())(error),

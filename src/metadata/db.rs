@@ -68,6 +68,20 @@ pub enum Error {
     Thread(#[source] tokio::task::JoinError),
 }
 
+impl Error {
+    /// Whether the file system of the database takes no writes: it is full, read-only, or fails.
+    pub fn is_unwritable(&self) -> bool {
+        use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
+        let Self::Statement(rusqlite::Error::SqliteFailure(error, _)) = self else {
+            return false;
+        };
+        matches!(
+            error.code,
+            CannotOpen | DiskFull | ReadOnly | SystemIoFailure
+        )
+    }
+}
+
 /// Outcome of a database call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -3,11 +3,15 @@
 //! Invariant: the view changes only after the row is committed, and always then, also when the
 //! caller was dropped meanwhile, in commit order; a row changes only from the phase that its writer
 //! saw, so that two writers never overwrite each other.
+//! Ends are an exception: where the database cannot be written, the view changes all the same, and
+//! the row is written later. The daemon's death in between undoes nothing but the record: an end is
+//! observed again, and a removed row is removed again.
 //! Failure: [`TableError::Raced`] when the row is no longer in the expected phase or gone: nothing
 //! changed.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
 use podspec::{Id, Kind};
 use rusqlite::Transaction;
@@ -84,6 +88,19 @@ pub struct Table<R: Row> {
     /// Held from reading a row to publishing its successor.
     writer: Arc<Mutex<()>>,
     view: Arc<View<Id<R::Kind>, R>>,
+    /// Rows as the database still has them, where the view is ahead of it.
+    late: Late<R>,
+}
+
+type Late<R> = Arc<StdMutex<BTreeMap<Id<<R as Row>::Kind>, Arc<R>>>>;
+
+/// Whether a change may wait for the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// It is stored first.
+    First,
+    /// It is stored first where that is possible.
+    Later,
 }
 
 impl<R: Row> Table<R> {
@@ -96,6 +113,7 @@ impl<R: Row> Table<R> {
             db,
             writer: Arc::default(),
             view: View::of(rows.collect()),
+            late: Late::<R>::default(),
         })
     }
 
@@ -120,6 +138,29 @@ impl<R: Row> Table<R> {
         expected: R::Phase,
         change: impl FnOnce(&mut R) + Send,
     ) -> Result<Arc<R>, TableError> {
+        self.change_as(id, expected, change, Durability::First)
+            .await
+    }
+
+    /// As [`Self::change`], for the end of something: a database that cannot be written does not
+    /// keep a machine alive, or its disk from being removed. [`Self::store_late`] writes the row.
+    pub async fn change_to_end(
+        &self,
+        id: &Id<R::Kind>,
+        expected: R::Phase,
+        change: impl FnOnce(&mut R) + Send,
+    ) -> Result<Arc<R>, TableError> {
+        self.change_as(id, expected, change, Durability::Later)
+            .await
+    }
+
+    async fn change_as(
+        &self,
+        id: &Id<R::Kind>,
+        expected: R::Phase,
+        change: impl FnOnce(&mut R) + Send,
+        durability: Durability,
+    ) -> Result<Arc<R>, TableError> {
         let turn = self.turn().await;
         let raced = || TableError::Raced {
             noun: R::Kind::NOUN,
@@ -130,12 +171,21 @@ impl<R: Row> Table<R> {
             .get(id)
             .filter(|r| r.phase() == expected)
             .ok_or_else(raced)?;
+        let before = Arc::clone(&row);
         change(Arc::make_mut(&mut row));
         let (db, view, id) = (self.db.clone(), Arc::clone(&self.view), id.clone());
+        let late = Arc::clone(&self.late);
         let changed = finish(async move {
+            let in_database = lock(&late).get(&id).map_or(expected, |row| row.phase());
             let stored = Arc::clone(&row);
-            if db.write(move |t| stored.update(t, expected)).await? == 0 {
-                return Ok(None);
+            match db.write(move |t| stored.update(t, in_database)).await {
+                Ok(0) => return Ok(None),
+                Ok(_) => drop(lock(&late).remove(&id)),
+                Err(e) if durability == Durability::Later && e.is_unwritable() => {
+                    not_stored::<R>(&id, &e);
+                    lock(&late).entry(id.clone()).or_insert(before);
+                }
+                Err(e) => return Err(e),
             }
             view.publish(id, Some(Arc::clone(&row)));
             drop(turn);
@@ -144,20 +194,55 @@ impl<R: Row> Table<R> {
         changed.await?.ok_or_else(raced)
     }
 
-    /// Deletes a row; success when there is none.
+    /// Deletes a row; success when there is none. Where the database cannot be written, it does so
+    /// later.
     pub async fn remove(&self, id: &Id<R::Kind>) -> db::Result<()> {
         let turn = self.turn().await;
         let Some(row) = self.get(id) else {
             return Ok(());
         };
         let (db, view, id) = (self.db.clone(), Arc::clone(&self.view), id.clone());
+        let late = Arc::clone(&self.late);
         finish(async move {
-            db.write(move |t| row.delete(t)).await?;
+            let deleted = Arc::clone(&row);
+            match db.write(move |t| deleted.delete(t)).await {
+                Ok(()) => drop(lock(&late).remove(&id)),
+                Err(e) if e.is_unwritable() => {
+                    not_stored::<R>(&id, &e);
+                    lock(&late).entry(id.clone()).or_insert(row);
+                }
+                Err(e) => return Err(e),
+            }
             view.publish(id, None);
             drop(turn);
             Ok(())
         })
         .await
+    }
+
+    /// Writes what the database could not take before.
+    pub async fn store_late(&self) -> db::Result<()> {
+        let ids: Vec<_> = lock(&self.late).keys().cloned().collect();
+        for id in ids {
+            let turn = self.turn().await;
+            let Some(before) = lock(&self.late).get(&id).cloned() else {
+                continue;
+            };
+            let (db, late, now) = (self.db.clone(), Arc::clone(&self.late), self.get(&id));
+            let stored = finish(async move {
+                let write = move |t: &Transaction<'_>| match now {
+                    Some(row) => row.update(t, before.phase()).map(drop),
+                    None => before.delete(t),
+                };
+                db.write(write).await?;
+                lock(&late).remove(&id);
+                drop(turn);
+                tracing::info!(noun = R::Kind::NOUN, %id, "record written late");
+                Ok(())
+            });
+            stored.await?;
+        }
+        Ok(())
     }
 
     /// The row with this id.
@@ -209,6 +294,15 @@ impl<R: Row> Table<R> {
     async fn turn(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.writer).lock_owned().await
     }
+}
+
+fn lock<T>(late: &StdMutex<T>) -> MutexGuard<'_, T> {
+    late.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn not_stored<R: Row>(id: &Id<R::Kind>, error: &db::Error) {
+    let error = crate::one_line(error);
+    tracing::warn!(noun = R::Kind::NOUN, %id, error, "end not recorded yet: carried out all the same");
 }
 
 /// A value as the text of a JSON column.

@@ -257,6 +257,15 @@ impl<P: Platform> Sandboxes<P> {
         Ok(())
     }
 
+    /// Writes ends of sandboxes that the database could not take before.
+    pub async fn store_late(&self) -> Result<()> {
+        Ok(self
+            .table
+            .store_late()
+            .await
+            .map_err(crate::metadata::TableError::from)?)
+    }
+
     async fn take_network_down(&self, id: &SandboxId) -> Result<()> {
         let step = step!("network.teardown", sandbox = %id);
         let down = trace(step, self.network.del(id)).await;
@@ -289,6 +298,12 @@ impl<P: Platform> Sandboxes<P> {
             sandbox.phase = next;
             sandbox.network = network;
         };
-        Ok(self.table.change(id, phase, change).await?)
+        let changed = match event {
+            Event::NetworkUp => self.table.change(id, phase, change).await,
+            Event::StopRequested | Event::NetworkDown | Event::RemoveRequested => {
+                self.table.change_to_end(id, phase, change).await
+            }
+        };
+        Ok(changed?)
     }
 }

@@ -371,7 +371,23 @@ impl<P: Platform> Containers<P> {
             row.phase = next;
             change(row);
         };
-        Ok(self.parts.table.change(&row.id, row.phase, both).await?)
+        let table = &self.parts.table;
+        let changed = match event {
+            Event::StopRequested | Event::Ended | Event::RemoveRequested => {
+                table.change_to_end(&row.id, row.phase, both).await
+            }
+            Event::Prepared
+            | Event::StartRequested
+            | Event::StartUndone
+            | Event::Started
+            | Event::Superseded => table.change(&row.id, row.phase, both).await,
+        };
+        Ok(changed?)
+    }
+
+    /// Writes ends of containers that the database could not take before.
+    pub async fn store_late(&self) -> Result<()> {
+        Ok(self.parts.table.store_late().await?)
     }
 
     /// What applies when a pod specifies nothing about its machine.

@@ -102,7 +102,7 @@ fn a_helper_that_is_away_is_unavailable_through_every_layer() {
         None,
     )))
 )]
-#[case::image(vm::Error::Image(images::Error::NoSpace { dir: "/x".into(), required: 0 }))]
+#[case::image(vm::Error::Image(images::Error::NoSpace { dir: "/x".into(), because: String::new(), required: 0 }))]
 fn a_full_disk_is_an_exhausted_resource(#[case] error: vm::Error) {
     let status = Status::from(error);
     assert_eq!(
@@ -117,6 +117,7 @@ fn a_full_disk_is_an_exhausted_resource(#[case] error: vm::Error) {
 fn a_pull_onto_a_full_disk_is_an_exhausted_resource() {
     let full = pull(&images::Error::NoSpace {
         dir: "/x".into(),
+        because: String::new(),
         required: 0,
     });
     assert_eq!(full.code(), Code::ResourceExhausted);

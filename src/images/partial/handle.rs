@@ -133,6 +133,7 @@ impl Handle {
         match full {
             Full::NoSpace { .. } => Error::NoSpace {
                 dir: self.dir.to_path_buf(),
+                because: full.because(),
                 required: full.required(),
             },
             Full::Measure(error) => disk_error(error, &self.dir),
@@ -144,6 +145,7 @@ fn disk_error(error: io::Error, dir: &Path) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
             dir: dir.to_path_buf(),
+            because: String::new(),
             required: 0,
         },
         _ => Error::io("write the partial download in", dir)(error),

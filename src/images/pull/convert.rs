@@ -90,10 +90,12 @@ impl Inner {
             Unconverted::TooLarge if work.most == room.bytes() => self.downloader.crowded(),
             Unconverted::TooLarge => Error::NoSpace {
                 dir: disk.dir().to_path_buf(),
+                because: String::new(),
                 required: most,
             },
             Unconverted::Failed(reason) if reason.contains(NO_SPACE) => Error::NoSpace {
                 dir: disk.dir().to_path_buf(),
+                because: String::new(),
                 required: 0,
             },
             Unconverted::Failed(reason) => download.unconverted(&reason),

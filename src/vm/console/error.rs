@@ -101,5 +101,23 @@ pub enum Error {
     Ended,
 }
 
+impl Error {
+    /// Whether no write to the file system of the log or the position can succeed for now.
+    pub(super) fn is_unwritable(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        match self {
+            Self::SavePosition { source, .. }
+            | Self::OpenLog { source, .. }
+            | Self::WriteLog { source, .. } => {
+                matches!(
+                    source.kind(),
+                    QuotaExceeded | ReadOnlyFilesystem | StorageFull
+                )
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Outcome of a console step.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -202,6 +202,8 @@ impl Follow {
             match self.blocking(|t| t.batch(Rest::End)).await? {
                 Ok(Batch { more: false, .. }) => return Ok(()),
                 Ok(batch) => self.copied(batch),
+                // An end must not wait for space that perhaps only this end makes.
+                Err(error) if error.is_unwritable() => return Err(error),
                 Err(error) => {
                     self.failed(&error);
                     if self.not_before >= deadline {

@@ -232,6 +232,44 @@ async fn a_removal_copes_with_a_start_that_slips_in() {
     assert_eq!((node.rows.get(&id), node.domain(&id).await), (None, None));
 }
 
+/// The database refuses every write, as on a file system that is full or read-only.
+#[tokio::test]
+async fn stops_and_removals_need_no_write() {
+    let node = Node::with(unresponsive()).await;
+    let id = node.started().await;
+    let sandbox = node.row(&id).sandbox.clone();
+    node.refuse_writes(true).await;
+    ends(stop(&node, &id, Duration::ZERO)).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+    node.sandboxes.stop(&sandbox).await.unwrap();
+    node.sandboxes.remove(&sandbox).await.unwrap_err();
+    assert!(
+        !node.containers.paths().pod(&sandbox).exists(),
+        "its disk is gone"
+    );
+    assert!(node.containers.list().is_empty());
+    // As after a crash: what ended is found to have ended.
+    node.refuse_writes(false).await;
+    node.containers.store_late().await.unwrap();
+    node.sandboxes.store_late().await.unwrap();
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    let node = node.restarted().await;
+    assert!(node.rows.all().is_empty() && node.sandbox_rows.all().is_empty());
+}
+
+#[tokio::test]
+async fn an_end_that_was_not_recorded_is_found_again_after_a_crash() {
+    let node = Node::with(unresponsive()).await;
+    let id = node.started().await;
+    node.refuse_writes(true).await;
+    ends(stop(&node, &id, Duration::ZERO)).await.unwrap();
+    let node = node.restarted().await;
+    node.refuse_writes(false).await;
+    assert_eq!(node.phase(&id), Phase::Running, "nothing was stored");
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
 /// Lets every other task continue until it waits for something else.
 async fn settle() {
     for _ in 0..1000 {
