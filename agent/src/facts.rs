@@ -7,6 +7,7 @@
 //! alone.
 
 mod machine;
+mod pause;
 mod pod;
 mod publisher;
 

@@ -30,6 +30,8 @@ impl App {
         tokio::spawn(keep_ballast(ballast));
         let events = self.hypervisor.events();
         tokio::spawn(Arc::clone(&self.machines).follow(self.hypervisor.events()));
+        let stalled = Arc::clone(&self.containers);
+        tokio::spawn(stalled.resume_stalled(self.hypervisor.events()));
         tokio::spawn(Arc::clone(&self.agenda).work());
         let (connected, _) = watch::channel(());
         let app = self.clone();

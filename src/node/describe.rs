@@ -53,6 +53,10 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
         container_id: row.id.to_string(),
         power: power.into(),
         pause_reason: pause_reason.to_owned(),
+        pause_message: match power {
+            v1::machine::Power::Paused => known.failed_disks,
+            _ => String::new(),
+        },
         agent: match known.agent {
             Agent::NoInfo => v1::Agent::NoInfo,
             Agent::NotRunning => v1::Agent::NotRunning,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
-use libvirt::{Event, Hypervisor, Power, Versions};
+use libvirt::{Event, Hypervisor, Pause, Power, Versions};
 use podspec::ContainerId;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
@@ -49,6 +49,8 @@ pub(super) enum Agent {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) power: Option<Power>,
+    /// Which disks failed, when QEMU has paused the guest for it.
+    pub(super) failed_disks: String,
     pub(super) agent: Agent,
     pub(super) reply: Reply,
     pub(super) machine_type: String,
@@ -161,7 +163,14 @@ impl<P: Platform> Machines<P> {
             return;
         };
         if let Ok(Some(power)) = self.hypervisor.power(domain).await {
-            self.change(&row.id, |known| known.power = Some(power));
+            let failed_disks = match power {
+                Power::Paused(Pause::IoError) => self.containers.failed_disks(domain).await,
+                Power::Off | Power::On | Power::Paused(_) => String::new(),
+            };
+            self.change(&row.id, |known| {
+                known.power = Some(power);
+                known.failed_disks = failed_disks;
+            });
         }
         if self.known(&row.id).machine_type.is_empty()
             && let Ok(Some(kind)) = self.hypervisor.machine_type(domain).await

@@ -243,6 +243,9 @@ pub enum Error {
     /// A paused guest cannot respond to requests.
     #[error("virtual machine {0} is paused: let it run first")]
     Paused(podspec::VmUid),
+    /// QEMU has paused the guest.
+    #[error("the guest is paused and cannot run ({0}): free space where its disks lie")]
+    DiskFails(String),
     /// A file or directory of the container could not be made or removed.
     #[error(transparent)]
     Files(#[from] files::Error),
@@ -310,7 +313,7 @@ impl Error {
             }
             Self::Hypervisor { source, .. } => source.is_unavailable(),
             Self::VmDisk(e) => e.is_transient(),
-            Self::DomainLives { .. } | Self::Paused(_) => true,
+            Self::DomainLives { .. } | Self::Paused(_) | Self::DiskFails(_) => true,
             Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,
             _ => false,
         }

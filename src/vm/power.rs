@@ -19,6 +19,7 @@ mod discard;
 mod restart;
 mod resume;
 mod save;
+pub(in crate::vm) mod stalled;
 
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;
@@ -60,12 +61,12 @@ impl<P: Platform> Containers<P> {
             return Ok(true);
         };
         self.check_connected("shut down").await?;
-        let mut requests = pin!(self.ask_for_ever(&row));
+        let mut requests = pin!(self.request_power_off(&row));
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => return Ok(false),
                 _ = changes.changed() => {}
-                never = &mut requests => match never {},
+                stalled::Unresponsive(reason) = &mut requests => return Err(Error::DiskFails(reason)),
             }
             let now = self.parts.table.get(&row.id);
             if !now.is_some_and(|row| row.phase.runs()) {
@@ -97,8 +98,13 @@ impl<P: Platform> Containers<P> {
     /// Lets the guest run.
     pub async fn unpause(&self, vm: VmUid) -> Result<()> {
         let row = self.running_vm(vm)?;
-        let runs = self.parts.hypervisor.resume(row.domain()).await;
-        runs.map_err(hypervisor("unpause"))?;
+        let domain = row.domain();
+        if self.has_disk_failed(domain).await {
+            self.resume_after_failure(domain).await?;
+        } else {
+            let runs = self.parts.hypervisor.resume(domain).await;
+            runs.map_err(hypervisor("unpause"))?;
+        }
         self.set_guest_time(&row);
         Ok(())
     }

@@ -8,6 +8,10 @@
 mod collect;
 mod reboot;
 mod reconcile;
+mod room;
+mod stalled;
+
+pub(in crate::vm) use room::Measuring;
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,8 @@
 //! end and for changing a machine that runs, which have locks of their own; each effect is announced by a phase that is stored before it.
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use libvirt::Hypervisor;
@@ -22,6 +22,7 @@ use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig, Environment};
 use super::paths::Paths;
 use super::process::{Process, Processes};
+use super::recovery::Measuring;
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
@@ -94,6 +95,9 @@ pub struct Containers<P: Platform> {
     pub(super) stops: Stops,
     /// Threads that work on volumes.
     pub(super) foreign: Foreign,
+    /// Why guests that are being killed could not power off.
+    pub(super) unresponsive: Mutex<HashMap<ContainerId, String>>,
+    pub(super) measuring: Measuring,
     /// Containers that this process created, and whether their clients have the answer.
     pub(super) answers: Answers,
     /// UIDs of pods with pull secrets that were not used, oldest first.
@@ -123,6 +127,8 @@ impl<P: Platform> Containers<P> {
             stops: Stops::default(),
             foreign: Foreign::default(),
             answers: Answers::default(),
+            unresponsive: Mutex::default(),
+            measuring: Measuring::default(),
             unused_secrets: Mutex::default(),
         }
     }

@@ -29,6 +29,7 @@ pub(super) fn facts(machine: &Machine) -> GuestFacts {
     let facts = GuestFacts {
         power,
         pause_reason: machine.pause_reason.clone(),
+        pause_message: machine.pause_message.clone(),
         agent,
         container_id: machine.container_id.clone(),
         domain_uuid: machine.domain_uuid.clone(),
@@ -67,6 +68,7 @@ pub(super) struct Condition<'a> {
     pub(super) kind: &'static str,
     pub(super) status: &'static str,
     pub(super) reason: &'a str,
+    pub(super) message: &'a str,
 }
 
 /// The conditions that follow from the facts.
@@ -75,6 +77,10 @@ pub(super) fn conditions(facts: &GuestFacts) -> [Condition<'_>; 3] {
         kind,
         status,
         reason,
+        message: match kind {
+            POD_PAUSED if facts.power == Power::Paused => facts.pause_message.as_str(),
+            _ => "",
+        },
     };
     let (paused, why) = match facts.power {
         Power::Paused => ("True", reason(&facts.pause_reason)),

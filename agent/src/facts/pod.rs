@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use service::telemetry;
 
 use super::machine::{Condition, conditions};
+use super::pause;
 use crate::event::{self, About, Severity};
 use crate::tasks::FIELD_MANAGER;
 
@@ -67,15 +68,17 @@ pub(super) enum Wrote {
     Failed(String),
 }
 
-/// Makes the pod say `facts`. What it says is read when `published` is none.
+/// Makes the pod say `facts`. What it says is read when `published` is none. A pause of a guest
+/// whose disk failed, and its end, become events first.
 pub(super) async fn publish(
     client: kube::Client,
+    node: &str,
     pod: &Identity,
     facts: &GuestFacts,
     published: Option<Published>,
     now: Timestamp,
 ) -> Wrote {
-    let api: Api<Pod> = Api::namespaced(client, &pod.namespace);
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let published = match published {
         Some(published) => published,
         None => match call(api.get(&pod.name)).await {
@@ -87,6 +90,9 @@ pub(super) async fn publish(
     let wanted = conditions(facts);
     if published.facts.as_ref() == Some(facts) && published.has(&wanted) {
         return Wrote::Unchanged(published);
+    }
+    if let Some(news) = pause::news(&published, facts) {
+        news.report(client, node, pod).await;
     }
     let patch = body(pod, facts, &wanted, &published, now);
     let params = PatchParams::apply(FIELD_MANAGER).force();
@@ -129,12 +135,16 @@ fn body(
             let since = published.since.get(condition.kind);
             let since = since.filter(|(status, _)| status == condition.status);
             let since = since.and_then(|(_, since)| since.clone());
-            json!({
+            let mut written = json!({
                 "type": condition.kind,
                 "status": condition.status,
                 "reason": condition.reason,
                 "lastTransitionTime": since.unwrap_or(Time(now)),
-            })
+            });
+            if !condition.message.is_empty() {
+                written["message"] = json!(condition.message);
+            }
+            written
         })
         .collect();
     json!({

@@ -234,9 +234,9 @@ impl Publisher {
                     let (client, published) = (self.client.clone(), entry.published.clone());
                     let (node, texts) = (self.node.clone(), entry.unreported());
                     self.under_way.spawn(async move {
+                        let now = Timestamp::now();
                         let wrote =
-                            publish(client.clone(), &pod, &facts, published, Timestamp::now())
-                                .await;
+                            publish(client.clone(), &node, &pod, &facts, published, now).await;
                         let reported = match (&wrote, texts) {
                             (Wrote::Written(_) | Wrote::Unchanged(_), Some(texts)) => {
                                 let about = pod.not_given();

@@ -54,6 +54,7 @@ impl Found {
                 None => Deletion::No,
             },
             resume: DesiredState::remembered(self.vm.annotations()),
+            unpause: None,
         };
         verb(
             &self.vm.spec,

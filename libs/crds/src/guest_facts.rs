@@ -26,6 +26,7 @@ pub const LIMIT: usize = 12_288;
 pub(crate) const INTERFACES: usize = 8;
 pub(crate) const ADDRESSES: usize = 8;
 const TEXT: usize = 128;
+const MESSAGE: usize = 256;
 /// Most values that a guest publishes, and the bytes that they may have together with their keys.
 const VALUES: usize = 16;
 const VALUES_BYTES: usize = 1024;
@@ -39,6 +40,9 @@ pub struct GuestFacts {
     /// Why it is paused, such as `PausedByUser` or `PausedIOError`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pause_reason: String,
+    /// More about that, for people, such as which disk is full.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pause_message: String,
     /// Whether the guest agent answers.
     pub agent: AgentState,
     /// The container that this is about.
@@ -195,6 +199,7 @@ impl GuestFacts {
         ] {
             *field = printable(field, TEXT);
         }
+        self.pause_message = printable(&self.pause_message, MESSAGE);
         self.host_name = host_name(&self.host_name);
         self.interfaces.truncate(INTERFACES);
         for interface in &mut self.interfaces {

@@ -48,6 +48,12 @@ pub const IMAGE_CACHE_LOCATION: &str = "vmicache.vmlet.dev/location";
 /// The desired state that a machine had before it was suspended, such as `runStrategy=Manual`.
 /// Resuming restores it.
 pub const RESUME_STATE: &str = "vmlet.dev/resume-state";
+/// Requests that a guest which QEMU paused because a disk failed is resumed once: the UID of its pod
+/// and a slash, followed by any text that differs from that of earlier requests. The controller
+/// removes it.
+pub const UNPAUSE_REQUEST: &str = "vmlet.dev/unpause-request";
+/// Reason of [`POD_PAUSED_CONDITION`]: QEMU paused the guest because a disk failed.
+pub const PAUSED_IO_ERROR: &str = "PausedIOError";
 /// The former name of [`RESUME_STATE`]. This version reads and removes it, and never writes it; the
 /// next version ignores it.
 pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";

@@ -16,7 +16,7 @@ use uuid::Uuid;
 mod hypervisor;
 mod size;
 
-use crate::{Cable, End, Event, MachineElement, Shutdown, Size, State};
+use crate::{Cable, End, Event, FailedDisk, MachineElement, Pause, Shutdown, Size, State};
 
 /// Events that a receiver may lag behind.
 const EVENT_BACKLOG: usize = 1024;
@@ -54,7 +54,10 @@ struct FakeDomain {
     size: Option<Size>,
     xml: String,
     state: State,
-    paused: bool,
+    paused: Option<Pause>,
+    /// The disk that fails, for as long as it does: the guest does not run beyond its next request.
+    fails: Option<FailedDisk>,
+    resumes: usize,
 }
 
 impl Default for FakeHypervisor {
@@ -152,6 +155,28 @@ impl FakeHypervisor {
         self.end(domain, End::Crashed);
     }
 
+    /// A disk fails until [`Self::mend_disk`]: the guest is paused, also whenever it is resumed.
+    pub fn fail_disk(&self, domain: Uuid, disk: FailedDisk) {
+        if let Some(found) = self.lock().domains.get_mut(&domain) {
+            found.fails = Some(disk);
+            found.paused = Some(Pause::IoError);
+        }
+        self.emit(Event::Power(domain));
+    }
+
+    /// The disk works again; the guest stays as it is.
+    pub fn mend_disk(&self, domain: Uuid) {
+        if let Some(found) = self.lock().domains.get_mut(&domain) {
+            found.fails = None;
+        }
+    }
+
+    /// How often a guest was resumed, also in vain.
+    pub fn resumes(&self, domain: Uuid) -> usize {
+        let inner = self.lock();
+        inner.domains.get(&domain).map_or(0, |d| d.resumes)
+    }
+
     /// The domain vanishes without an event, as by the hand of an administrator.
     pub fn lose(&self, domain: Uuid) {
         self.lock().domains.remove(&domain);
@@ -222,7 +247,7 @@ impl FakeHypervisor {
         };
         if found.state == State::Active {
             found.state = State::Inactive(end);
-            found.paused = false;
+            found.paused = None;
             drop(inner);
             if connected {
                 self.emit(Event::Stopped(domain, end));

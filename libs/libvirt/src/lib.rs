@@ -88,6 +88,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
     /// More about what a domain is doing than [`Self::state`]; `None` when it does not exist.
     fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
+    /// The disks of a running emulator whose last requests failed; none when all of them work.
+    fn failed_disks(&self, domain: Uuid) -> impl Future<Output = Result<Vec<FailedDisk>>> + Send;
     /// What libvirt made of the machine type that was requested; `None` when it does not say or no
     /// such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;
@@ -197,6 +199,34 @@ pub enum Pause {
 /// Why an emulator ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
+/// A disk that failed, for which the emulator pauses its guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedDisk {
+    /// Its name in the domain, such as `vda`.
+    pub name: String,
+    /// What it lacks.
+    pub cause: DiskFailure,
+}
+
+/// Why a disk failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFailure {
+    /// What it lies on is full.
+    NoSpace,
+    /// Anything else.
+    Other,
+}
+
+impl std::fmt::Display for FailedDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cause = match self.cause {
+            DiskFailure::NoSpace => "no space left",
+            DiskFailure::Other => "I/O error",
+        };
+        write!(f, "disk {}: {cause}", self.name)
+    }
+}
+
     /// The guest powered itself off.
     GuestShutdown,
     /// A client destroyed the domain.

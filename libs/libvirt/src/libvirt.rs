@@ -35,8 +35,8 @@ mod turns;
 
 use crate::error::Context;
 use crate::{
-    Cable, DomainInfo, DomainStats, Event, Hypervisor, Observer, Power, Result, Shutdown, Size,
-    State, Versions, event, ffi, read,
+    Cable, DomainInfo, DomainStats, Event, FailedDisk, Hypervisor, Observer, Power, Result,
+    Shutdown, Size, State, Versions, event, ffi, read,
 };
 pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
@@ -296,6 +296,16 @@ impl Hypervisor for Libvirt {
             Err(crate::Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    async fn failed_disks(&self, domain: Uuid) -> Result<Vec<FailedDisk>> {
+        self.on_domain(
+            "look at disks",
+            domain,
+            self.settings.call_deadline,
+            ffi::failed_disks,
+        )
+        .await
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

@@ -5,6 +5,7 @@
 
 use crds::PowerState;
 use crds::conditions::{FAILURE, PAUSED, READY, RESTART_REQUIRED, Status, remove, set};
+use crds::names::PAUSED_IO_ERROR;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::decision::Failure;
@@ -55,13 +56,13 @@ pub fn update(
         .filter(|i| i.is_live() && i.phase == Phase::Running);
     changed |= match paused.and_then(|i| i.paused.as_deref()) {
         Some(reason) => {
-            let text = "the guest stands still";
+            let text = standstill(reason, paused.map_or("", |i| i.pause_message.as_str()));
             set(
                 conditions,
                 PAUSED,
                 Status::True,
                 reason,
-                text,
+                &text,
                 generation,
                 now,
             )
@@ -116,6 +117,9 @@ fn ready(m: &Machine<'_>, guest: Guest) -> (bool, &'static str, &'static str) {
     if instance.phase != Phase::Running {
         return (false, NOT_RUNNING, "the guest does not run yet");
     }
+    if instance.paused.is_some() {
+        return (false, "Paused", "the guest is paused");
+    }
     match (guest, instance.ready) {
         (Guest::Probed(true), Some(true) | None) => (true, "ProbeSucceeded", ""),
         (Guest::Pod, Some(true)) => (true, "PodReady", ""),
@@ -123,6 +127,20 @@ fn ready(m: &Machine<'_>, guest: Guest) -> (bool, &'static str, &'static str) {
         (Guest::Probed(false), _) => (false, "NotReady", "the readiness probe fails"),
         (_, Some(false)) => (false, "NotReady", "the pod is not ready"),
         (_, None) => (false, "PodConditionMissing", "the pod has no readiness yet"),
+    }
+}
+
+/// What the guest waits for.
+fn standstill(reason: &str, message: &str) -> String {
+    match (reason, message) {
+        (PAUSED_IO_ERROR, "") => {
+            "the guest stands still because a disk fails: it continues once there is space".into()
+        }
+        (PAUSED_IO_ERROR, message) => {
+            format!("the guest stands still ({message}): it continues once there is space")
+        }
+        (_, "") => "the guest stands still".into(),
+        (_, message) => format!("the guest stands still: {message}"),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crds::names::PAUSED_IO_ERROR;
 use crds::vm::StateChangeRequest;
 use crds::{PowerState, VirtualMachineStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -42,7 +43,7 @@ pub fn desired(m: &Machine<'_>, now: &Time, jitter: Jitter) -> Decision {
     status.created = m.instance.is_some();
     status.ready = m
         .instance
-        .is_some_and(|i| i.ready == Some(true) && i.is_live());
+        .is_some_and(|i| i.ready == Some(true) && i.is_live() && i.paused.is_none());
     status.power_state = power_state(m);
 
     let (action, wait) = act(m, desired_state, step, head, &status, now);
@@ -213,13 +214,15 @@ fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
 }
 
 /// An instance that is to continue is paused or not, as its owner wants. What is paused for
-/// another reason, such as a full disk, is left alone.
+/// another reason, such as a full disk, is left to its node, which resumes it once there is space,
+/// unless a request says otherwise.
 fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
     let uid = instance.uid.clone();
     match instance.paused.as_deref() {
         _ if instance.phase != Phase::Running => Action::Nothing,
         None if m.spec.paused => Action::Pause { uid },
         Some("PausedByUser") if !m.spec.paused => Action::Unpause { uid },
+        Some(PAUSED_IO_ERROR) if m.meta.unpauses(&uid) => Action::Unpause { uid },
         _ => Action::Nothing,
     }
 }

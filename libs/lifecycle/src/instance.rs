@@ -56,6 +56,8 @@ pub struct Instance {
     pub unstartable: Option<Unstartable>,
     /// Its vCPUs are paused; the text names who paused them.
     pub paused: Option<String>,
+    /// More about that, for people, such as which disk is full; may be empty.
+    pub pause_message: String,
     /// The pod's condition `Ready`, when it has one.
     pub ready: Option<bool>,
     /// Revision that it was built from.
@@ -97,6 +99,7 @@ impl Instance {
             disrupted: holds(conditions, "DisruptionTarget") || end::is_host_reason(&status),
             unstartable,
             paused: paused(conditions),
+            pause_message: pause_message(conditions),
             ready: condition(conditions, "Ready").map(|c| c.status == "True"),
             revision: annotation(names::REVISION),
             generation: annotation(names::GENERATION).and_then(|text| text.parse().ok()),
@@ -165,6 +168,12 @@ fn paused(conditions: &[PodCondition]) -> Option<String> {
             .clone()
             .unwrap_or_else(|| "PausedByUser".into())
     })
+}
+
+fn pause_message(conditions: &[PodCondition]) -> String {
+    let found = condition(conditions, names::POD_PAUSED_CONDITION).filter(|c| c.status == "True");
+    let text = found.and_then(|c| c.message.as_deref()).unwrap_or_default();
+    text.chars().take(LONGEST_MESSAGE).collect()
 }
 
 fn condition<'a>(conditions: &'a [PodCondition], kind: &str) -> Option<&'a PodCondition> {

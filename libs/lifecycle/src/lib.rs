@@ -69,6 +69,19 @@ pub struct Meta {
     /// The desired state that a suspended machine returns to: [`DesiredState::remembered`] of its
     /// annotations.
     pub resume: Option<DesiredState>,
+    /// The request to resume a guest whose disk failed: its annotation `vmlet.dev/unpause-request`.
+    pub unpause: Option<String>,
+}
+
+impl Meta {
+    /// Whether the guest of this instance is to be resumed once although its disk failed.
+    fn unpauses(&self, uid: &str) -> bool {
+        let of = self
+            .unpause
+            .as_deref()
+            .and_then(|text| text.split_once('/'));
+        of.is_some_and(|(instance, _)| instance == uid)
+    }
 }
 
 /// Whether a machine is being deleted.

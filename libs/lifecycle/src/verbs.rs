@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use crds::PowerState;
+use crds::names::PAUSED_IO_ERROR;
 use crds::vm::{Afterwards, InstanceStatus, StateChangeAction, StateChangeRequest};
 
 use crate::instance::Instance;
@@ -341,18 +342,16 @@ impl Subject<'_> {
         if self.is_suspended() && self.instance.is_some() {
             return refuse("it is being suspended; resume it once it is");
         }
-        if self.spec.paused {
-            return Ok(Change {
-                paused: Some(false),
-                ..Change::default()
-            });
+        let live = self.instance.filter(|i| i.is_live());
+        let fails = live.filter(|i| i.paused.as_deref() == Some(PAUSED_IO_ERROR));
+        if !self.spec.paused && fails.is_none() {
+            return refuse("it is not paused");
         }
-        match self.instance.and_then(|i| i.paused.as_deref()) {
-            Some("PausedByUser") | None => refuse("it is not paused"),
-            Some(reason) => refuse(format!(
-                "it stands still because of {reason}; remove the cause and restart it"
-            )),
-        }
+        Ok(Change {
+            paused: self.spec.paused.then_some(false),
+            unpause: fails.map(|i| i.uid.clone()),
+            ..Change::default()
+        })
     }
 
     fn enqueue(&self, wanted: Vec<StateChangeRequest>) -> Verdict {

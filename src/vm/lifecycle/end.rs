@@ -30,8 +30,11 @@ impl<P: Platform> Containers<P> {
             End::Crashed | End::Unknown => self.was_killed_for_memory(id).await,
             End::GuestShutdown | End::Destroyed | End::Saved => false,
         };
-        let end = |row: &Container, at| exit(end, killed, row, at);
-        match self.record_end(id, end).await? {
+        let unresponsive = self.unresponsive(|all| all.get(id).cloned());
+        let end = |row: &Container, at| exit(end, killed, unresponsive.as_deref(), row, at);
+        let recorded = self.record_end(id, end).await?;
+        self.unresponsive(|all| all.remove(id));
+        match recorded {
             Some(row) => self.let_go(&row).await,
             None => Ok(()),
         }
@@ -106,7 +109,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    fn running_as(&self, domain: Uuid) -> Option<Arc<Container>> {
+    pub(in crate::vm) fn running_as(&self, domain: Uuid) -> Option<Arc<Container>> {
         let mut all = self.parts.table.all().into_iter();
         all.find(|row| row.phase.runs() && row.boots() && row.domain() == domain)
     }
@@ -227,7 +230,13 @@ impl<P: Platform> Containers<P> {
 }
 
 /// The end as clients see it.
-fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) -> Exit {
+fn exit(
+    end: End,
+    killed_for_memory: bool,
+    unresponsive: Option<&str>,
+    row: &Container,
+    finished_at: i64,
+) -> Exit {
     let error = |message: &str| Exit {
         code: KILLED,
         reason: "Error".to_owned(),
@@ -250,6 +259,9 @@ fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) ->
             reason: "Saved".to_owned(),
             message: "the memory of the virtual machine was saved".to_owned(),
         },
+        End::Destroyed if let Some(reason) = unresponsive => error(&format!(
+            "killed: the guest is paused and could not power off: {reason}"
+        )),
         End::Destroyed if row.phase == Phase::Stopping && finished_at >= row.kill_at => {
             error("killed: the guest had not powered off when the grace period ended")
         }
@@ -313,7 +325,7 @@ mod tests {
     #[test]
     fn a_requested_power_off_is_success() {
         for phase in [Phase::Running, Phase::Stopping] {
-            let exit = exit(End::GuestShutdown, true, &row(phase, 10), 5);
+            let exit = exit(End::GuestShutdown, true, None, &row(phase, 10), 5);
             assert_eq!(
                 (exit.code, exit.reason.as_str(), exit.message.as_str()),
                 (0, "Completed", "")
@@ -330,7 +342,7 @@ mod tests {
             (End::Unknown, Phase::Running, "cause is unknown"),
         ];
         for (end, phase, word) in ends {
-            let exit = exit(end, false, &row(phase, 10), 20);
+            let exit = exit(end, false, None, &row(phase, 10), 20);
             assert_eq!((exit.code, exit.reason.as_str()), (137, "Error"));
             assert!(exit.message.contains(word), "{}", exit.message);
         }
@@ -343,7 +355,7 @@ mod tests {
             (End::Unknown, "OOMKilled"),
             (End::Destroyed, "Error"),
         ] {
-            let exit = exit(end, true, &row(Phase::Stopping, 10), 20);
+            let exit = exit(end, true, None, &row(Phase::Stopping, 10), 20);
             assert_eq!((exit.code, exit.reason.as_str()), (137, reason));
         }
     }

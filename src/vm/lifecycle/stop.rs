@@ -2,8 +2,9 @@
 //!
 //! Invariant: at most one task sees a stop through; it kills at the earliest deadline that any
 //! caller gave, also when every caller has disconnected, and also after a restart of the daemon.
+//! A guest that is paused is resumed first, since it could not respond to a request.
 //! Failure: a kill that libvirt does not carry out is reported, and repeated by the next stop
-//! request or by reconciliation.
+//! request or by reconciliation. A guest that cannot run is killed at once.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -20,6 +21,7 @@ use crate::platform::Platform;
 use crate::steps::{step, trace};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
+use crate::vm::power::stalled::{Attempts, Unresponsive};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 
@@ -123,7 +125,8 @@ impl<P: Platform> Containers<P> {
                 () = tokio::time::sleep_until(kill_at) => return self.kill(&row).await,
                 // It may have ended, or have got an earlier deadline.
                 _ = changes.changed() => {}
-                never = &mut requests => match never {},
+                // A guest that cannot run gains nothing by the rest of its time.
+                unresponsive = &mut requests => return self.cut_short(&row, unresponsive).await,
             }
             row = match self.stopping(id) {
                 Some(row) => row,
@@ -140,7 +143,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Requests the guest to power off, agent first, until the caller stops listening.
-    async fn keep_requesting(&self, row: &Container) -> Infallible {
+    async fn keep_requesting(&self, row: &Container) -> Unresponsive {
         if clock::until(row.kill_at).is_zero() {
             return std::future::pending().await;
         }
@@ -148,14 +151,24 @@ impl<P: Platform> Containers<P> {
             self.request_end(row).await;
             return std::future::pending().await;
         }
-        self.ask_for_ever(row).await
+        self.request_power_off(row).await
     }
 
-    /// Requests the guest to power off, agent first, again and again.
-    pub(in crate::vm) async fn ask_for_ever(&self, row: &Container) -> Infallible {
+    /// Requests the guest to power off, agent first, again and again; returns for one that cannot
+    /// run.
+    pub(in crate::vm) async fn request_power_off(&self, row: &Container) -> Unresponsive {
+        match self.keep_requesting_power_off(row).await {
+            Err(unresponsive) => unresponsive,
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn keep_requesting_power_off(&self, row: &Container) -> Result<Infallible, Unresponsive> {
         let id = &row.id;
         let domain = row.domain();
         let hypervisor = &self.parts.hypervisor;
+        let mut attempts = Attempts::default();
+        self.wake(row, &mut attempts).await?;
         let by_agent = hypervisor.shutdown(domain, Shutdown::Agent).await;
         tracing::debug!(
             container = %id,
@@ -166,11 +179,21 @@ impl<P: Platform> Containers<P> {
             tokio::time::sleep(ASK_AGAIN).await;
         }
         loop {
+            self.wake(row, &mut attempts).await?;
             if let Err(e) = hypervisor.shutdown(domain, Shutdown::Acpi).await {
                 tracing::debug!(container = %id, error = %e, "ACPI power button event failed");
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }
+    }
+
+    /// Kills a guest that could not power off in any time.
+    async fn cut_short(&self, row: &Container, unresponsive: Unresponsive) -> Result<()> {
+        let reason = unresponsive.0;
+        tracing::warn!(container = %row.id, reason, "machine cannot power off: killed before its grace period ends");
+        // The event of the kill may be the first to record the end.
+        self.unresponsive(|all| all.insert(row.id.clone(), reason));
+        self.kill(row).await
     }
 
     async fn kill(&self, row: &Container) -> Result<()> {

@@ -46,6 +46,9 @@ impl<P: Platform> Containers<P> {
         if power == Some(Power::Paused(Pause::Asked)) {
             return Err(Error::Paused(vm));
         }
+        if power == Some(Power::Paused(Pause::IoError)) {
+            return Err(Error::DiskFails(self.failed_disks(domain).await));
+        }
         let mut requests = pin!(self.keep_requesting_reboot(domain));
         while runs() {
             tokio::select! {

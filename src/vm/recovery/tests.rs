@@ -6,3 +6,4 @@
 mod collect;
 mod reboot;
 mod reconcile;
+mod stalled;

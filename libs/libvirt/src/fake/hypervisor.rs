@@ -16,8 +16,8 @@ use crate::error::readable;
 use crate::read::{Definition, console_file, machine_type};
 use crate::saved::WHOLE;
 use crate::{
-    Cable, DomainInfo, DomainStats, End, Error, Event, Hypervisor, Layout, Pause, Power, Result,
-    Shutdown, Size, State, Versions, is_saved_memory,
+    Cable, DomainInfo, DomainStats, End, Error, Event, FailedDisk, Hypervisor, Layout, Pause,
+    Power, Result, Shutdown, Size, State, Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -37,7 +37,7 @@ impl Inner {
 }
 
 impl FakeHypervisor {
-    fn pause(&self, domain: Uuid, paused: bool) -> Result<()> {
+    fn pause(&self, domain: Uuid, paused: Option<Pause>) -> Result<()> {
         let mut inner = self.lock();
         let found = inner.domain(domain)?;
         if found.state != State::Active {
@@ -46,9 +46,24 @@ impl FakeHypervisor {
                 reason: "the domain is not running".to_owned(),
             });
         }
-        found.paused = paused;
+        let fails = found.fails.is_some();
+        match paused {
+            // libvirt keeps the reason of the pause that there is.
+            Some(_) if found.paused.is_some() => {}
+            Some(_) => found.paused = paused,
+            None => {
+                found.resumes += 1;
+                found.paused = None;
+            }
+        }
         drop(inner);
         self.emit(Event::Power(domain));
+        if paused.is_none() && fails {
+            if let Ok(found) = self.lock().domain(domain) {
+                found.paused = Some(Pause::IoError);
+            }
+            self.emit(Event::Power(domain));
+        }
         Ok(())
     }
 }
@@ -85,7 +100,9 @@ impl Hypervisor for FakeHypervisor {
             size: None,
             xml: String::new(),
             state: State::Inactive(End::Unknown),
-            paused: false,
+            paused: None,
+            fails: None,
+            resumes: 0,
         });
         domain.mark = mark;
         domain.xml = xml;
@@ -115,7 +132,7 @@ impl Hypervisor for FakeHypervisor {
 
     async fn start_paused(&self, domain: Uuid) -> Result<()> {
         self.start(domain).await?;
-        self.pause(domain, true)
+        self.pause(domain, Some(Pause::Asked))
     }
 
     async fn reboot(&self, domain: Uuid, how: Shutdown) -> Result<()> {
@@ -143,11 +160,11 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn suspend(&self, domain: Uuid) -> Result<()> {
-        self.pause(domain, true)
+        self.pause(domain, Some(Pause::Asked))
     }
 
     async fn resume(&self, domain: Uuid) -> Result<()> {
-        self.pause(domain, false)
+        self.pause(domain, None)
     }
 
     async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
@@ -183,7 +200,7 @@ impl Hypervisor for FakeHypervisor {
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
         let mut inner = self.lock();
-        let runs = !inner.domain(domain)?.paused;
+        let runs = inner.domain(domain)?.paused.is_none();
         inner.cables.push((nic, cable, runs));
         Ok(())
     }
@@ -192,12 +209,22 @@ impl Hypervisor for FakeHypervisor {
         match self.lock().domain(domain) {
             Ok(found) => Ok(Some(match (found.state, found.paused) {
                 (State::Inactive(_), _) => Power::Off,
-                (State::Active, true) => Power::Paused(Pause::Asked),
-                (State::Active, false) => Power::On,
+                (State::Active, Some(pause)) => Power::Paused(pause),
+                (State::Active, None) => Power::On,
             })),
             Err(Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    async fn failed_disks(&self, domain: Uuid) -> Result<Vec<FailedDisk>> {
+        Ok(self
+            .lock()
+            .domain(domain)?
+            .fails
+            .clone()
+            .into_iter()
+            .collect())
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {
@@ -213,14 +240,13 @@ impl Hypervisor for FakeHypervisor {
             let mut inner = self.lock();
             inner.check()?;
             inner.shutdowns.push((domain, how));
-            let active = inner
-                .domains
-                .get(&domain)
-                .is_some_and(|d| d.state == State::Active);
+            let found = inner.domains.get(&domain);
+            let active = found.is_some_and(|d| d.state == State::Active);
+            let hears = found.is_some_and(|d| d.paused.is_none());
             if active && how == Shutdown::Agent && inner.agent.is_none() {
                 return Err(absence());
             }
-            active && !inner.guest_ignores
+            active && hears && !inner.guest_ignores
         };
         if obeys {
             self.power_off(domain);

@@ -5,7 +5,7 @@
 //! Failure: the API server refuses a patch whose test fails; nothing of it is done then.
 
 use crds::VirtualMachine;
-use crds::names::{RESUME_STATE, RESUME_STATE_OLD};
+use crds::names::{RESUME_STATE, RESUME_STATE_OLD, UNPAUSE_REQUEST};
 use crds::vm::StateChangeRequest;
 use serde_json::{Value, json};
 
@@ -23,6 +23,8 @@ pub struct Change {
     pub forget: bool,
     /// `spec.paused`.
     pub paused: Option<bool>,
+    /// UID of the instance whose guest is to be resumed once although its disk failed.
+    pub unpause: Option<String>,
     /// The whole queue of requests, in place of the old one.
     pub requests: Option<Vec<StateChangeRequest>>,
 }
@@ -52,14 +54,16 @@ impl Change {
     fn of_annotation(&self, vm: &VirtualMachine) -> Vec<Value> {
         let path = |name: &str| format!("/metadata/annotations/{}", name.replace('/', "~1"));
         let annotations = vm.metadata.annotations.as_ref();
+        let add = |name: &str, value: String| match annotations {
+            Some(_) => json!({"op": "add", "path": path(name), "value": value}),
+            None => json!({"op": "add", "path": "/metadata/annotations", "value": {name: value}}),
+        };
         if let Some(desired_state) = self.remember {
-            let value = desired_state.to_string();
-            return vec![match annotations {
-                Some(_) => json!({"op": "add", "path": path(RESUME_STATE), "value": value}),
-                None => {
-                    json!({"op": "add", "path": "/metadata/annotations", "value": {RESUME_STATE: value}})
-                }
-            }];
+            return vec![add(RESUME_STATE, desired_state.to_string())];
+        }
+        if let Some(instance) = &self.unpause {
+            let version = vm.metadata.resource_version.as_deref().unwrap_or_default();
+            return vec![add(UNPAUSE_REQUEST, format!("{instance}/{version}"))];
         }
         if !self.forget {
             return Vec::new();

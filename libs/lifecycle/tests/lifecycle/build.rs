@@ -205,6 +205,7 @@ pub(crate) fn instance(word: &str) -> Option<Instance> {
         disrupted: false,
         unstartable: None,
         paused: (word == "halting").then(|| "PausedByUser".to_owned()),
+        pause_message: String::new(),
         ready: Some(phase == Phase::Running),
         revision: None,
         generation: Some(1),

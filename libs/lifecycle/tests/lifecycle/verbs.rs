@@ -382,3 +382,34 @@ fn a_forced_stop_names_the_instance_and_leaves_no_time() {
     assert_eq!(requests[0].uid.as_deref(), Some(UID));
     assert_eq!(requests[0].data["gracePeriodSeconds"], "0");
 }
+
+#[test]
+fn a_guest_that_a_full_disk_stopped_is_unpaused_by_an_annotation_of_its_own() {
+    for (given, paused) in [
+        ("Always halting -", None),
+        ("Always halting - paused", Some(false)),
+    ] {
+        let mut case = Case::parse(given);
+        case.instance.as_mut().unwrap().paused = Some("PausedIOError".into());
+        let instance = case.instance.as_ref();
+        let change = verb(
+            &case.spec,
+            &case.status,
+            &case.meta,
+            instance,
+            Verb::Unpause,
+        )
+        .unwrap();
+        assert_eq!(
+            (change.unpause.as_deref(), change.paused),
+            (Some(UID), paused)
+        );
+        let mut vm = VirtualMachine::new("vm", case.spec.clone());
+        vm.metadata.resource_version = Some("7".into());
+        let patch = change.object_patch(&vm).unwrap().to_string();
+        assert!(
+            patch.contains(r#""vmlet.dev/unpause-request":"now/7""#),
+            "{patch}"
+        );
+    }
+}

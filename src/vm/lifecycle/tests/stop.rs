@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::{FakeHypervisor, Shutdown};
+use libvirt::{DiskFailure, FailedDisk, FakeHypervisor, Hypervisor, Shutdown};
 use podspec::ContainerId;
 use tokio::task::JoinHandle;
 
@@ -230,6 +230,48 @@ async fn a_removal_copes_with_a_start_that_slips_in() {
     ends(start).await.unwrap();
     ends(remove).await.unwrap();
     assert_eq!((node.rows.get(&id), node.domain(&id).await), (None, None));
+}
+
+fn full(id: &ContainerId, node: &Node) {
+    let disk = FailedDisk {
+        name: "vda".to_owned(),
+        cause: DiskFailure::NoSpace,
+    };
+    node.hypervisor.fail_disk(id.domain(), disk);
+}
+
+#[tokio::test]
+async fn a_paused_guest_is_resumed_so_that_it_can_power_off() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    node.hypervisor.suspend(id.domain()).await.unwrap();
+    ends(stop(&node, &id, HOUR)).await.unwrap();
+    assert_eq!(node.exit(&id), (0, "Completed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_guest_whose_disk_stays_full_is_killed_at_once_with_the_reason() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    full(&id, &node);
+    ends(stop(&node, &id, HOUR)).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+    let message = node.row(&id).exit.clone().unwrap().message;
+    assert!(message.contains("disk vda: no space left"), "{message}");
+    assert_eq!(node.hypervisor.resumes(id.domain()), 1);
+    assert!(node.hypervisor.shutdowns().is_empty());
+}
+
+#[tokio::test]
+async fn a_guest_whose_disk_has_space_again_powers_off() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    full(&id, &node);
+    node.hypervisor.mend_disk(id.domain());
+    tokio::time::pause();
+    ends(stop(&node, &id, HOUR)).await.unwrap();
+    tokio::time::resume();
+    assert_eq!(node.exit(&id), (0, "Completed".to_owned()));
 }
 
 /// The database refuses every write, as on a file system that is full or read-only.

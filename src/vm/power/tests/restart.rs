@@ -105,3 +105,26 @@ async fn a_paused_guest_gets_no_requests() {
     assert!(matches!(reboot.await, Err(Error::Paused(_))));
     assert!(ways(&node).is_empty());
 }
+
+#[tokio::test]
+async fn a_guest_whose_disk_fails_is_unpaused_or_says_why_not() {
+    let (node, _) = machine(FakeHypervisor::default()).await;
+    let disk = libvirt::FailedDisk {
+        name: "vdb".to_owned(),
+        cause: libvirt::DiskFailure::NoSpace,
+    };
+    node.hypervisor.fail_disk(vm().uuid(), disk);
+    let soon = Instant::now() + TIMEOUT;
+    let refusals = [
+        node.containers.unpause(vm()).await.err(),
+        node.containers.reboot(vm(), soon).await.err(),
+        node.containers.shut_down(vm(), soon).await.err(),
+    ];
+    for refusal in refusals {
+        let words = refusal.expect("a refusal").to_string();
+        assert!(words.contains("disk vdb: no space left"), "{words}");
+    }
+    node.hypervisor.mend_disk(vm().uuid());
+    tokio::time::pause();
+    node.containers.unpause(vm()).await.unwrap();
+}

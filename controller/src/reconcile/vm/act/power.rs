@@ -6,6 +6,7 @@
 
 mod restart;
 mod start;
+mod unpause;
 
 use crds::names;
 use crds::vm::Afterwards;
@@ -36,6 +37,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         let text = failure.message.clone();
         return Err(Error::NotReady(text).into());
     }
+    unpause::settle(pass, &decision.action);
     if decision.action != Action::Nothing {
         restart::make_way(pass, &decision.action).await?;
     } else {
@@ -147,6 +149,7 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         }
         Action::DiscardSaved => discard(pass).await,
         Action::Pause { uid } => turn(pass, TaskKind::Pause, uid).await,
+        Action::Unpause { .. } if unpause::is_requested(pass) => unpause::run(pass).await,
         Action::Unpause { uid } => turn(pass, TaskKind::Unpause, uid).await,
         Action::Patch(change) => change_specification(pass, *change).await,
     }

@@ -127,6 +127,7 @@ fn meta(vm: &VirtualMachine) -> Meta {
         generation: vm.metadata.generation.unwrap_or_default(),
         deletion,
         resume: DesiredState::remembered(vm.annotations()),
+        unpause: vm.annotations().get(names::UNPAUSE_REQUEST).cloned(),
     }
 }
 

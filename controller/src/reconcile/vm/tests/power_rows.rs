@@ -513,3 +513,37 @@ async fn vcpus_stand_still_and_run_on_by_tasks() {
     bench.settle().await.ok();
     assert_eq!(bench.condition_text("Paused"), "-");
 }
+
+/// What a full disk has stopped is left to its node, until its owner requests otherwise.
+#[tokio::test]
+async fn a_guest_whose_disk_failed_is_resumed_once_for_each_request() {
+    for (end, events) in [("Success", 0), ("Error", 1)] {
+        let mut bench = machine_that_is("PoweredOn", json!({})).await;
+        let mut stalled = paused("True");
+        stalled["status"]["conditions"][1]["reason"] = json!("PausedIOError");
+        bench.edit(PODS, "vm", stalled);
+        bench.settle().await.ok();
+        assert_eq!(bench.condition_text("Paused"), "True/PausedIOError");
+        assert_eq!(bench.condition_text("Ready"), "False/Paused");
+        assert!(bench.tasks("Unpause").is_empty());
+        let uid = bench.pod()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let request = |version: u32| {
+            let value = format!("{uid}/{version}");
+            json!({ "metadata": { "annotations": { "vmlet.dev/unpause-request": value } } })
+        };
+        bench.edit(VMS, "vm", request(1));
+        bench.settle().await.ok();
+        assert_eq!(bench.tasks("Unpause").len(), 1);
+        bench.events();
+        bench.task_ends("Unpause", end);
+        bench.settle().await.ok();
+        let failures = bench.events().into_iter().filter(|e| e == "FailedUnpause");
+        assert_eq!(failures.count(), events, "{end}");
+        let left = bench.vm().metadata.annotations.unwrap_or_default();
+        assert!(!left.contains_key("vmlet.dev/unpause-request"), "{left:?}");
+        assert_eq!(bench.tasks("Unpause").len(), 1, "once");
+        bench.edit(VMS, "vm", request(2));
+        bench.settle().await.ok();
+        assert_eq!(bench.tasks("Unpause").len(), 2);
+    }
+}

@@ -55,6 +55,18 @@ fn s35_what_a_full_disk_stopped_is_not_let_run_on() {
 }
 
 #[test]
+fn s35_a_request_lets_it_run_once() {
+    let mut case = Case::parse("Manual halting -");
+    case.instance.as_mut().unwrap().paused = Some("PausedIOError".into());
+    case.meta.unpause = Some("earlier/7".into());
+    assert_eq!(case.step().action, Action::Nothing, "of another instance");
+    case.meta.unpause = Some(format!("{UID}/8"));
+    assert_eq!(case.step().action, Action::Unpause { uid: UID.into() });
+    case.instance = instance("running");
+    assert_eq!(case.step().action, Action::Nothing, "it runs");
+}
+
+#[test]
 fn s36_stop_and_restart_keep_the_strategy() {
     let mut case = Case::parse("Manual running Stop=,Start");
     assert!(matches!(case.step().action, Action::Delete { .. }));

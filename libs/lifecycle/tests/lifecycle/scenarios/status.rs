@@ -90,6 +90,26 @@ fn s45_paused_is_a_condition_while_it_lasts() {
     assert!(find(&conditions, PAUSED).is_none());
 }
 
+#[test]
+fn s45_a_paused_machine_is_not_ready_and_says_why_it_stands_still() {
+    let mut case = Case::parse("Always halting - paused");
+    case.instance.as_mut().unwrap().ready = Some(true);
+    assert!(!case.pass().status.ready);
+    let all = conditions(&case);
+    let ready = find(&all, READY).unwrap();
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_str()),
+        ("False", "Paused")
+    );
+
+    let stalled = case.instance.as_mut().unwrap();
+    stalled.paused = Some("PausedIOError".into());
+    stalled.pause_message = "disk vdb: no space left".into();
+    let all = conditions(&case);
+    let message = &find(&all, PAUSED).unwrap().message;
+    assert!(message.contains("disk vdb: no space left"), "{message}");
+}
+
 #[rstest]
 #[case(Unstartable::Unschedulable, Word::ErrorUnschedulable)]
 #[case(Unstartable::ErrImagePull, Word::ErrImagePull)]
