@@ -48,6 +48,8 @@ pub struct Report {
     pub network: Result<Status, String>,
     /// The accelerator, once it is chosen.
     pub accelerator: Option<Choice>,
+    /// Why machines are emulated although KVM would be used, if they are.
+    pub emulated: Option<String>,
     /// Why no machine can be started although libvirt answers, if none can.
     pub obstacle: Option<String>,
 }
@@ -78,7 +80,8 @@ impl<P: Platform> Health<P> {
         Report {
             hypervisor,
             network,
-            accelerator: self.containers.accelerator().cloned(),
+            accelerator: self.containers.accelerator(),
+            emulated: self.containers.emulated_because(),
             obstacle,
         }
     }

@@ -38,11 +38,11 @@ impl App {
         let round = async move || app.reconcile_containers().await;
         tokio::spawn(repeat(connected.subscribe(), round));
         let app = self.clone();
-        let round = async move || app.reconcile_sandboxes().await;
-        tokio::spawn(repeat(connected.subscribe(), round));
         let round = async move || app.store_late().await;
         tokio::spawn(repeat(connected.subscribe(), round));
         let app = self.clone();
+        let round = async move || app.reconcile_sandboxes().await;
+        tokio::spawn(repeat(connected.subscribe(), round));
         let images = Arc::clone(&self.images);
         let round = async move || {
             let aged = images.age().await;
@@ -65,6 +65,7 @@ impl App {
                 let error = crate::one_line(e);
                 tracing::error!(error, "node cannot start virtual machines");
             }
+            containers.reconsider_accelerator().await;
             chosen.is_ok()
         };
         tokio::spawn(repeat(connected.subscribe(), round));
@@ -105,9 +106,6 @@ impl App {
         }
     }
 
-    /// One round; true when rows and networks agree.
-    async fn reconcile_sandboxes(&self) -> bool {
-        let outcome = self.sandboxes.reconcile().await;
     /// Writes what the database could not take before; true when nothing is left.
     async fn store_late(&self) -> bool {
         let containers = self.containers.store_late().await;
@@ -127,6 +125,9 @@ impl App {
         containers.is_ok() && sandboxes.is_ok()
     }
 
+    /// One round; true when rows and networks agree.
+    async fn reconcile_sandboxes(&self) -> bool {
+        let outcome = self.sandboxes.reconcile().await;
         if let Err(e) = &outcome {
             tracing::warn!(error = crate::one_line(e), "pod sandboxes not reconciled");
         }
@@ -134,9 +135,6 @@ impl App {
     }
 }
 
-/// Does a round now, again when there is a reason to, and when it is time to look anyway.
-async fn repeat(mut reasons: watch::Receiver<()>, round: impl AsyncFn() -> bool) {
-    let mut retry = Backoff::new(RETRY, ROUND);
 /// Looks at the ballast of the state directory, without end. A file system that does not answer
 /// holds this task up alone.
 async fn keep_ballast(ballast: Arc<Ballast>) {
@@ -151,6 +149,9 @@ async fn keep_ballast(ballast: Arc<Ballast>) {
     }
 }
 
+/// Does a round now, again when there is a reason to, and when it is time to look anyway.
+async fn repeat(mut reasons: watch::Receiver<()>, round: impl AsyncFn() -> bool) {
+    let mut retry = Backoff::new(RETRY, ROUND);
     loop {
         let pause = if round().await {
             retry.reset();

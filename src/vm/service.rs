@@ -78,7 +78,9 @@ pub struct Containers<P: Platform> {
     pub(super) parts: Parts<P>,
     pub(super) settings: Settings,
     pub(super) paths: Paths,
-    pub(super) accelerator: tokio::sync::OnceCell<Choice>,
+    pub(super) accelerator: Mutex<Option<Choice>>,
+    /// Held by the one that probes.
+    pub(super) probing: tokio::sync::Mutex<()>,
     /// Why the last probe found none.
     pub(super) no_accelerator: Mutex<Option<String>>,
     pub(super) consoles: Consoles,
@@ -90,14 +92,14 @@ pub struct Containers<P: Platform> {
     pub(super) sources: Arc<Sources>,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
+    /// Why guests that are being killed could not power off.
+    pub(super) unresponsive: Mutex<HashMap<ContainerId, String>>,
+    pub(super) measuring: Measuring,
     pub(super) catch_ups: CatchUps,
     pub(super) users: Users,
     pub(super) stops: Stops,
     /// Threads that work on volumes.
     pub(super) foreign: Foreign,
-    /// Why guests that are being killed could not power off.
-    pub(super) unresponsive: Mutex<HashMap<ContainerId, String>>,
-    pub(super) measuring: Measuring,
     /// Containers that this process created, and whether their clients have the answer.
     pub(super) answers: Answers,
     /// UIDs of pods with pull secrets that were not used, oldest first.
@@ -112,7 +114,8 @@ impl<P: Platform> Containers<P> {
             parts,
             settings,
             paths,
-            accelerator: tokio::sync::OnceCell::new(),
+            accelerator: Mutex::default(),
+            probing: tokio::sync::Mutex::default(),
             no_accelerator: Mutex::default(),
             consoles: Consoles::default(),
             meter: Meter::default(),
@@ -122,13 +125,13 @@ impl<P: Platform> Containers<P> {
             processes: Processes::default(),
             sources: Arc::default(),
             stoppers: Mutex::default(),
+            unresponsive: Mutex::default(),
+            measuring: Measuring::default(),
             catch_ups: CatchUps::default(),
             users: Users::default(),
             stops: Stops::default(),
             foreign: Foreign::default(),
             answers: Answers::default(),
-            unresponsive: Mutex::default(),
-            measuring: Measuring::default(),
             unused_secrets: Mutex::default(),
         }
     }
@@ -204,8 +207,9 @@ impl<P: Platform> Containers<P> {
     }
 
     /// The accelerator and why it was chosen, once that is known.
-    pub fn accelerator(&self) -> Option<&Choice> {
-        self.accelerator.get()
+    pub fn accelerator(&self) -> Option<Choice> {
+        let chosen = self.accelerator.lock();
+        chosen.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes a container in a ready sandbox.

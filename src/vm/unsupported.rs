@@ -86,7 +86,10 @@ impl<P: Platform> Containers<P> {
         let is_own = given.root_file || blocks.iter().any(BlockDisk::is_root);
         let annotations = request::annotations(sandbox, config);
         found.extend(settings::of_root_size(&annotations).filter(|_| is_own));
-        found.extend(settings::of_cpu_model(&annotations, self.accelerator()));
+        found.extend(settings::of_cpu_model(
+            &annotations,
+            self.accelerator().as_ref(),
+        ));
         let network = sandbox.network.iter().filter(|_| given.no_searches);
         found.extend(network.filter_map(of_searches));
         let network = sandbox.network.iter().filter(|_| !given.addresses);

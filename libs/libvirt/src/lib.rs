@@ -93,6 +93,9 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// What libvirt made of the machine type that was requested; `None` when it does not say or no
     /// such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;
+    /// Whether the guest's instructions are translated by software; `None` when no such domain
+    /// exists.
+    fn is_emulated(&self, domain: Uuid) -> impl Future<Output = Result<Option<bool>>> + Send;
     /// Kills the emulator; success when it does not run or does not exist. Success is the proof
     /// that it has ended: just after libvirt's restart the event may be missing.
     fn destroy(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
@@ -196,9 +199,6 @@ pub enum Pause {
     Passing,
 }
 
-/// Why an emulator ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
 /// A disk that failed, for which the emulator pauses its guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedDisk {
@@ -227,6 +227,9 @@ impl std::fmt::Display for FailedDisk {
     }
 }
 
+/// Why an emulator ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
     /// The guest powered itself off.
     GuestShutdown,
     /// A client destroyed the domain.

@@ -316,6 +316,14 @@ impl Hypervisor for Libvirt {
             .and_then(read::machine_type))
     }
 
+    async fn is_emulated(&self, domain: Uuid) -> Result<Option<bool>> {
+        Ok(self
+            .description(domain)
+            .await?
+            .as_deref()
+            .and_then(read::is_emulated))
+    }
+
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
         let reply = match how {
             Shutdown::Agent => {

@@ -67,6 +67,19 @@ pub(crate) fn machine_type(xml: &str) -> Option<String> {
     Some(domain.os.kind.machine)
 }
 
+/// The part of a domain definition that names the accelerator.
+#[derive(Debug, Deserialize)]
+struct Accelerated {
+    #[serde(rename = "@type")]
+    kind: String,
+}
+
+/// Whether the guest's instructions are translated by software.
+pub(crate) fn is_emulated(xml: &str) -> Option<bool> {
+    let domain: Accelerated = quick_xml::de::from_str(xml).ok()?;
+    Some(domain.kind == "qemu")
+}
+
 /// The part of the host's capabilities that lists the machine types.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
@@ -180,6 +193,12 @@ mod tests {
             "<domain><os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os></domain>";
         assert_eq!(machine_type(domain).as_deref(), Some("pc-q35-7.2"));
         assert_eq!(machine_type("<domain/>"), None);
+        assert_eq!(
+            is_emulated("<domain type='qemu' id='3'><os/></domain>"),
+            Some(true)
+        );
+        assert_eq!(is_emulated("<domain type='kvm'/>"), Some(false));
+        assert_eq!(is_emulated("<domain/>"), None);
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::sandbox::PROCESS_HANDLER;
 /// The protocol's own version; kubelet takes no other.
 const PROTOCOL: &str = "0.1.0";
 
+/// False while `vm.accelerator = "auto"` emulates. kubelet decides nothing by it.
+const HARDWARE: &str = "HardwareVirtualization";
+
 /// Exists below the root of a node where systemd is the init process.
 const SYSTEMD: &str = "run/systemd/system";
 
@@ -32,7 +35,7 @@ pub(super) fn cgroup_driver(setting: CgroupDriver, node: &Path) -> v1::CgroupDri
     }
 }
 
-/// The conditions that kubelet requires.
+/// The conditions that kubelet requires, and one of ours.
 fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
     let runtime = match (&report.hypervisor, &report.obstacle) {
         (Ok(_), None) => Ok(()),
@@ -53,9 +56,14 @@ fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
             message: message.to_owned(),
         }
     };
+    let hardware = match &report.emulated {
+        Some(message) => Err(("SoftwareEmulation", message.as_str())),
+        None => Ok(()),
+    };
     vec![
         condition("RuntimeReady", runtime),
         condition("NetworkReady", network),
+        condition(HARDWARE, hardware),
     ]
 }
 
@@ -142,15 +150,19 @@ mod tests {
             hypervisor: hypervisor.map(versions).map_err(Into::into),
             network: network.map(status).map_err(Into::into),
             accelerator: None,
+            emulated: None,
             obstacle: None,
         }
     }
 
-    /// Status, reason and message of both conditions.
+    /// Status, reason and message of both conditions that kubelet requires.
     fn reported(report: &Report) -> [(bool, String, String); 2] {
         let conditions = conditions(report);
         let kinds: Vec<_> = conditions.iter().map(|c| c.r#type.as_str()).collect();
-        assert_eq!(kinds, ["RuntimeReady", "NetworkReady"]);
+        assert_eq!(
+            kinds,
+            ["RuntimeReady", "NetworkReady", "HardwareVirtualization"]
+        );
         let of = |c: &v1::RuntimeCondition| (c.status, c.reason.clone(), c.message.clone());
         [of(&conditions[0]), of(&conditions[1])]
     }
@@ -189,6 +201,20 @@ mod tests {
         let words = ("NoMachineCanStart".to_owned(), "kvm is required".to_owned());
         assert_eq!(runtime, (false, words.0, words.1));
         assert!(network.0);
+    }
+
+    #[test]
+    fn a_node_that_emulates_is_ready_and_says_so() {
+        let mut report = report(Ok(()), Ok((true, "")));
+        assert!(conditions(&report)[2].status);
+        report.emulated = Some("/dev/kvm does not exist".into());
+        let conditions = conditions(&report);
+        assert!(conditions[0].status && !conditions[2].status);
+        let words = (
+            conditions[2].reason.as_str(),
+            conditions[2].message.as_str(),
+        );
+        assert_eq!(words, ("SoftwareEmulation", "/dev/kvm does not exist"));
     }
 
     #[test]

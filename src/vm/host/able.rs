@@ -1,18 +1,20 @@
 //! Checks whether this node can start machines at all.
 //!
-//! Invariant: an obstacle that was mended is seen without a restart of the daemon. A file system
-//! that hangs keeps one thread, however often kubelet asks.
+//! Invariant: an obstacle that was mended is seen without a restart of the daemon, also one that has
+//! led to software emulation. A file system that hangs keeps one thread, however often kubelet asks.
 //! Failure: a sentence that names the setting.
 
 use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use libvirt::Hypervisor;
 use nix::unistd::{AccessFlags, access};
+use uuid::Uuid;
 
-use super::accelerator::{self, Accelerator};
+use super::accelerator::{self, Accelerator, Choice};
 use crate::platform::Platform;
-use crate::vm::error::{Error, Result};
+use crate::vm::error::{Result, hypervisor};
 use crate::vm::service::Containers;
 
 /// Time for a look at the programs.
@@ -21,19 +23,74 @@ const LOOK: Duration = Duration::from_secs(1);
 impl<P: Platform> Containers<P> {
     /// Probes for the accelerator until there is one; later calls answer from memory.
     pub async fn choose_accelerator(&self) -> Result<Accelerator> {
+        if let Some(chosen) = self.accelerator() {
+            return Ok(chosen.accelerator);
+        }
+        let _turn = self.probing.lock().await;
+        if let Some(chosen) = self.accelerator() {
+            return Ok(chosen.accelerator);
+        }
         let settings = &self.settings;
-        let choose = || async {
-            let choice = accelerator::choose(settings.accelerator, &settings.host()).await?;
-            tracing::info!(accelerator = %choice.accelerator, reason = %choice.reason, "accelerator chosen");
-            Ok::<_, Error>(choice)
-        };
-        let chosen = self.accelerator.get_or_try_init(choose).await;
+        let chosen = accelerator::choose(settings.accelerator, &settings.host()).await;
         let why_none = chosen.as_ref().err().map(|e| crate::one_line(e));
         *self
             .no_accelerator
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = why_none;
-        Ok(chosen?.accelerator)
+        Ok(self.take_choice(chosen?))
+    }
+
+    /// Probes again where `auto` has led to software emulation: the reason may be over. Machines
+    /// that run stay as they are.
+    pub async fn reconsider_accelerator(&self) {
+        let settings = &self.settings;
+        let chosen = self.accelerator();
+        let Some(before) = chosen.filter(|c| c.is_fallback(settings.accelerator)) else {
+            return;
+        };
+        let _turn = self.probing.lock().await;
+        match accelerator::choose_again(settings.accelerator, &settings.host()).await {
+            Ok(choice) if choice != before => {
+                self.take_choice(choice);
+            }
+            Ok(_) => {}
+            Err(e) => {
+                let error = crate::one_line(&e);
+                tracing::warn!(error, "accelerator not chosen again");
+            }
+        }
+    }
+
+    /// Whether a machine runs by software emulation. The node may do better by now.
+    pub(in crate::vm) async fn is_emulated(&self, domain: Uuid) -> Result<bool> {
+        let emulated = self.parts.hypervisor.is_emulated(domain).await;
+        Ok(emulated.map_err(hypervisor("look at"))? == Some(true))
+    }
+
+    fn take_choice(&self, choice: Choice) -> Accelerator {
+        let Choice {
+            accelerator,
+            reason,
+        } = &choice;
+        if choice.is_fallback(self.settings.accelerator) {
+            tracing::warn!(%accelerator, reason, "no KVM: machines run by software emulation, many times slower");
+        } else {
+            tracing::info!(%accelerator, reason, "accelerator chosen");
+        }
+        let accelerator = *accelerator;
+        let mut chosen = self
+            .accelerator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *chosen = Some(choice);
+        accelerator
+    }
+
+    /// Why `auto` has led to software emulation, if it has.
+    pub fn emulated_because(&self) -> Option<String> {
+        let chosen = self.accelerator();
+        let fallback = chosen.filter(|c| c.is_fallback(self.settings.accelerator));
+        fallback.map(|choice| choice.reason)
     }
 
     /// Why no machine can be started, if none can.

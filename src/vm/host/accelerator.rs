@@ -23,6 +23,9 @@ use probe::Verdict;
 /// Time for the probe guest to execute its first instructions; they take a tenth of a second.
 const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long a refusal holds while machines are emulated for it.
+const AGAIN: Duration = Duration::from_secs(300);
+
 /// How a guest's instructions are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -84,10 +87,24 @@ pub struct SettingError(String);
 /// Chooses how guests run. Takes a fraction of a second where KVM works, up to twelve seconds where
 /// it does not, and no time when the answer of an earlier run still holds.
 pub async fn choose(setting: Setting, host: &Host) -> Result<Choice, Error> {
+    choose_within(setting, host, cache::REFUSAL_HOLDS).await
+}
+
+/// The same for a node that emulates: an earlier refusal is believed for minutes only, and not at
+/// all once the device has changed.
+pub async fn choose_again(setting: Setting, host: &Host) -> Result<Choice, Error> {
+    choose_within(setting, host, AGAIN).await
+}
+
+async fn choose_within(
+    setting: Setting,
+    host: &Host,
+    refusal_holds: Duration,
+) -> Result<Choice, Error> {
     if setting == Setting::Tcg {
         return Ok(Choice::tcg("the configuration says tcg".to_owned()));
     }
-    let verdict = host.verdict(setting).await;
+    let verdict = host.verdict(setting, refusal_holds).await;
     match (setting, verdict) {
         (_, Verdict::Executed { reason }) => Ok(Choice {
             accelerator: Accelerator::Kvm,
@@ -127,12 +144,12 @@ impl Host {
         }
     }
 
-    async fn verdict(&self, setting: Setting) -> Verdict {
+    async fn verdict(&self, setting: Setting, refusal_holds: Duration) -> Verdict {
         let key = match Key::of(self).await {
             Ok(key) => key,
             Err(reason) => return Verdict::Failed { reason },
         };
-        match cache::load(&self.cache_dir, &key).await {
+        match cache::load(&self.cache_dir, &key, refusal_holds).await {
             Some(executed @ Verdict::Executed { .. }) => return executed,
             // An operator who requires KVM may just have repaired it.
             Some(failed) if setting == Setting::Auto => return failed,
@@ -150,6 +167,11 @@ impl Host {
 }
 
 impl Choice {
+    /// Whether it is software emulation that was not requested.
+    pub(in crate::vm) fn is_fallback(&self, setting: Setting) -> bool {
+        setting == Setting::Auto && self.accelerator == Accelerator::Tcg
+    }
+
     const fn tcg(reason: String) -> Self {
         Self {
             accelerator: Accelerator::Tcg,

@@ -20,7 +20,6 @@ use super::fit::{Change, LOOK, Missing, TIMEOUT};
 use super::size::{has_room, size};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
-use crate::vm::host::accelerator::Accelerator;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
@@ -70,7 +69,7 @@ impl<P: Platform> Containers<P> {
         if !has_spare_vcpus(row) || row.wanted.is_some() {
             return;
         }
-        if !matches!(self.choose_accelerator().await, Ok(Accelerator::Tcg)) {
+        if !matches!(self.is_emulated(row.domain()).await, Ok(true)) {
             return;
         }
         {

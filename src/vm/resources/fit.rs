@@ -17,7 +17,6 @@ use super::room::STEP;
 use super::size::{Size, has_room, size};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::host::accelerator::Accelerator;
 use crate::vm::model::{Container, LinuxResources};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
@@ -206,7 +205,7 @@ impl<P: Platform> Containers<P> {
             return Ok(None);
         }
         let (domain, wanted) = (change.row.domain(), change.to.vcpus);
-        let is_emulated = self.choose_accelerator().await? == Accelerator::Tcg;
+        let is_emulated = self.is_emulated(domain).await?;
         if has.vcpus < wanted && is_emulated {
             let has = has.vcpus;
             let reason = format!(

@@ -56,8 +56,9 @@ fn daemon(daemon: &Daemon) -> Vec<Finding> {
         }
         Daemon::Answers(answers) => {
             let mut findings = vec![Finding::ok("daemon", &answers.version)];
-            // The network has a finding of its own.
-            let unmet = |c: &&Condition| !c.is_met && c.name != "NetworkReady";
+            // The network and the accelerator have findings of their own.
+            let has_own = ["NetworkReady", "HardwareVirtualization"];
+            let unmet = |c: &&Condition| !c.is_met && !has_own.contains(&c.name.as_str());
             findings.extend(answers.conditions.iter().filter(unmet).map(|condition| {
                 let what = format!("{} is not met: {}", condition.name, condition.message);
                 Finding::fail(

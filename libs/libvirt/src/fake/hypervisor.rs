@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::size::begun;
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::error::readable;
-use crate::read::{Definition, console_file, machine_type};
+use crate::read::{Definition, console_file, is_emulated, machine_type};
 use crate::saved::WHOLE;
 use crate::{
     Cable, DomainInfo, DomainStats, End, Error, Event, FailedDisk, Hypervisor, Layout, Pause,
@@ -230,6 +230,14 @@ impl Hypervisor for FakeHypervisor {
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {
         match self.lock().domain(domain) {
             Ok(found) => Ok(machine_type(&found.xml)),
+            Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_emulated(&self, domain: Uuid) -> Result<Option<bool>> {
+        match self.lock().domain(domain) {
+            Ok(found) => Ok(is_emulated(&found.xml)),
             Err(Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),
         }

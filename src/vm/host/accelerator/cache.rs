@@ -1,7 +1,7 @@
 //! Stores the result of the probe, so that a restart does not wait for it.
 //!
 //! Invariant: an answer holds for one boot of the kernel, one emulator binary, one user and one
-//! device node as it is; a refusal besides only for an hour, since it may have been a busy
+//! device node as it is; a refusal besides only for a time, since it may have been a busy
 //! moment's.
 //! Failure: none; without a usable file the probe runs again.
 
@@ -21,8 +21,8 @@ use super::probe::Verdict;
 const FILE: &str = "accelerator.json";
 /// The file is less than a kilobyte.
 const MAX_FILE: u64 = 64 << 10;
-/// How long a refusal is believed.
-const REFUSAL_HOLDS: Duration = Duration::from_secs(3600);
+/// How long a refusal is believed by a daemon that starts.
+pub(super) const REFUSAL_HOLDS: Duration = Duration::from_secs(3600);
 
 /// What an answer depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ impl Node {
 }
 
 /// The answer of an earlier run, if it still holds.
-pub(super) async fn load(dir: &Path, key: &Key) -> Option<Verdict> {
+pub(super) async fn load(dir: &Path, key: &Key, refusal_holds: Duration) -> Option<Verdict> {
     let file = fs::File::open(dir.join(FILE)).await.ok()?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE).read_to_end(&mut bytes).await.ok()?;
@@ -105,7 +105,7 @@ pub(super) async fn load(dir: &Path, key: &Key) -> Option<Verdict> {
     let age = now().checked_sub(entry.at)?;
     let holds = match entry.verdict {
         Verdict::Executed { .. } => true,
-        Verdict::Failed { .. } => age < REFUSAL_HOLDS.as_secs(),
+        Verdict::Failed { .. } => age < refusal_holds.as_secs(),
     };
     (holds && entry.key == *key).then_some(entry.verdict)
 }

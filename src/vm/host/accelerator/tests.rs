@@ -233,3 +233,18 @@ async fn the_real_device_gets_a_reasoned_choice_within_the_deadline() {
         println!("user {uid}: {choice:?}");
     }
 }
+
+#[tokio::test]
+async fn a_refusal_is_over_when_the_device_changes_or_some_minutes_have_passed() {
+    let fake = FakeEmulator::doing("exit 1");
+    let first = fake.choose(Setting::Auto).await.unwrap();
+    assert!(first.is_fallback(Setting::Auto));
+    let again = async || {
+        super::choose_again(Setting::Auto, &fake.host)
+            .await
+            .unwrap()
+    };
+    assert_eq!(again().await, first, "a moment ago");
+    write_program(&fake.dir.path().join("emulator"), "#!/bin/sh\nexit 85\n");
+    assert_eq!(again().await.accelerator, Accelerator::Kvm);
+}

@@ -40,7 +40,7 @@ fn on_kvm(node: Node) -> Node {
         accelerator: Accelerator::Kvm,
         reason: "the test wants it".to_owned(),
     };
-    node.containers.accelerator.set(choice).unwrap();
+    *node.containers.accelerator.lock().unwrap() = Some(choice);
     node
 }
 
