@@ -175,6 +175,11 @@ pub struct Vm {
     /// the kernel has it. Set `false` only if a machine does not start because QEMU needs a file
     /// that the rules do not permit.
     pub landlock: bool,
+    /// Whether a file of a volume in the format qcow2 can be a disk (`vmlet.dev/file-disks`); raw
+    /// files always can. The header of a qcow2 file can name other files of the node, and every pod
+    /// that has the volume can change it while `qemu-img` or QEMU opens it. Set `true` only if all
+    /// pods that can write to such volumes are trusted.
+    pub qcow2_file_disks: bool,
     /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
     pub default_vcpus: Cpus,
     /// Memory of a machine whose pod has neither a memory limit nor an annotation.
@@ -283,6 +288,7 @@ impl Default for Vm {
             first_uid: 1_900_000_000,
             uid_count: 65_536,
             landlock: true,
+            qcow2_file_disks: false,
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),
             memory_overhead: Size::usual(160 << 20),

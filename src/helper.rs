@@ -1,11 +1,13 @@
 //! Programs that read bytes of strangers, such as `qemu-img`.
 //!
-//! Invariant: such a program runs as an unprivileged user without any capability, gets its files as
-//! descriptors and nothing else of the daemon, and has limits on address space, CPU time and file
-//! size; who runs it sets a deadline. It runs with all of its limits or not at all.
+//! Invariant: such a program runs as an unprivileged user without any capability, and never as the
+//! owner of a file. It gets its files as descriptors and nothing else of the daemon, opens no other
+//! file but those of the system where the kernel has Landlock, and has limits on address space, CPU
+//! time and file size; who runs it sets a deadline. It runs with all of its limits or not at all.
 //! Failure: the start fails with what the kernel refused; a limit ends the program by a signal.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -15,6 +17,7 @@ use nix::libc;
 use tokio::process::Command;
 
 mod confine;
+mod wall;
 
 /// Where helper programs are, and all that their environment has.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -54,6 +57,8 @@ pub(crate) struct Helper {
     program: PathBuf,
     /// Who it runs as, where the daemon may change users.
     user: User,
+    /// What it may open beside its own files and the system's: nothing, but in tests.
+    within_reach: Vec<PathBuf>,
 }
 
 impl Helper {
@@ -62,6 +67,7 @@ impl Helper {
         Self {
             program: program.into(),
             user,
+            within_reach: Vec::new(),
         }
     }
 
@@ -70,26 +76,22 @@ impl Helper {
         self.user
     }
 
-    /// The same program, run as the owner of a file that an unprivileged user owns.
-    pub(crate) fn as_owner(&self, uid: u32) -> Self {
-        let user = match uid {
-            0 => self.user,
-            uid => User { uid, ..self.user },
-        };
-        Self {
-            user,
-            ..self.clone()
-        }
+    /// The same program, which may also open this file, or what is in this directory.
+    #[cfg(test)]
+    pub(crate) fn reaching(mut self, path: impl Into<PathBuf>) -> Self {
+        self.within_reach.push(path.into());
+        self
     }
 
     /// A command that inherits `files` and no other descriptor, to be run by the caller. Its
     /// arguments name the files by [`path_of`]. It ends with its handle.
-    pub(crate) fn command(&self, limits: Limits, files: Vec<File>) -> Command {
+    pub(crate) fn command(&self, limits: Limits, files: Vec<File>) -> io::Result<Command> {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(ENVIRONMENT).current_dir("/");
         command.stdin(Stdio::null()).kill_on_drop(true);
-        confine::confine(&mut command, self.user, limits, files);
-        command
+        let wall = wall::around(&self.program, &files, &self.within_reach)?;
+        confine::confine(&mut command, self.user, limits, (files, wall));
+        Ok(command)
     }
 }
 

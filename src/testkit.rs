@@ -71,6 +71,8 @@ pub(crate) struct Node {
     events: Option<AbortOnDropHandle<()>>,
     web: FakeWeb,
     scratch: TempDir,
+    /// What differs from the usual settings of machines.
+    setting: fn(&mut vm::Settings),
 }
 
 impl Node {
@@ -80,8 +82,17 @@ impl Node {
 
     /// A node with two images, `disk` and `other`.
     pub(crate) async fn with(hypervisor: FakeHypervisor) -> Self {
+        Self::with_settings(hypervisor, |_| {}).await
+    }
+
+    /// The same with other settings of machines.
+    pub(crate) async fn with_settings(
+        hypervisor: FakeHypervisor,
+        setting: fn(&mut vm::Settings),
+    ) -> Self {
         let (scratch, web) = (tempfile::tempdir().unwrap(), FakeWeb::start().await);
-        let node = Self::assemble(hypervisor, FakeNetwork::default(), web, scratch).await;
+        let network = FakeNetwork::default();
+        let node = Self::assemble(hypervisor, network, web, scratch, setting).await;
         for image in ["disk", "other"] {
             node.images.pull(&node.image(image)).await.unwrap();
         }
@@ -93,6 +104,7 @@ impl Node {
         network: FakeNetwork,
         web: FakeWeb,
         scratch: TempDir,
+        setting: fn(&mut vm::Settings),
     ) -> Self {
         let db = Db::open(&scratch.path().join("vmlet.db")).unwrap();
         let settings = images::Settings {
@@ -129,7 +141,9 @@ impl Node {
             tasks: tasks.clone(),
             metrics: Arc::default(),
         };
-        let containers = Arc::new(Containers::new(parts, settings::of(scratch.path())));
+        let mut settings = settings::of(scratch.path());
+        setting(&mut settings);
+        let containers = Arc::new(Containers::new(parts, settings));
         let paths = containers.paths();
         let (seeds, processes) = (paths.seeds(), paths.processes());
         for directory in [paths.pods(), paths.consoles(), seeds, processes] {
@@ -157,6 +171,7 @@ impl Node {
             events: Some(events),
             web,
             scratch,
+            setting,
         }
     }
 
@@ -165,7 +180,8 @@ impl Node {
         self.events = None;
         self.containers.release_consoles().await;
         self.images.settle().await;
-        Self::assemble(self.hypervisor, self.network, self.web, self.scratch).await
+        let (network, setting) = (self.network, self.setting);
+        Self::assemble(self.hypervisor, network, self.web, self.scratch, setting).await
     }
 
     /// Events do not arrive any more.

@@ -137,6 +137,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             count: config.vm.uid_count,
         },
         landlock: config.vm.landlock,
+        qcow2_file_disks: config.vm.qcow2_file_disks,
         shares: vm::ShareSettings {
             program: config.shares.program.to_path_buf(),
             root: config.shares.host_root.to_path_buf(),

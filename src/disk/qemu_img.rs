@@ -2,15 +2,16 @@
 //!
 //! Invariant: formats are named, never guessed. The program reads images of strangers, so it is
 //! confined as a [`Helper`]: it gets image and disk as descriptors, and a disk belongs to its user
-//! only while it runs. It ends with the future that runs it; one that outlived an earlier process
+//! only while it runs; it never runs as the owner of a disk. The header of a disk that another
+//! program may have written is judged again on the descriptor that the program gets. It ends with the future that runs it; one that outlived an earlier process
 //! continues with a file that has no name any more, or, when a disk grows, holds QEMU's lock of the
 //! image until it is done: no other process opens the disk before.
 //! What it writes is within the node's [`Budget`].
 //! Failure: [`Failed`] with the program's own message; what it wrote is removed then.
 
-use std::fs::File;
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use nix::unistd::geteuid;
 use tokio::process::Command;
 
 use crate::helper::{self, Helper, Limits, User, path_of};
-use crate::images::{Format, qcow2_tables as tables};
+use crate::images::{Format, has_data_file, head_of, qcow2_tables as tables};
 use crate::metadata;
 
 mod budget;
@@ -111,7 +112,7 @@ impl QemuImg {
             let name = path_of(&file);
             let time = Time::short(OVERLAY);
             let most = tables(size).min(room);
-            let mut command = self.program(&disk, vec![file], most, time);
+            let mut command = self.program(vec![file], most, time)?;
             command.args(["create", "-q", "-u", "-f", "qcow2", "-F"]);
             command.arg(base.format.as_str()).arg("-b").arg(base.path);
             command.arg(name).arg(size.to_string());
@@ -143,7 +144,7 @@ impl QemuImg {
             let names = [path_of(&image), path_of(&file)];
             let time = Time::long(size);
             let shares = shares_blocks(&image, &disk).await?;
-            let mut command = self.program(&disk, vec![image, file], most.min(room), time);
+            let mut command = self.program(vec![image, file], most.min(room), time)?;
             command.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
             // The kernel copies; where the file system can, both files have the same blocks.
             command.args(shares.then_some("-C"));
@@ -204,7 +205,7 @@ impl QemuImg {
                 path_of(&file)
             );
             let (most, time) = (part.offset.saturating_add(part.size), Time::long(size));
-            let mut command = self.program(&disk, vec![image, file], most, time);
+            let mut command = self.program(vec![image, file], most, time)?;
             command.args(["convert", "-p", "-n", "-t", "none", "-f"]);
             command.arg(base.format.as_str()).arg(name);
             command.args(["--target-image-opts", &target]);
@@ -223,16 +224,25 @@ impl QemuImg {
     }
 
     async fn resize(&self, disk: &Lent, size: u64, room: u64) -> Result<(), String> {
-        let there = disk
-            .file
-            .metadata()
-            .map_err(|e| format!("measure it: {e}"))?;
+        let file = disk.inherited()?;
+        let looked = blocking(move || Ok((file.metadata()?, head_of(&file)?)));
+        let (there, head) = looked.await.map_err(|e| format!("measure it: {e}"))?;
+        // QEMU writes its disk, and an emulator that its guest has taken over writes what it likes.
+        if has_data_file(&head) {
+            return Err("its header names an external data file".to_owned());
+        }
         let file = disk.inherited()?;
         let name = path_of(&file);
         let most = there.len().saturating_add(tables(size)).min(room);
         let time = Time::short(STALL);
-        let mut command = self.program(disk, vec![file], most, time);
-        command.args(["resize", "-q", "-f", "qcow2", &name, &size.to_string()]);
+        let mut command = self.program(vec![file], most, time)?;
+        // What a header says of other files is not followed: the program has none of them open.
+        let alone = serde_json::json!({
+            "driver": "qcow2",
+            "backing": null,
+            "file": {"driver": "file", "filename": name},
+        });
+        command.args(["resize", "-q", &format!("json:{alone}"), &size.to_string()]);
         run(command, time, |_| {}).await
     }
 
@@ -260,14 +270,15 @@ impl QemuImg {
     }
 
     /// The program without arguments, with files and limits.
-    fn program(&self, disk: &Lent, files: Vec<File>, most: u64, time: Time) -> Command {
+    fn program(&self, files: Vec<File>, most: u64, time: Time) -> Result<Command, String> {
         let limits = Limits {
             address_space: ADDRESS_SPACE,
             // One processor's.
             cpu: time.total.as_secs(),
             file: most,
         };
-        self.helper.as_owner(disk.owner).command(limits, files)
+        let command = self.helper.command(limits, files);
+        command.map_err(|e| format!("confine qemu-img: {e}"))
     }
 
     /// A new file in the place of one of an earlier attempt, whose program may still have that
@@ -287,25 +298,37 @@ impl QemuImg {
         self.lend(file).await
     }
 
-    /// Gives a file of root to the helper's user. What belongs to another user already is written
-    /// as that user.
+    /// Lets the helper's user write to a file, whoever owns it.
     async fn lend(&self, file: File) -> Result<Lent, String> {
         let user = self.helper.user();
         let lent = blocking(move || {
             let is = file.metadata()?;
-            let is_lent = geteuid().is_root() && is.uid() == 0 && user.uid != 0;
-            if is_lent {
-                fchown(&file, Some(user.uid), Some(user.gid))?;
-            }
+            let has_access = !geteuid().is_root() || [0, is.uid()].contains(&user.uid);
+            let before = match has_access {
+                true => None,
+                false => Some(grant(&file, &is, user)?),
+            };
             Ok(Lent {
-                owner: if is_lent { user.uid } else { is.uid() },
-                group: is.gid(),
                 is_device: is.file_type().is_block_device(),
-                is_lent,
+                before,
                 file,
             })
         });
         lent.await.map_err(|e| format!("lend it to qemu-img: {e}"))
+    }
+}
+
+/// Lets this user write to a file; what is to be put back afterwards.
+fn grant(file: &File, is: &Metadata, user: User) -> io::Result<Before> {
+    match fchown(file, Some(user.uid), Some(user.gid)) {
+        Ok(()) => Ok(Before::Owner(is.uid(), is.gid())),
+        // Storage that maps root to another user lets only that one write, and gives no file away.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            let mode = is.mode() & 0o7777;
+            file.set_permissions(Permissions::from_mode(mode | 0o006))?;
+            Ok(Before::Mode(mode))
+        }
+        Err(e) => Err(e),
     }
 }
 
@@ -323,15 +346,21 @@ async fn shares_blocks(image: &File, disk: &Lent) -> Result<bool, String> {
     tried.await.map_err(|e| format!("empty it: {e}"))
 }
 
-/// A file that belongs to the user of the helper for as long as this lives.
+/// A file that the user of the helper may write to for as long as this lives.
 #[derive(Debug)]
 struct Lent {
     file: File,
-    owner: u32,
-    /// The group that it has otherwise.
-    group: u32,
     is_device: bool,
-    is_lent: bool,
+    before: Option<Before>,
+}
+
+/// How a file was before it was lent.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    /// It belonged to this user and group.
+    Owner(u32, u32),
+    /// It had this mode.
+    Mode(u32),
 }
 
 impl Lent {
@@ -344,10 +373,18 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if self.is_lent {
-            // A file that stays with QEMU's user, as after a kill of the daemon, goes to the
-            // machine's user when libvirt starts the machine.
-            let _ = fchown(&self.file, Some(geteuid().as_raw()), Some(self.group));
+        let returned = match self.before {
+            None => Ok(()),
+            Some(Before::Owner(uid, gid)) => fchown(&self.file, Some(uid), Some(gid)),
+            Some(Before::Mode(mode)) => self.file.set_permissions(Permissions::from_mode(mode)),
+        };
+        if let Err(error) = returned {
+            // A machine's file that stays with QEMU's user, as after a kill of the daemon, goes to
+            // the machine's user when libvirt starts the machine.
+            tracing::warn!(
+                error = crate::one_line(&error),
+                "file not taken back from qemu-img"
+            );
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{F_SETFD, FdFlag, fcntl};
@@ -25,7 +26,12 @@ const DESCRIPTORS: u64 = 256;
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// Makes the command confine itself before it executes its program.
-pub(super) fn confine(command: &mut Command, user: User, limits: Limits, files: Vec<File>) {
+pub(super) fn confine(
+    command: &mut Command,
+    user: User,
+    limits: Limits,
+    (files, wall): (Vec<File>, Option<OwnedFd>),
+) {
     // A daemon that is not root, as in tests, runs helpers as its own user.
     let changes_user = geteuid().is_root();
     let groups = [Gid::from_raw(user.gid)];
@@ -47,6 +53,9 @@ pub(super) fn confine(command: &mut Command, user: User, limits: Limits, files: 
         }
         drop_capabilities()?;
         set_no_new_privs()?;
+        if let Some(wall) = &wall {
+            enter(wall)?;
+        }
         for (resource, limit) in limits {
             // The signal of CPU time comes at the soft limit, and a kill a second later.
             let hard = limit.saturating_add(u64::from(resource == Resource::RLIMIT_CPU));
@@ -89,6 +98,14 @@ fn keep_only(files: &[File]) -> io::Result<()> {
     for file in files {
         fcntl(file, F_SETFD(FdFlag::empty()))?;
     }
+    Ok(())
+}
+
+/// Restricts this process, and what it becomes, to a set of Landlock rules.
+fn enter(wall: &OwnedFd) -> io::Result<()> {
+    // SAFETY: the call takes no pointer, and the descriptor is open.
+    let entered = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, wall.as_raw_fd(), 0) };
+    Errno::result(entered)?;
     Ok(())
 }
 

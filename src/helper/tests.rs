@@ -30,8 +30,10 @@ fn script(dir: &std::path::Path, text: &str) -> PathBuf {
 
 async fn report(text: &str, files: Vec<File>) -> (ExitStatus, String) {
     let dir = tempfile::tempdir().unwrap();
-    let helper = Helper::new(script(dir.path(), text), UNPRIVILEGED);
-    let output = helper.command(LIMITS, files).output().await.unwrap();
+    // The report is read from there.
+    let helper = Helper::new(script(dir.path(), text), UNPRIVILEGED).reaching("/proc");
+    let mut command = helper.command(LIMITS, files).unwrap();
+    let output = command.output().await.unwrap();
     (output.status, String::from_utf8(output.stdout).unwrap())
 }
 
@@ -120,4 +122,22 @@ async fn a_helper_reads_no_file_of_root() {
     let text = format!("cat {} || echo refused", secret.path().display());
     let (_, said) = report(&text, Vec::new()).await;
     assert_eq!(said, "refused\n");
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_helper_opens_no_file_that_permissions_would_let_it_change() {
+    if wall::around("sh".as_ref(), &[], &[]).unwrap().is_none() {
+        // This kernel has no Landlock.
+        return;
+    }
+    let open = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(open.path(), "kept").unwrap();
+    let all = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(open.path(), all).unwrap();
+    let path = open.path().display();
+    let text = format!("cat {path} || echo unread; (echo changed >{path}) || echo unwritten");
+    let (_, said) = report(&text, Vec::new()).await;
+    assert_eq!(said, "unread\nunwritten\n");
+    assert_eq!(std::fs::read(open.path()).unwrap(), b"kept");
 }

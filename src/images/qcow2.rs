@@ -35,6 +35,15 @@ pub(crate) const fn tables(size: u64) -> u64 {
     size / TABLES.0 + TABLES.1
 }
 
+/// Whether the content of a disk that begins with `head` is in another file.
+pub(crate) fn has_data_file(head: &[u8]) -> bool {
+    let header = Header { head, length: 0 };
+    header.u32(4) == Ok(3)
+        && header
+            .u64(72)
+            .is_ok_and(|features| features & DATA_FILE != 0)
+}
+
 /// Why a qcow2 file is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

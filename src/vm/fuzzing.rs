@@ -29,6 +29,7 @@ fn settings() -> Settings {
         wrapper: "/usr/libexec/vmlet/vmwrapper".into(),
         guest_agent: "/usr/libexec/vmlet/vmlet-guest".into(),
         landlock: true,
+        qcow2_file_disks: true,
         handoff_socket: "/run/vmlet/handoff/handoff.sock".into(),
         uid: 107,
         gid: 107,

@@ -220,7 +220,7 @@ impl<P: Platform> Containers<P> {
     ) -> Result<ContainerId> {
         let environment = std::mem::take(&mut config.environment);
         let ready = self.ready_sandbox(sandbox)?;
-        let file_disks = Self::wanted_file_disks(&ready, &config)?;
+        let file_disks = self.wanted_file_disks(&ready, &config)?;
         let shares = self.wanted_shares(&ready, &config, &file_disks).await?;
         let given = Given::mounted(&config, &shares, &file_disks);
         self.refuse_loss(&ready, &config, &given)?;

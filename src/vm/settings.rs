@@ -33,6 +33,8 @@ pub struct Settings {
     pub uids: UidRange,
     /// Whether emulators are confined by Landlock.
     pub landlock: bool,
+    /// Whether files of volumes may be disks in the format qcow2.
+    pub qcow2_file_disks: bool,
     /// The file that states which boot of the kernel this is.
     pub boot_id_file: PathBuf,
     /// Where cgroups are mounted.

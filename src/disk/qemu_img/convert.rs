@@ -34,7 +34,7 @@ impl QemuImg {
         let file = disk.inherited()?;
         let names = [path_of(&image), path_of(&file)];
         let time = Time::long(work.most);
-        let mut command = self.program(&disk, vec![image, file], work.most, time);
+        let mut command = self.program(vec![image, file], work.most, time)?;
         command.args(["convert", "-p", "-O", "qcow2", "-f", work.from.as_str()]);
         command.args(names);
         run(command, time, |_| {}).await

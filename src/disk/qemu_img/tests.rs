@@ -32,7 +32,9 @@ fn script(dir: &Path, text: &str) -> QemuImg {
         uid: UNPRIVILEGED,
         gid: UNPRIVILEGED,
     };
-    QemuImg::with(Helper::new(path, user))
+    // Scripts report what they are, and wait at pipes.
+    let helper = Helper::new(path, user).reaching("/proc").reaching(dir);
+    QemuImg::with(helper)
 }
 
 /// An image of 1 MiB, and where a disk may be made.
@@ -173,7 +175,7 @@ async fn a_disk_is_the_programs_only_while_it_runs() {
     assert_eq!(owner(), (0, 0o600));
     qemu_img().grow(&disk, 8 << 20).await.unwrap();
     assert_eq!(owner(), (0, 0o600));
-    // A disk that another user has is written as that user.
+    // A disk that another user has is that user's afterwards.
     std::os::unix::fs::chown(&disk, Some(4711), Some(4711)).unwrap();
     qemu_img().grow(&disk, 16 << 20).await.unwrap();
     assert_eq!(owner(), (4711, 0o600));
@@ -219,6 +221,73 @@ async fn every_verb_runs_as_the_configured_user() {
         assert_eq!(reason, "65534\nCapEff:\t0000000000000000");
     }
     assert_eq!(std::fs::metadata(&image).unwrap().uid(), 0);
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_file_of_another_user_is_written_as_the_configured_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, disk) = files(dir.path());
+    let fake = script(dir.path(), "id -u >&2; exit 1");
+    qemu_img().overlay(&disk, raw(&image), 512).await.unwrap();
+    std::os::unix::fs::chown(&disk, Some(4711), Some(4712)).unwrap();
+    let open = || File::options().read(true).write(true).open(&disk).unwrap();
+    let reasons = [
+        fake.grow(&disk, 2 << 20).await.unwrap_err().reason,
+        fake.format_qcow2(open(), 2 << 20).await.unwrap_err(),
+        fake.fill((open(), Format::Raw), raw(&image), 1 << 20, |_| {})
+            .await
+            .unwrap_err(),
+    ];
+    assert_eq!(reasons, ["65534"; 3]);
+    let after = std::fs::metadata(&disk).unwrap();
+    assert_eq!((after.uid(), after.gid()), (4711, 4712));
+}
+
+/// A pod that has the volume, too, gives a disk that is being made to another user of the node, and
+/// writes a header that has the content in a file of that user.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() {
+    const VICTIM: u32 = 4242;
+    let (volume, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (image, path) = files(volume.path());
+    let target = home.path().join("authorized_keys");
+    let plan = volume.path().join("plan");
+    let data = format!("data_file={},data_file_raw=on", target.display());
+    let mut create = std::process::Command::new("qemu-img");
+    create.args(["create", "-q", "-f", "qcow2", "-o", &data]);
+    let made = create.arg(&plan).arg("1M").output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let swap = std::fs::read(&plan).unwrap();
+    std::fs::write(&target, "kept").unwrap();
+    for owned in [home.path(), &target] {
+        std::os::unix::fs::chown(owned, Some(VICTIM), Some(VICTIM)).unwrap();
+    }
+
+    let open = || {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(&path).unwrap()
+    };
+    qemu_img().format_qcow2(open(), 1 << 20).await.unwrap();
+    let attack = || {
+        std::fs::write(&path, &swap).unwrap();
+        std::os::unix::fs::chown(&path, Some(VICTIM), Some(VICTIM)).unwrap();
+    };
+    attack();
+    let program = qemu_img();
+    let filled = program.fill((open(), Format::Qcow2), raw(&image), 1 << 20, |_| {});
+    let refused = filled.await.unwrap_err();
+    assert!(refused.contains("external data file"), "{refused}");
+    for refused in [
+        qemu_img().enlarge_qcow2(open(), 2 << 20).await.unwrap_err(),
+        // A disk of ours, whose emulator its guest has taken over.
+        qemu_img().grow(&path, 2 << 20).await.unwrap_err().reason,
+    ] {
+        assert!(refused.contains("external data file"), "{refused}");
+    }
+    assert_eq!(std::fs::read(&target).unwrap(), b"kept");
 }
 
 #[tokio::test]

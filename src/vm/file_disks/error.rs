@@ -60,6 +60,13 @@ pub enum Error {
         #[source]
         source: FormatError,
     },
+    /// The node uses raw files only.
+    #[error(
+        "{0} is a qcow2 file, and this node uses raw files of volumes as disks only: convert it \
+         with qemu-img convert -O raw, or set vm.qcow2_file_disks = true on the node if all pods \
+         that can write to the volume are trusted"
+    )]
+    Qcow2Off(String),
     /// The pod states a format that the file does not have.
     #[error("{0} is not qcow2, which vmlet.dev/file-disks states as its format")]
     NotQcow2(String),

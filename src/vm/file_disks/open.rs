@@ -4,7 +4,7 @@
 //! decided by QEMU's locks of the file, on this node and, where the file system has locks, on others.
 //! Failure: [`Error`] before libvirt is requested anything.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -40,14 +40,7 @@ impl<P: Platform> Containers<P> {
         for (index, disk) in disks.iter().enumerate() {
             let place = self.place(disk).await?;
             let (missing, write) = (Error::Missing(disk.shown()), !disk.read_only);
-            let files = self.at(disk, move || {
-                let open = |write| place.find(write).map(|found| found.map(|(file, _)| file));
-                let mut files = vec![open(false)?];
-                if write {
-                    files.push(open(true)?);
-                }
-                Ok(files.into_iter().collect::<Option<Vec<File>>>())
-            });
+            let files = self.at(disk, move || place.find_all(write));
             let files = files.await?.ok_or(missing)?;
             opened.extend(files.into_iter().map(OwnedFd::from));
             let path = self.paths.disk_stand_in(&row.id, index);

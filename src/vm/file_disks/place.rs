@@ -1,7 +1,9 @@
 //! The place of a file in its volume. Everything here blocks.
 //!
 //! Invariant: every name is looked up in the open directory, and no link of the volume is
-//! followed. An unfinished file is locked while an attempt works on it.
+//! followed. A file that is being made has no name where the file system can do that, so that no
+//! other pod reaches it; the unfinished file is then an empty mark. It is locked while an attempt
+//! works.
 //! Failure: [`Error`] with the step.
 
 use std::fs::File;
@@ -25,6 +27,15 @@ use crate::vm::shares::below;
 
 /// Sizes of raw disks are multiples of this.
 const SECTOR: u64 = 512;
+
+/// A file that is being made.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    /// What will be the disk.
+    pub(super) file: File,
+    /// The file with the unfinished name, which keeps other attempts away.
+    mark: Flock<File>,
+}
 
 /// The directory of a disk, open, and the disk's name in it.
 #[derive(Debug)]
@@ -58,6 +69,20 @@ impl Place {
         Ok(Some((file, size)))
     }
 
+    /// The file as an emulator gets it: for reading and, where `write`, for writing, too. Both
+    /// descriptors are of the file that was checked.
+    pub(super) fn find_all(&self, write: bool) -> Result<Option<Vec<File>>> {
+        let Some((file, _)) = self.find(write)? else {
+            return Ok(None);
+        };
+        if !write {
+            return Ok(Some(vec![file]));
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let reading = File::open(path).map_err(io(&self.disk, "open"))?;
+        Ok(Some(vec![reading, file]))
+    }
+
     /// Opens a plain file; nothing else is opened in passing, as a device would be.
     fn open_plain(&self, name: &str, write: bool) -> Result<Option<File>> {
         let there = match self.open_at(name, OFlag::O_PATH) {
@@ -78,7 +103,7 @@ impl Place {
     fn open_at(&self, name: &str, flags: OFlag) -> nix::Result<File> {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-            .mode(match flags.contains(OFlag::O_CREAT) {
+            .mode(match flags.intersects(OFlag::O_CREAT | OFlag::O_TMPFILE) {
                 true => Mode::S_IRUSR | Mode::S_IWUSR,
                 false => Mode::empty(),
             })
@@ -114,7 +139,7 @@ impl Place {
     }
 
     /// A new file, which has its name later. What an earlier attempt began is removed.
-    pub(super) fn begin(&self) -> Result<Flock<File>> {
+    pub(super) fn begin(&self) -> Result<Unfinished> {
         let name = self.unfinished();
         self.remove_unfinished()?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
@@ -123,33 +148,69 @@ impl Place {
         // Another attempt may have found the file before it was locked, and removed it.
         let file = lock(made).map_err(|errno| self.not_made(errno))?;
         match self.open_plain(&name, false)? {
-            Some(there) if is_same(&there, &file).map_err(io(&self.disk, "measure"))? => Ok(file),
-            _ => Err(Error::InUse(self.disk.shown())),
+            Some(there) if is_same(&there, &file).map_err(io(&self.disk, "measure"))? => {}
+            _ => return Err(Error::InUse(self.disk.shown())),
         }
+        let made = match self.open_at(".", OFlag::O_RDWR | OFlag::O_TMPFILE) {
+            // NFS and others know no file without a name.
+            Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL) => {
+                file.try_clone().map_err(io(&self.disk, "make"))?
+            }
+            made => made.map_err(|errno| self.not_made(errno))?,
+        };
+        Ok(Unfinished {
+            file: made,
+            mark: file,
+        })
     }
 
     /// Gives the file its name once all of it is on the disk; false when another has the name.
-    pub(super) fn finish(&self, file: &File) -> Result<bool> {
+    pub(super) fn finish(&self, made: &Unfinished) -> Result<bool> {
+        let Unfinished { file, mark } = made;
         file.sync_all().map_err(io(&self.disk, "write"))?;
-        let (from, to) = (self.unfinished(), self.disk.file.as_str());
-        let (at, flags) = (self.directory.as_fd(), RenameFlags::RENAME_NOREPLACE);
-        match renameat2(at, from.as_str(), at, to, flags) {
+        let has_name = is_same(file, mark).map_err(io(&self.disk, "measure"))?;
+        let named = match has_name {
+            true => self.rename(),
+            false => self.link(file),
+        };
+        match named {
             Ok(()) => {}
             Err(Errno::EEXIST) => return Ok(false),
-            // NFS cannot rename without replacing; a link never replaces.
-            Err(Errno::EINVAL) => match linkat(at, from.as_str(), at, to, AtFlags::empty()) {
-                Ok(()) => unlinkat(at, from.as_str(), UnlinkatFlags::NoRemoveDir)
-                    .map_err(|errno| io(&self.disk, "name")(errno.into()))?,
-                Err(Errno::EEXIST) => return Ok(false),
-                Err(errno) => return Err(io(&self.disk, "name")(errno.into())),
-            },
             Err(errno) => return Err(io(&self.disk, "name")(errno.into())),
         }
         let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);
-        let directory = openat2(at, ".", how).map(File::from);
+        let directory = openat2(&self.directory, ".", how).map(File::from);
         let synced = directory.map_err(Into::into).and_then(|d| d.sync_all());
         synced.map_err(io(&self.disk, "name"))?;
         Ok(true)
+    }
+
+    /// Names a file that has no name. The mark goes first, so that a crash leaves nothing.
+    fn link(&self, file: &File) -> nix::Result<()> {
+        match unlinkat(
+            &self.directory,
+            self.unfinished().as_str(),
+            UnlinkatFlags::NoRemoveDir,
+        ) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let (to, how) = (self.disk.file.as_str(), AtFlags::AT_SYMLINK_FOLLOW);
+        linkat(AT_FDCWD, from.as_str(), &self.directory, to, how)
+    }
+
+    fn rename(&self) -> nix::Result<()> {
+        let (from, to) = (self.unfinished(), self.disk.file.as_str());
+        let (at, flags) = (self.directory.as_fd(), RenameFlags::RENAME_NOREPLACE);
+        match renameat2(at, from.as_str(), at, to, flags) {
+            // NFS cannot rename without replacing; a link never replaces.
+            Err(Errno::EINVAL) => {
+                linkat(at, from.as_str(), at, to, AtFlags::empty())?;
+                unlinkat(at, from.as_str(), UnlinkatFlags::NoRemoveDir)
+            }
+            renamed => renamed,
+        }
     }
 
     /// Removes what an attempt has begun, unless another works on it.

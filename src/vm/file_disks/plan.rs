@@ -18,6 +18,7 @@ use crate::vm::service::Containers;
 impl<P: Platform> Containers<P> {
     /// The files that are disks of a container that is a machine.
     pub(in crate::vm) fn wanted_file_disks(
+        &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
     ) -> Result<Vec<FileDisk>> {
@@ -26,10 +27,20 @@ impl<P: Platform> Containers<P> {
             return Ok(Vec::new());
         }
         let disks = requested(sandbox, config)?;
+        disks.iter().try_for_each(|disk| self.permitted(disk))?;
         if instance.vm.is_some() && disks.iter().any(FileDisk::is_root) {
             return Err(Error::TwoRoots.into());
         }
         Ok(disks)
+    }
+
+    /// Whether this node uses disks in this format: the header of a qcow2 file can name other files,
+    /// and pods that have the volume can change it at any moment.
+    pub(super) fn permitted(&self, disk: &FileDisk) -> Result<(), Error> {
+        match disk.format == Format::Qcow2 && !self.settings.qcow2_file_disks {
+            true => Err(Error::Qcow2Off(disk.shown())),
+            false => Ok(()),
+        }
     }
 
     /// Refuses the annotation of a pod whose containers are processes.

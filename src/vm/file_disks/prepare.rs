@@ -73,7 +73,8 @@ impl<P: Platform> Containers<P> {
         disk: &FileDisk,
         (image, size): (Option<&Image>, u64),
     ) -> Result<()> {
-        let file = self.look(place, disk, Place::begin).await?;
+        let made = self.look(place, disk, Place::begin).await?;
+        let file = &made.file;
         faultpoint::point("vm.file.begun");
         let qemu_img = self.parts.disks.qemu_img();
         let written = |reason| Error::Write {
@@ -88,8 +89,8 @@ impl<P: Platform> Containers<P> {
                 set.await?.map_err(io(disk, "size"))?;
             }
             Format::Qcow2 => {
-                let made = qemu_img.format_qcow2(again()?, size).await;
-                made.map_err(written)?;
+                let formatted = qemu_img.format_qcow2(again()?, size).await;
+                formatted.map_err(written)?;
             }
         }
         if let Some(image) = image {
@@ -116,7 +117,7 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.file.written");
         let finish = {
             let place = Arc::clone(place);
-            move || place.finish(&file)
+            move || place.finish(&made)
         };
         // A large file takes its time to reach its server.
         let finished = self.foreign.run(&disk.directory, finish).await;
@@ -156,7 +157,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn undo_file_disks(&self, row: &Container) {
         for disk in row.spec.file_disks.iter().filter(|disk| !disk.read_only) {
             let undone = async {
-                let place = Arc::new(self.place(disk).await?);
+                let place = Arc::new(self.place_of(disk).await?);
                 self.look(&place, disk, Place::undo).await
             };
             // The volume may be gone, and is not ours: it keeps no container.
@@ -166,7 +167,13 @@ impl<P: Platform> Containers<P> {
         }
     }
 
+    /// The place of a disk that this node uses.
     pub(super) async fn place(&self, disk: &FileDisk) -> Result<Place> {
+        self.permitted(disk)?;
+        self.place_of(disk).await
+    }
+
+    async fn place_of(&self, disk: &FileDisk) -> Result<Place> {
         let (root, wanted) = (self.settings.shares.root.clone(), disk.clone());
         self.at(disk, move || Place::open(&root, &wanted)).await
     }

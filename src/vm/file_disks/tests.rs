@@ -163,6 +163,40 @@ async fn a_file_that_an_earlier_daemon_began_is_made_anew() {
     assert_eq!(head, [0; 512]);
 }
 
+/// Another pod may have the volume.
+#[tokio::test]
+async fn a_disk_that_is_being_made_cannot_be_reached_by_a_name() {
+    let (node, volume) = (Node::new().await, Volume::new());
+    let row = volume.create(&node, DATA).await.unwrap();
+    fs::remove_file(volume.path("disk.img")).unwrap();
+    let place = node.containers.place(&row.spec.file_disks[0]);
+    let place = place.await.unwrap();
+    let made = place.begin().unwrap();
+    made.file.write_all_at(b"ours", 0).unwrap();
+    let mark = volume.path(".disk.img.vmlet-new");
+    assert_eq!(mark.metadata().unwrap().len(), 0);
+    fs::remove_file(&mark).unwrap();
+    fs::write(&mark, "theirs").unwrap();
+    assert!(place.finish(&made).unwrap());
+    assert_eq!(volume.names(), ["disk.img"]);
+    assert_eq!(fs::read(volume.path("disk.img")).unwrap(), b"ours");
+}
+
+#[tokio::test]
+async fn a_qcow2_file_is_no_disk_unless_the_node_is_set_to_it() {
+    let off = |settings: &mut crate::vm::Settings| settings.qcow2_file_disks = false;
+    let node = Node::with_settings(libvirt::FakeHypervisor::default(), off).await;
+    let volume = Volume::new();
+    let disks = DATA.replace("size", "format: qcow2, size");
+    let refused = volume.refused(&node, &disks).await;
+    assert!(
+        refused.contains("set vm.qcow2_file_disks = true"),
+        "{refused}"
+    );
+    assert!(volume.names().is_empty() && node.rows.all().is_empty());
+    volume.create(&node, DATA).await.unwrap();
+}
+
 #[tokio::test]
 async fn two_containers_do_not_make_one_file() {
     let (node, volume) = (Node::new().await, Volume::new());

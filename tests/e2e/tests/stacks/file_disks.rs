@@ -49,6 +49,13 @@ async fn create(cri: &Cri, pod: &PodOptions, image: &str) -> Result<(String, Str
 #[ignore = "needs root"]
 async fn files_of_volumes_are_disks_that_outlive_their_pods() -> Result<()> {
     let stack = Stack::up()?;
+    let file = stack.dir().join("vmlet.toml");
+    let settings = fs::read_to_string(&file)?;
+    let allowed = settings.replace("\n[vm]\n", "\n[vm]\nqcow2_file_disks = true\n");
+    ensure!(allowed != settings, "{settings}");
+    fs::write(&file, allowed)?;
+    stack.kill("vmlet", Signal::SIGTERM).await?;
+    stack.restart("vmlet")?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
