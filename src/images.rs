@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 mod addresses;
+mod boot;
 mod catalog;
 mod client;
 mod collect;
@@ -48,6 +49,7 @@ mod unpack;
 
 pub use addresses::Private;
 pub(crate) use addresses::foreign_only;
+pub use boot::{Boot, boot_of};
 pub use catalog::{Image, ImageUse, Pinned};
 pub use collect::{Collection, Marks, Users};
 pub use conversion::{Conversion, Converter, Unconverted};
@@ -55,7 +57,7 @@ pub use convertible::{Convertible, Error as ConvertibleError};
 pub use digest::{Digest, ParseDigest};
 pub use error::{Error, Result};
 pub use format::{Error as FormatError, Format, head_of};
-pub use inspect::Inspected;
+pub use inspect::{Firmware, Inspected};
 pub use locator::Locator;
 pub use mappings::ClusterMapping;
 pub use none::{is_none, none};

@@ -134,10 +134,10 @@ impl Downloader {
         ended.map(|_| Fetched::Unchanged)
     }
 
-    /// Looks at the beginning of a file; nothing is kept.
-    pub(super) async fn peek(&self, target: &Target) -> Result<Head> {
+    /// Looks at the first `most` bytes of a file; nothing is kept.
+    pub(super) async fn peek(&self, target: &Target, most: u64) -> Result<Head> {
         let request = self.request(target);
-        self.persist(target, || request.peek()).await
+        self.persist(target, || request.peek(most)).await
     }
 
     /// Sends one call whose reply is short, and repeats it as a download is repeated.

@@ -12,21 +12,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::boot::Boot;
 use super::convertible::{self, Convertible};
 use super::qcow2;
 
 /// Bytes looked at from the beginning of the file.
 pub(super) const HEAD: u64 = 64 << 10;
 const SECTOR: u64 = 512;
-
-/// What is at an offset of a raw disk that a guest can boot from: a boot sector, a partition
-/// table (for sectors of either size), or a CD's.
-const BOOTABLE: &[(usize, &[u8])] = &[
-    (510, &[0x55, 0xaa]),
-    (512, b"EFI PART"),
-    (4096, b"EFI PART"),
-    (0x8001, b"CD001"),
-];
 
 /// Disk formats that are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,14 +39,10 @@ impl Format {
         }
     }
 
-    /// Whether a disk that begins with `head` has what firmware looks for: a boot sector or a
-    /// partition table. Only QEMU could look into a qcow2 file, so that one counts as bootable.
+    /// Whether a machine boots from a disk that begins with `head`. Of a qcow2 file more than its first
+    /// bytes would have to be read, so that one counts as bootable.
     pub fn is_bootable(self, head: &[u8]) -> bool {
-        let found = |(offset, magic): &(usize, &[u8])| {
-            let at = head.get(*offset..).unwrap_or_default();
-            at.starts_with(magic)
-        };
-        self == Self::Qcow2 || BOOTABLE.iter().any(found)
+        self == Self::Qcow2 || Boot::of(head).is_bootable()
     }
 }
 

@@ -132,7 +132,8 @@ pub(crate) fn disk_in(
 /// The first bytes of the disk in the beginning of a file, and the size of the disk where that is
 /// known.
 pub(crate) fn beginning(packed: &[u8], is_layer: bool) -> Option<(Vec<u8>, Option<u64>)> {
-    head_in(packed, shape(is_layer))
+    let found = head_in(packed, shape(is_layer))?;
+    Some((found.head, found.length))
 }
 
 const fn any_size() -> Rules {

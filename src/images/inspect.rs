@@ -1,55 +1,116 @@
 //! Inspects an image from its first bytes on the server.
 //!
-//! Invariant: what is accepted here is accepted by a pull, as far as its beginning and its length
-//! say; nothing is stored. A digest in the name specifies nothing about a beginning, so it is not
-//! checked.
+//! Invariant: what is refused here is refused by a pull; what is accepted here is accepted by a pull, as
+//! far as its beginning and its length say; nothing is stored. Of a file that shows its disk late,
+//! more and more is read, up to a limit; beyond that a pull shows it. A digest in the name specifies
+//! nothing about a beginning, so it is not checked.
 //! Failure: as of a pull.
 
 use serde::{Deserialize, Serialize};
 
+use super::boot::Boot;
 use super::download::{Head, Target};
 use super::error::{Error, Result};
-use super::format::{Accepted, Disk, Format};
+use super::format::{Accepted, Disk, Format, HEAD};
 use super::locator::Locator;
+use super::pull::NO_DISK;
 use super::registry::Wanted;
-use super::translate::Place;
+use super::translate::{Place, Source};
 use super::unpack::{Shape, head_in};
 use super::{Inner, registry};
+
+/// How much of a file is read, one after the other: compressed files show their first bytes late,
+/// and layers have other files before the disk.
+const DEPTHS: [u64; 3] = [HEAD, 1 << 20, 8 << 20];
 
 /// What the first bytes of an image say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspected {
-    /// How the disk is written; qcow2 also if a pull converts it to that.
-    pub format: Format,
+    /// How the disk is written; qcow2 also if a pull converts it to that. `None`: a pull shows it.
+    pub format: Option<Format>,
     /// Size of the disk that a guest would see, in bytes; 0: the server does not say how long a raw
     /// file is, or the first bytes of a disk that a pull converts do not show it.
     pub virtual_bytes: u64,
     /// Size of the file, in bytes; 0: the server does not say.
     pub file_bytes: u64,
-    /// Whether a raw disk has a boot sector or a partition table; true for other formats.
+    /// Whether a machine boots from a raw disk; true for other formats.
     pub bootable: bool,
+    /// What boots from a raw disk, where that is known.
+    #[serde(default)]
+    pub firmware: Option<Firmware>,
+}
+
+/// What starts a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Firmware {
+    /// Code in the boot sector.
+    Bios,
+    /// UEFI alone.
+    Efi,
+}
+
+impl Firmware {
+    /// The name in the node API: `bios` or `efi`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bios => "bios",
+            Self::Efi => "efi",
+        }
+    }
+
+    const fn of(boot: Boot) -> Option<Self> {
+        match boot {
+            Boot::Bios => Some(Self::Bios),
+            Boot::Efi => Some(Self::Efi),
+            Boot::Cd | Boot::Nothing => None,
+        }
+    }
+}
+
+/// What the beginning of a file shows.
+enum Look {
+    /// The disk in it.
+    Disk(Head),
+    /// More is to be read.
+    More,
+    /// All of it was read, and there is no disk.
+    Nothing,
+}
+
+/// What a file has been found to be.
+struct Seen {
+    /// Host and path.
+    location: String,
+    /// `None`: a pull shows it.
+    head: Option<Head>,
+    /// Size of the file.
+    bytes: Option<u64>,
 }
 
 impl Inner {
     pub(super) async fn inspect(&self, locator: Locator<'_>) -> Result<Inspected> {
         let (name, origin) = locator.parse()?;
-        let (location, head, bytes) = match self.place(&name, origin, locator.tls()).await? {
-            Place::File(source) => {
-                let location = source.location();
-                let head = self.downloader.peek(&Target::of(source)).await?;
-                let length = head.length;
-                (location, self.unpacked(head, Shape::Disk), length)
-            }
-            Place::Registry(place) => {
-                let location = place.to_string();
-                let (head, bytes) = self.peek_registry(&place).await?;
-                (location, head, Some(bytes))
-            }
+        let seen = match self.place(&name, origin, locator.tls()).await? {
+            Place::File(source) => self.peek_file(source).await?,
+            Place::Registry(place) => self.peek_registry(&place).await?,
         };
-        let head = head.ok_or_else(|| Error::Content {
-            location: location.clone(),
-            reason: "its first bytes do not show what disk is in it; pull it".to_owned(),
-        })?;
+        let Seen {
+            location,
+            head,
+            bytes,
+        } = seen;
+        let file_bytes = bytes.unwrap_or_default();
+        let Some(head) = head else {
+            tracing::info!(%name, location, "image inspected: a pull shows what it is");
+            return Ok(Inspected {
+                format: None,
+                virtual_bytes: 0,
+                file_bytes,
+                bootable: true,
+                firmware: None,
+            });
+        };
         let judged = self.rules.judge(&head.bytes, head.length);
         let accepted = judged.map_err(|reason| Error::Format {
             location: location.clone(),
@@ -65,41 +126,109 @@ impl Inner {
         };
         tracing::info!(%name, location, format = disk.format.as_str(), "image inspected");
         Ok(Inspected {
-            format: disk.format,
+            format: Some(disk.format),
             virtual_bytes: disk.virtual_size,
-            file_bytes: bytes.unwrap_or_default(),
+            file_bytes,
             bootable: disk.format.is_bootable(&head.bytes),
+            firmware: match disk.format {
+                Format::Raw => Firmware::of(Boot::of(&head.bytes)),
+                Format::Qcow2 => None,
+            },
+        })
+    }
+
+    async fn peek_file(&self, source: Source) -> Result<Seen> {
+        let location = source.location();
+        let target = Target::of(source);
+        let mut bytes = None;
+        for depth in DEPTHS {
+            let head = self.downloader.peek(&target, depth).await?;
+            bytes = head.length;
+            let head = match look(head, Shape::Disk).await? {
+                Look::Disk(head) => head,
+                Look::More => continue,
+                Look::Nothing => {
+                    return Err(Error::content(&location, "it cannot be unpacked"));
+                }
+            };
+            return Ok(Seen {
+                location,
+                head: Some(head),
+                bytes,
+            });
+        }
+        Ok(Seen {
+            location,
+            head: None,
+            bytes,
         })
     }
 
     /// The head of the first blob that shows one, and the size of that blob.
-    async fn peek_registry(&self, place: &registry::Place) -> Result<(Option<Head>, u64)> {
+    async fn peek_registry(&self, place: &registry::Place) -> Result<Seen> {
         let wanted = Wanted {
             place,
             credentials: None,
         };
         let resolved = self.registries.resolve(&self.downloader, wanted).await?;
+        let location = place.to_string();
+        let mut is_unknown = false;
         for blob in &resolved.candidates {
             let (mut servers, mut target) = resolved.servers(&self.downloader, wanted, blob)?;
-            let peeked = loop {
-                match self.downloader.peek(&target).await {
-                    Ok(head) => break head,
-                    Err(error) => target = servers.after(error).await?,
+            let mut looked = Look::More;
+            for depth in DEPTHS {
+                let peeked = loop {
+                    match self.downloader.peek(&target, depth).await {
+                        Ok(head) => break head,
+                        Err(error) => target = servers.after(error).await?,
+                    }
+                };
+                looked = look(peeked, blob.shape).await?;
+                if !matches!(looked, Look::More) {
+                    break;
                 }
-            };
-            if let Some(head) = self.unpacked(peeked, blob.shape) {
-                return Ok((Some(head), blob.size));
+            }
+            match looked {
+                Look::Disk(head) => {
+                    return Ok(Seen {
+                        location,
+                        head: Some(head),
+                        bytes: Some(blob.size),
+                    });
+                }
+                Look::More => is_unknown = true,
+                Look::Nothing => {}
             }
         }
-        Ok((None, 0))
-    }
-
-    /// The head of the disk in a file that begins so, if that shows it.
-    fn unpacked(&self, head: Head, shape: Shape) -> Option<Head> {
-        if !shape.is_packed(&head.bytes) {
-            return Some(head);
+        match is_unknown {
+            true => Ok(Seen {
+                location,
+                head: None,
+                bytes: None,
+            }),
+            false => Err(Error::content(&location, NO_DISK)),
         }
-        let (bytes, length) = head_in(&head.bytes, shape)?;
-        Some(Head { bytes, length })
+    }
+}
+
+/// Looks for the disk in a file that begins so.
+async fn look(head: Head, shape: Shape) -> Result<Look> {
+    if !shape.is_packed(&head.bytes) {
+        return Ok(Look::Disk(head));
+    }
+    // It is unpacked, which takes a processor a while.
+    Ok(tokio::task::spawn_blocking(move || look_into(&head, shape)).await?)
+}
+
+fn look_into(head: &Head, shape: Shape) -> Look {
+    let is_all = head.length == Some(head.bytes.len() as u64);
+    match head_in(&head.bytes, shape) {
+        Some(found) if found.is_enough() || is_all => Look::Disk(Head {
+            bytes: found.head,
+            // Of a compressed disk it is not known how much follows.
+            length: found.length,
+        }),
+        _ if is_all => Look::Nothing,
+        _ => Look::More,
     }
 }

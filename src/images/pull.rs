@@ -31,6 +31,7 @@ mod extract;
 mod from_registry;
 
 use commit::Download;
+pub(super) use commit::NO_DISK;
 pub(super) use diskless::Diskless;
 pub(super) use extract::EXTRACTIONS;
 use extract::Early;

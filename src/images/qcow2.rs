@@ -4,6 +4,10 @@
 //! we know, and its tables lie within the file.
 //! Failure: [`Error`] names the first thing that is wrong. Nothing here panics on any bytes.
 
+mod begin;
+
+pub(super) use begin::begin;
+
 /// First bytes of every qcow file.
 pub(super) const MAGIC: &[u8] = b"QFI\xfb";
 

@@ -33,6 +33,7 @@ mod tls;
 mod transfer;
 mod transports;
 mod urls;
+mod varieties;
 
 use server::{Server, Step};
 

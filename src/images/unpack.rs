@@ -6,7 +6,7 @@
 //! before the rest is written.
 //! Failure: [`Error`] by what is wrong; the caller discards what was written.
 
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io::{self, BufReader, Read};
 
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,8 @@ pub(super) use packing::Packing;
 
 /// Bytes that are written at once.
 const CHUNK: usize = 1 << 20;
+/// Bytes that say how a file is compressed.
+const MAGIC: usize = 6;
 
 /// What a downloaded file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,9 +76,25 @@ pub(super) fn unpack(
     }
 }
 
-/// The first bytes of the disk in the beginning of a packed file, and the size of the disk where
-/// that is known. `None` where the beginning is not enough.
-pub(super) fn head_in(beginning: &[u8], shape: Shape) -> Option<(Vec<u8>, Option<u64>)> {
+/// What the beginning of a packed file shows of the disk in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Beginning {
+    /// The first bytes of the disk, as far as they are there.
+    pub(super) head: Vec<u8>,
+    /// Its size, where that is known.
+    pub(super) length: Option<u64>,
+}
+
+impl Beginning {
+    /// Whether the disk can be judged by it.
+    pub(super) fn is_enough(&self) -> bool {
+        let shown = self.head.len() as u64;
+        shown >= HEAD || self.length == Some(shown)
+    }
+}
+
+/// The first bytes of the disk in the beginning of a packed file. `None` where it shows none.
+pub(super) fn head_in(beginning: &[u8], shape: Shape) -> Option<Beginning> {
     match shape {
         Shape::Disk => {
             let mut head = Vec::new();
@@ -86,7 +104,8 @@ pub(super) fn head_in(beginning: &[u8], shape: Shape) -> Option<(Vec<u8>, Option
                 .reader
                 .take(HEAD)
                 .read_to_end(&mut head);
-            (!head.is_empty()).then_some((head, None))
+            let length = None;
+            (!head.is_empty()).then_some(Beginning { head, length })
         }
         Shape::Layer => layer::head(beginning),
     }
@@ -98,9 +117,13 @@ struct Opened<'a> {
     is_packed: bool,
 }
 
-fn open<'a>(file: impl Read + 'a) -> io::Result<Opened<'a>> {
-    let mut buffered = BufReader::with_capacity(CHUNK, file);
-    let packing = Packing::of(buffered.fill_buf()?);
+fn open<'a>(mut file: impl Read + 'a) -> io::Result<Opened<'a>> {
+    // A file that arrives in small pieces shows its kind late.
+    let mut first = [0; MAGIC];
+    let filled = fill(&mut file, &mut first)?;
+    let packing = Packing::of(&first[..filled]);
+    let whole = io::Cursor::new(first).take(filled as u64).chain(file);
+    let buffered = BufReader::with_capacity(CHUNK, whole);
     Ok(Opened {
         is_packed: packing.is_some(),
         reader: match packing {

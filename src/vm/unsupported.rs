@@ -24,7 +24,7 @@ use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
 use super::shares::{NINE_P, Protocol, Share, volumes};
-use crate::images::{self, Format, Image, Locator, head_of};
+use crate::images::{self, Image, Locator, boot_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use finding::{Finding, LONGEST};
@@ -352,27 +352,13 @@ pub(super) fn of_pull_secrets() -> Finding {
     Finding::new("image pull secrets are not used: images are fetched by HTTP without credentials")
 }
 
-/// A raw disk that no firmware boots from. A qcow2 file would have to be opened by QEMU to know.
+/// An image that no machine boots from.
 async fn of_image(image: &Image) -> Option<Finding> {
-    if image.format != Format::Raw {
-        return None;
-    }
-    let path = image.path.clone();
-    let look = move || -> std::io::Result<bool> {
-        let head = head_of(&File::open(path)?)?;
-        Ok(Format::Raw.is_bootable(&head))
-    };
+    let (path, format) = (image.path.clone(), image.format);
+    let look = move || boot_of(&File::open(path)?, format);
     // A file that cannot be read is another error's matter.
-    let can_boot = tokio::task::spawn_blocking(look)
-        .await
-        .ok()?
-        .unwrap_or(true);
-    (!can_boot).then(|| {
-        Finding::new(
-            "the image is a raw disk without a boot signature or a partition table: the guest will \
-             not boot; is it a disk image?",
-        )
-    })
+    let boot = tokio::task::spawn_blocking(look).await.ok()?.ok()??;
+    boot.problem().map(Finding::new)
 }
 
 fn listed(names: &[String]) -> Option<String> {

@@ -46,6 +46,7 @@ fn image(found: &v1::InspectedImage) -> InspectedImage {
         virtual_bytes: bytes(found.virtual_bytes),
         file_bytes: bytes(found.file_bytes),
         bootable: found.bootable,
+        firmware: Some(crds::text::printable(&found.firmware, FORMAT)).filter(|f| !f.is_empty()),
     }
 }
 
@@ -139,6 +140,7 @@ mod tests {
                 virtual_bytes: u64::MAX,
                 file_bytes: 7,
                 bootable: true,
+                firmware: "efi".to_owned(),
             };
             status(&TaskStatus {
                 image: Some(image),
@@ -158,6 +160,7 @@ mod tests {
         assert!(image.format.starts_with("qcow2x") && image.format.len() == 32);
         let sizes = (image.virtual_bytes, image.file_bytes);
         assert_eq!((sizes, image.bootable), ((i64::MAX, 7), true));
+        assert_eq!(image.firmware.as_deref(), Some("efi"));
     }
 
     #[test]

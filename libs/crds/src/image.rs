@@ -273,7 +273,7 @@ pub struct VirtualMachineImageStatus {
     /// Operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_info: Option<OsInfo>,
-    /// `bios` or `efi`.
+    /// What boots the disk, where that is known: `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
     /// Features of the image, such as `cloud-init` or `guest-agent`.

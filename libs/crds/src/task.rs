@@ -239,7 +239,7 @@ pub struct VirtualMachineTaskStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InspectedImage {
-    /// Format of the image: `qcow2` or `raw`.
+    /// Format of the image: `qcow2` or `raw`; empty if only a pull shows it.
     pub format: String,
     /// Virtual size of the disk, in bytes; 0 if unknown.
     #[serde(default)]
@@ -249,9 +249,12 @@ pub struct InspectedImage {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub file_bytes: i64,
-    /// Whether a raw disk has a boot sector or a partition table. Always true for other formats.
+    /// Whether a machine boots from a raw disk. Always true for other formats.
     #[serde(default)]
     pub bootable: bool,
+    /// What boots from a raw disk: `bios` or `efi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
 }
 
 /// State of a task.

@@ -1,14 +1,13 @@
 //! The first bytes of a file, without the rest.
 //!
-//! Invariant: at most [`HEAD`] bytes are kept, and no more are waited for, also from a server that
-//! knows no ranges; the connection ends with the reply.
+//! Invariant: at most as many bytes as are wanted are kept, and no more are waited for, also from a
+//! server that knows no ranges; the connection ends with the reply.
 //! Failure: as of a download; a head that breaks off is requested again.
 
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 
 use super::super::error::Result;
-use super::super::format::HEAD;
 use super::reply;
 use super::request::Request;
 
@@ -22,9 +21,9 @@ pub(in crate::images) struct Head {
 }
 
 impl Request<'_> {
-    /// Sends one request for the head of the file.
-    pub(super) async fn peek(&self) -> Result<Head> {
-        let response = self.send(headers()).await?;
+    /// Sends one request for the first `most` bytes of the file.
+    pub(super) async fn peek(&self, most: u64) -> Result<Head> {
+        let response = self.send(headers(most)).await?;
         let headers = response.headers();
         let length = match response.status() {
             StatusCode::OK => reply::length(headers),
@@ -41,13 +40,15 @@ impl Request<'_> {
             }
             _ => return Err(self.refusal(&response)),
         };
-        self.plain(headers)?;
+        let encoding = self.file_encoding(headers)?;
         self.fits(length.unwrap_or_default())?;
-        self.head(response, length).await
+        let head = self.head(response, length, most).await?;
+        self.encoded(encoding, &head.bytes)?;
+        Ok(head)
     }
 
-    async fn head(&self, mut response: Response, length: Option<u64>) -> Result<Head> {
-        let expected = length.map_or(HEAD, |length| length.min(HEAD));
+    async fn head(&self, mut response: Response, length: Option<u64>, most: u64) -> Result<Head> {
+        let expected = length.map_or(most, |length| length.min(most));
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < expected {
             match self.in_time(response.chunk()).await? {
@@ -60,18 +61,18 @@ impl Request<'_> {
         if let Some(total) = length.filter(|_| received < expected) {
             return Err(self.truncated(received, total));
         }
-        bytes.truncate(usize::try_from(HEAD).unwrap_or(usize::MAX));
+        bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         Ok(Head {
             bytes,
             // A body that ended before the head did is all there is.
-            length: length.or((received < HEAD).then_some(received)),
+            length: length.or((received < most).then_some(received)),
         })
     }
 }
 
-fn headers() -> HeaderMap {
+fn headers(most: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let range = format!("bytes=0-{}", HEAD - 1);
+    let range = format!("bytes=0-{}", most.saturating_sub(1));
     if let Ok(range) = HeaderValue::from_str(&range) {
         headers.insert(header::RANGE, range);
     }

@@ -59,6 +59,26 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     text(headers, &header::CONTENT_ENCODING).is_some_and(|e| !e.eq_ignore_ascii_case("identity"))
 }
 
+/// What the server says it has done to a body that was requested as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// Nothing.
+    Plain,
+    /// It is a gzip file: compressed for the transfer, or stored so and labelled by its name.
+    Gzip,
+    /// Another one.
+    Other,
+}
+
+pub(super) fn encoding(headers: &HeaderMap) -> Encoding {
+    let text = text(headers, &header::CONTENT_ENCODING).unwrap_or_default();
+    match text.to_ascii_lowercase().trim() {
+        "gzip" | "x-gzip" => Encoding::Gzip,
+        _ if is_encoded(headers) => Encoding::Other,
+        _ => Encoding::Plain,
+    }
+}
+
 pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
     number(text(headers, &header::CONTENT_LENGTH)?)
 }

@@ -16,7 +16,12 @@ use super::super::error::{Error, Result};
 use super::super::format;
 use super::super::partial::Full;
 use super::super::translate::location;
+use super::reply::Encoding;
 use super::{Downloader, Target, reply};
+
+const ENCODED: &str = "the body is compressed although that was not asked for";
+/// Beginning of a gzip file.
+const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// The bytes of a file, as a downloader requests them.
 #[derive(Debug, Clone, Copy)]
@@ -62,10 +67,28 @@ impl Request<'_> {
         more.map_err(|_| self.stalled())
     }
 
+    /// How the server has encoded a file. A gzip file is unpacked as any other, so that this encoding is
+    /// none for us: web servers label files so that end in `.gz`.
+    pub(super) fn file_encoding(&self, headers: &HeaderMap) -> Result<Encoding> {
+        match reply::encoding(headers) {
+            Encoding::Other => Err(self.unusable(ENCODED)),
+            encoding => Ok(encoding),
+        }
+    }
+
+    /// Refuses a file that does not begin as its encoding says.
+    pub(super) fn encoded(&self, encoding: Encoding, head: &[u8]) -> Result<()> {
+        let begin = &head[..head.len().min(GZIP.len())];
+        match encoding == Encoding::Gzip && !GZIP.starts_with(begin) {
+            true => Err(self.unusable("its header says that it is compressed, and it is not")),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a body that is not the file as it is.
     pub(super) fn plain(&self, headers: &HeaderMap) -> Result<()> {
         match reply::is_encoded(headers) {
-            true => Err(self.unusable("the body is compressed although that was not asked for")),
+            true => Err(self.unusable(ENCODED)),
             false => Ok(()),
         }
     }

@@ -90,7 +90,7 @@ impl Transfer<'_> {
 
     async fn whole_body(&self, response: Response) -> Result<Ending> {
         let headers = response.headers();
-        self.request.plain(headers)?;
+        self.request.file_encoding(headers)?;
         let total = reply::length(headers);
         let location = self.request.target.source.location();
         let note = Note::new(location, reply::validators(headers), total);
@@ -136,6 +136,7 @@ impl Transfer<'_> {
         writer: &mut Writer<'_>,
     ) -> Result<()> {
         let downloader = self.request.downloader;
+        let encoding = self.request.file_encoding(response.headers())?;
         let mut judged = writer.received >= HEAD;
         let mut pace = Pace::new(downloader.stall_timeout, downloader.min_rate);
         loop {
@@ -154,6 +155,9 @@ impl Transfer<'_> {
             };
             match next {
                 Ok(Some(chunk)) => {
+                    if writer.received == 0 {
+                        self.request.encoded(encoding, &chunk)?;
+                    }
                     let received = writer.received + chunk.len() as u64;
                     self.request.fits(received)?;
                     claim.at_least(received).map_err(Request::crowded)?;

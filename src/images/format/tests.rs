@@ -89,9 +89,9 @@ fn a_raw_disk_of_unknown_length_has_no_size() {
 
 #[rstest]
 #[case::boot_sector(510, &[0x55, 0xaa], true)]
-#[case::partition_table(512, b"EFI PART", true)]
-#[case::partition_table_of_large_sectors(4096, b"EFI PART", true)]
-#[case::cd(0x8001, b"CD001", true)]
+#[case::partition_table_without_code(512, b"EFI PART", false)]
+#[case::partition_table_of_large_sectors(4096, b"EFI PART", false)]
+#[case::cd(0x8001, b"CD001", false)]
 #[case::elsewhere(511, &[0x55, 0xaa], false)]
 #[case::none(0, b"", false)]
 fn a_raw_disk_boots_with_what_firmware_looks_for(

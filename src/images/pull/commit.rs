@@ -226,7 +226,7 @@ pub(super) fn facts_of(file: &Handle, disk: Disk) -> Facts {
 }
 
 /// Why a layer is of no use.
-pub(super) const NO_DISK: &str = "it has no file in a directory disk: a container image is no \
+pub(in crate::images) const NO_DISK: &str = "it has no file in a directory disk: a container image is no \
                                   container disk; see docs/pods.md";
 
 /// Whether the same bytes would fail again.

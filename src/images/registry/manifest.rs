@@ -16,7 +16,15 @@ pub(super) const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, 
      application/vnd.docker.distribution.manifest.list.v2+json";
 
 const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
-const DOCKER_LAYERS: &str = "application/vnd.docker.image.rootfs.diff.tar";
+/// Beginnings of the media types of layers.
+const LAYERS: [&str; 4] = [
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar",
+];
+/// End of the media type of a layer that needs a key.
+const ENCRYPTED: &str = "+encrypted";
 /// Layers of a container disk are few; a container image may have many.
 const MOST_LAYERS: usize = 16;
 /// Longest user and group, in bytes: Linux has names of 32, each.
@@ -120,7 +128,11 @@ fn image(bytes: &[u8]) -> Result<Manifest, String> {
     let layers = manifest.layers();
     let mut candidates = Vec::new();
     for layer in layers.iter().rev() {
-        if is_layer(layer.media_type()) {
+        let kind = layer.media_type().to_string();
+        if kind.ends_with(ENCRYPTED) {
+            return Err("its layers are encrypted, which nodes cannot read".to_owned());
+        }
+        if is_layer(&kind) {
             candidates.push(blob(layer, Shape::Layer)?);
         }
     }
@@ -149,16 +161,9 @@ fn image(bytes: &[u8]) -> Result<Manifest, String> {
     Ok(Manifest::Image { config, candidates })
 }
 
-fn is_layer(kind: &MediaType) -> bool {
-    match kind {
-        MediaType::ImageLayer
-        | MediaType::ImageLayerGzip
-        | MediaType::ImageLayerZstd
-        | MediaType::ImageLayerNonDistributable
-        | MediaType::ImageLayerNonDistributableGzip
-        | MediaType::ImageLayerNonDistributableZstd => true,
-        other => other.to_string().starts_with(DOCKER_LAYERS),
-    }
+/// Whether it is an archive of files, in whatever compression: that is found by content.
+fn is_layer(kind: &str) -> bool {
+    LAYERS.iter().any(|layers| kind.starts_with(layers))
 }
 
 fn blob(descriptor: &Descriptor, shape: Shape) -> Result<Blob, String> {

@@ -304,10 +304,11 @@ async fn inspection_says_what_a_pull_makes_of_the_image() {
         t.server.offer("a", &file, "1");
         let found = t.images.inspect(&t.server.name("a")).await.unwrap();
         let expected = Inspected {
-            format: Format::Qcow2,
+            format: Some(Format::Qcow2),
             virtual_bytes,
             file_bytes: file.len() as u64,
             bootable: true,
+            firmware: None,
         };
         assert_eq!(found, expected);
     }

@@ -21,10 +21,11 @@ impl TestEnvironment {
 
 fn raw(bytes: u64, bootable: bool) -> Inspected {
     Inspected {
-        format: Format::Raw,
+        format: Some(Format::Raw),
         virtual_bytes: bytes,
         file_bytes: bytes,
         bootable,
+        firmware: bootable.then_some(Firmware::Bios),
     }
 }
 
@@ -33,10 +34,11 @@ async fn a_qcow2_is_known_by_its_first_bytes() {
     let env = TestEnvironment::new().await;
     let bytes = qcow2(&[]);
     let expected = Inspected {
-        format: Format::Qcow2,
+        format: Some(Format::Qcow2),
         virtual_bytes: 3 << 30,
         file_bytes: bytes.len() as u64,
         bootable: true,
+        firmware: None,
     };
     assert_eq!(env.inspected(&bytes).await.unwrap(), expected);
     let seen = env.server.seen();

@@ -77,7 +77,7 @@ async fn inspection_looks_into_a_compressed_file() {
     let file = gzip(&disk(4096, 1));
     t.server.offer("a.gz", &file, "1");
     let inspected = t.images.inspect(&t.server.name("a.gz")).await.unwrap();
-    assert_eq!(inspected.format, Format::Raw);
+    assert_eq!(inspected.format, Some(Format::Raw));
     // The size of the disk is unknown until the daemon unpacks the file.
     assert_eq!(inspected.virtual_bytes, 0);
     assert_eq!(inspected.file_bytes, file.len() as u64);

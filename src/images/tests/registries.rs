@@ -387,10 +387,11 @@ async fn inspection_looks_into_a_container_disk() {
     let inspected = t.images.inspect(&t.server.name("a:1")).await.unwrap();
     let file = layer("disk/a.img", &disk).len() as u64;
     let expected = Inspected {
-        format: Format::Raw,
+        format: Some(Format::Raw),
         virtual_bytes: disk.len() as u64,
         file_bytes: file,
         bootable: false,
+        firmware: None,
     };
     assert_eq!(inspected, expected);
 }

@@ -14,7 +14,7 @@ use tar::{Archive, EntryType};
 use super::super::error::Result;
 use super::super::format::HEAD;
 use super::super::partial::Partial;
-use super::{Limits, fill, open};
+use super::{Beginning, Limits, open};
 
 /// Directory of the disk in a container disk.
 const DISK: &str = "disk";
@@ -25,6 +25,8 @@ const WHITEOUT: &str = ".wh.";
 const MOST_HEADER: u64 = 1 << 20;
 /// Most bytes of all files beside the disk.
 const MOST_ELSE: u64 = 1 << 30;
+/// Most bytes of files before the disk in a layer of which only the beginning is read.
+const MOST_BEFORE: u64 = 64 << 20;
 /// Longest name of a disk in an error.
 const LONGEST: usize = 80;
 
@@ -69,9 +71,10 @@ pub(super) fn unpack(file: impl Read, disk: &mut Partial, limits: &mut Limits) -
 }
 
 /// As [`super::head_in`].
-pub(super) fn head(beginning: &[u8]) -> Option<(Vec<u8>, Option<u64>)> {
+pub(super) fn head(beginning: &[u8]) -> Option<Beginning> {
     let budget = Budget::default();
     let mut archive = Archive::new(budget.of(open(beginning).ok()?.reader));
+    let mut rest = MOST_BEFORE;
     for entry in archive.entries().ok()? {
         let mut entry = entry.ok()?;
         let is_file = entry.header().entry_type() != EntryType::Directory;
@@ -79,21 +82,32 @@ pub(super) fn head(beginning: &[u8]) -> Option<(Vec<u8>, Option<u64>)> {
             let size = entry.size();
             budget.set(u64::MAX);
             let mut opened = open(&mut entry).ok()?;
-            let wanted = if opened.is_packed {
-                HEAD
-            } else {
-                HEAD.min(size)
-            };
-            let mut head = vec![0; usize::try_from(wanted).ok()?];
-            let filled = fill(&mut opened.reader, &mut head).ok()?;
             let length = (!opened.is_packed).then_some(size);
+            let most = length.map_or(HEAD, |length| length.min(HEAD));
+            let mut head = vec![0; usize::try_from(most).ok()?];
+            // What comes after an error is not in the beginning.
+            let filled = fill_all(&mut opened.reader, &mut head);
             head.truncate(filled);
-            let is_enough = filled as u64 == wanted || opened.is_packed && filled > 0;
-            return is_enough.then_some((head, length));
+            return (filled > 0 || most == 0).then_some(Beginning { head, length });
         }
+        budget.set(rest);
+        io::copy(&mut entry, &mut io::sink()).ok()?;
+        rest = budget.get();
         budget.set(MOST_HEADER);
     }
     None
+}
+
+/// Reads until the buffer is full, or there is no more; returns how much was read.
+fn fill_all(from: &mut impl Read, buffer: &mut [u8]) -> usize {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => filled += read,
+        }
+    }
+    filled
 }
 
 /// The name of a file directly in the directory of the disk.

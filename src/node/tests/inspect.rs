@@ -27,10 +27,11 @@ async fn a_look_at_an_image_ends_with_what_it_is() {
     let done = ended(&agenda, uid(1)).await;
     assert_eq!((done.state, done.percent), (State::Success, 100));
     let expected = Inspected {
-        format: Format::Raw,
+        format: Some(Format::Raw),
         virtual_bytes: 4096,
         file_bytes: 4096,
         bootable: false,
+        firmware: None,
     };
     assert_eq!(done.image, Some(expected));
     let restarted = super::agenda(&node).await;

@@ -7,7 +7,7 @@ use nodeapi::v1;
 use podspec::{Source, SourceKind};
 
 use super::Invalid;
-use crate::images::{Inspected, Locator, Reference};
+use crate::images::{Firmware, Format, Inspected, Locator, Reference};
 use crate::node::task::Work;
 
 /// Longest image name in bytes.
@@ -91,10 +91,11 @@ pub(super) fn secret(field: &'static str, given: String) -> Result<Option<String
 /// As clients see it.
 pub(super) fn inspected(image: Inspected) -> v1::InspectedImage {
     v1::InspectedImage {
-        format: image.format.as_str().to_owned(),
+        format: image.format.map_or("", Format::as_str).to_owned(),
         virtual_bytes: image.virtual_bytes,
         file_bytes: image.file_bytes,
         bootable: image.bootable,
+        firmware: image.firmware.map_or("", Firmware::as_str).to_owned(),
     }
 }
 

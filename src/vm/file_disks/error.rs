@@ -60,6 +60,12 @@ pub enum Error {
         #[source]
         source: FormatError,
     },
+    /// No machine boots from a qcow2 file that is taken for a raw one.
+    #[error(
+        "{0} is a qcow2 file, and vmlet.dev/file-disks states raw as its format, which is the default: \
+         state format: qcow2, or convert it with qemu-img convert -O raw"
+    )]
+    IsQcow2(String),
     /// The node uses raw files only.
     #[error(
         "{0} is a qcow2 file, and this node uses raw files of volumes as disks only: convert it \

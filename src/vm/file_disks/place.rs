@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -122,7 +122,10 @@ impl Place {
                 file: self.disk.shown(),
                 bytes,
             }),
-            Format::Raw => Ok(bytes),
+            Format::Raw => match self.disk.is_root() && begins_as_qcow2(file) {
+                true => Err(Error::IsQcow2(self.disk.shown())),
+                false => Ok(bytes),
+            },
             Format::Qcow2 => {
                 let head = head_of(file).map_err(io(&self.disk, "read"))?;
                 let judged = judge(&head, Some(bytes), u64::MAX);
@@ -245,6 +248,12 @@ impl Place {
             errno => io(&self.disk, "make")(errno.into()),
         }
     }
+}
+
+/// Whether a file says that it is qcow2. One that cannot be read is another error's matter.
+fn begins_as_qcow2(file: &File) -> bool {
+    let mut head = [0; 4];
+    file.read_exact_at(&mut head, 0).is_ok() && head == *b"QFI\xfb"
 }
 
 fn lock(file: File) -> nix::Result<Flock<File>> {

@@ -326,6 +326,10 @@ async fn a_file_that_refers_to_others_is_refused() {
     fs::write(&disk, vec![0; 1000]).unwrap();
     let refused = volume.refused(&node, "[{mountPath: /claims/a}]").await;
     assert!(refused.contains("1000 bytes"), "{refused}");
+    // No machine would boot from it.
+    fs::write(&disk, [b"QFI\xfb".as_slice(), &[0; 508]].concat()).unwrap();
+    let refused = volume.refused(&node, ROOT).await;
+    assert!(refused.contains("state format: qcow2"), "{refused}");
 }
 
 #[tokio::test]

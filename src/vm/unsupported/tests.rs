@@ -6,6 +6,7 @@ use super::super::model::{Device, LinuxResources, Mount, Unused};
 use super::*;
 use crate::block::Number;
 use crate::foreign::Foreign;
+use crate::images::Format;
 use crate::sandbox::DnsConfig;
 
 fn texts(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
@@ -261,8 +262,19 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
     assert!(!found(&disk, Format::Raw).await);
     assert!(found(b"short", Format::Raw).await);
-    disk[510..520].copy_from_slice(b"\0\0EFI PART");
+    disk[512..520].copy_from_slice(b"EFI PART");
     assert!(!found(&disk, Format::Raw).await);
+    // Without boot code only UEFI boots from it.
+    disk[..510].fill(0);
+    assert!(found(&disk, Format::Raw).await);
+    std::fs::write(file.path(), &disk).unwrap();
+    let qcow2 = tempfile::NamedTempFile::new().unwrap();
+    let mut convert = std::process::Command::new("qemu-img");
+    convert.args(["convert", "-c", "-f", "raw", "-O", "qcow2"]);
+    let made = convert.args([file.path(), qcow2.path()]).status();
+    assert!(made.unwrap().success());
+    let converted = std::fs::read(qcow2.path()).unwrap();
+    assert!(found(&converted, Format::Qcow2).await);
     std::fs::remove_file(file.path()).unwrap();
 }
 

@@ -67,7 +67,9 @@ pub fn image_layers(input: &[u8]) {
 }
 
 fn is_packed(bytes: &[u8]) -> bool {
-    PACKED.iter().any(|magic| bytes.starts_with(magic))
+    // A frame of zstd that readers skip comes in front of others.
+    let is_skipped = matches!(bytes, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
+    is_skipped || PACKED.iter().any(|magic| bytes.starts_with(magic))
 }
 
 fn accepted(disk: &[u8]) {

@@ -13,7 +13,7 @@
 //! Failure: a write that the API server refuses is repeated with the pass.
 
 use crds::conditions::{self, READY, Status};
-use crds::{ImageDisk, VirtualMachineImageStatus};
+use crds::{ImageDisk, InspectedImage, VirtualMachineImageStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
@@ -59,16 +59,22 @@ pub(crate) fn draft(
     new.pre_pull = pulls.status.clone();
     new.node_count = Some(u32::try_from(holders.nodes.len()).unwrap_or(u32::MAX));
     if let Answer::Found(found) = answer {
-        new.type_ = Some(found.format.clone());
+        new.type_ = Some(found.format.clone()).filter(|format| !format.is_empty());
+        new.firmware = found.firmware.clone();
         new.disks = vec![ImageDisk {
             name: "root".to_owned(),
             limit: bytes(found.virtual_bytes),
             requested: bytes(found.file_bytes),
         }];
-        bootable(&mut new, found.bootable, object.generation(), now);
+        if new.type_.is_some() {
+            bootable(&mut new, found, object.generation(), now);
+        } else {
+            conditions::remove(&mut new.conditions, BOOTABLE);
+        }
     } else if let Answer::Claim(bytes) = answer {
         // Both kinds of claims hold raw disks.
         new.type_ = Some("raw".to_owned());
+        new.firmware = None;
         new.disks = vec![ImageDisk {
             name: "root".to_owned(),
             limit: bytes.map(quantity),
@@ -78,6 +84,7 @@ pub(crate) fn draft(
     } else if object.ready().is_none() {
         // What is known is of another source.
         new.type_ = None;
+        new.firmware = None;
         new.disks.clear();
         conditions::remove(&mut new.conditions, BOOTABLE);
     }
@@ -85,14 +92,26 @@ pub(crate) fn draft(
     new
 }
 
-fn bootable(new: &mut VirtualMachineImageStatus, is_bootable: bool, generation: i64, now: &Time) {
-    let (status, reason, message) = match is_bootable {
-        true => (Status::True, "BootSectorFound", ""),
-        false => (
+fn bootable(
+    new: &mut VirtualMachineImageStatus,
+    found: &InspectedImage,
+    generation: i64,
+    now: &Time,
+) {
+    let (status, reason, message) = match (found.bootable, found.firmware.as_deref()) {
+        (true, _) => (Status::True, "BootSectorFound", ""),
+        (false, Some("efi")) => (
+            Status::False,
+            "NeedsUEFI",
+            "only UEFI boots it: it has a partition table and no boot code, and machines have a BIOS; use \
+             the image for BIOS, or for both",
+        ),
+        (false, _) => (
             Status::False,
             "NoBootSector",
-            "a raw disk without a boot sector or partition table: a guest may not start from it; \
-             check that the URL is the disk itself",
+            "a raw disk without a boot sector or partition table: a guest may not start from it; check that \
+             the URL is the disk itself. An ISO image boots only if it is a hybrid: machines have it as a \
+             hard disk",
         ),
     };
     let all = &mut new.conditions;
@@ -120,6 +139,11 @@ fn ready(
         more => Some(format!("{why}; {more} nodes have it")),
     };
     let (status, reason, message) = match answer {
+        Answer::Found(found) if found.format.is_empty() => (
+            Status::True,
+            AVAILABLE,
+            "its first bytes do not show what disk is in it: a pull does".to_owned(),
+        ),
         Answer::OnRecord | Answer::Found(_) => (Status::True, AVAILABLE, several(holders)),
         Answer::Claim(_) => (Status::True, AVAILABLE, String::new()),
         Answer::NoClaim(why) => (Status::False, "NotReady", why.clone()),

@@ -257,6 +257,38 @@ async fn a_raw_disk_without_a_boot_sector_is_reported() {
 }
 
 #[tokio::test]
+async fn a_disk_that_only_uefi_boots_is_reported() {
+    let mut bench = Bench::new();
+    bench.agents(&["n1"]);
+    passes(&mut bench, 1).await.ok();
+    let found = json!({
+        "format": "raw", "virtualBytes": 1024, "fileBytes": 1024, "bootable": false, "firmware": "efi",
+    });
+    answers(&mut bench, found);
+    passes(&mut bench, 1).await.ok();
+    assert_eq!(ready(&bench).0, "True/Available");
+    let (says, message) = condition(&bench, "Bootable").unwrap();
+    assert_eq!(says, "False/NeedsUEFI");
+    assert!(message.contains("only UEFI boots it"), "{message}");
+    assert_eq!(bench.get(IMAGES, "debian")["status"]["firmware"], "efi");
+}
+
+#[tokio::test]
+async fn an_image_that_only_a_pull_shows_is_available() {
+    let mut bench = Bench::new();
+    bench.agents(&["n1"]);
+    passes(&mut bench, 1).await.ok();
+    let found = json!({ "format": "", "virtualBytes": 0, "fileBytes": 7, "bootable": true });
+    answers(&mut bench, found);
+    passes(&mut bench, 1).await.ok();
+    let (says, message) = ready(&bench);
+    assert_eq!(says, "True/Available");
+    assert!(message.contains("a pull does"), "{message}");
+    assert!(condition(&bench, "Bootable").is_none());
+    assert!(bench.get(IMAGES, "debian")["status"]["type"].is_null());
+}
+
+#[tokio::test]
 async fn without_a_node_that_can_read_it_an_image_is_unknown_and_used_all_the_same() {
     let mut bench = Bench::new();
     assert!(
