@@ -3,6 +3,7 @@
 //! Invariant: no text holds a query string or credentials; a text starts with what is wrong.
 //! Failure: errors are values; callers that share one download get clones of the same error.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub enum Error {
         /// The text without credentials and query, shortened.
         name: String,
         /// What is wrong, as the rest of a sentence about the name.
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
     /// The directory of the cluster's mappings failed.
     #[error("keep the image mappings of the cluster")]

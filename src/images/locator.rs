@@ -167,7 +167,7 @@ fn parse(name: &str, text: &str) -> Result<Url, &'static str> {
 fn refuse(name: &str, reason: &'static str) -> Error {
     Error::InvalidName {
         name: presentable(name),
-        reason,
+        reason: reason.into(),
     }
 }
 

@@ -16,7 +16,7 @@ use super::error::{Error, Result};
 use super::locator::{Locator, Origin};
 use super::partial::{Handle, Validators};
 use super::reference::Name;
-use super::registry::Credentials;
+use super::registry::{Credentials, DOCKER_HUB};
 use super::rows;
 use super::share::{Arrived, Leadership, Turn};
 use super::translate::{Place, Source};
@@ -74,12 +74,21 @@ impl Inner {
     ) -> Result<Place> {
         let host = name.bare().split('/').next().unwrap_or_default().to_owned();
         let (registries, mappings) = (Arc::clone(&self.registries), Arc::clone(&self.mappings));
-        let read = move || (registries.serves(&host), mappings.read());
-        let (serves, translator) = tokio::task::spawn_blocking(read).await?;
-        let place = translator.translate(name, origin, |_| serves)?;
-        let refuse = |reason| Error::InvalidName {
+        let read = move || {
+            let hosts = [host.as_str(), DOCKER_HUB];
+            let served: Vec<_> = hosts
+                .into_iter()
+                .filter(|host| registries.serves(host))
+                .map(str::to_owned)
+                .collect();
+            (served, mappings.read())
+        };
+        let (served, translator) = tokio::task::spawn_blocking(read).await?;
+        let serves = |host: &str| served.iter().any(|one| one == host);
+        let place = translator.translate(name, origin, serves)?;
+        let refuse = |reason: &'static str| Error::InvalidName {
             name: name.repository().to_owned(),
-            reason,
+            reason: reason.into(),
         };
         match (place, tls) {
             (place, None) => Ok(place),

@@ -47,9 +47,9 @@ pub enum Version {
 impl Reference {
     /// Reads `host[:port]/path[:tag][@sha256:hex]`, a short name, an `http(s)://` URL, or an id.
     pub fn parse(text: &str) -> Result<Self> {
-        let refuse = |reason| Error::InvalidName {
+        let refuse = |reason: &'static str| Error::InvalidName {
             name: presentable(text),
-            reason,
+            reason: reason.into(),
         };
         let id = text.strip_prefix("sha256:").unwrap_or(text);
         if let Ok(digest) = Digest::from_hex(id) {

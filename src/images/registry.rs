@@ -29,7 +29,7 @@ pub use credentials::Credentials;
 use hosts::{Endpoint, Hosts};
 pub(super) use manifest::Blob;
 use manifest::Manifest;
-pub(super) use place::{Place, SCHEME};
+pub(super) use place::{DOCKER_HUB, Place, SCHEME};
 use session::Session;
 
 /// Longest manifest: registries refuse larger ones.

@@ -5,8 +5,10 @@
 //! files. The result is http or https with a host, or a registry's host with a repository. The
 //! `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the URL. Rules know a URL by
 //! its host and path; one that no rule is for is fetched as it is. Expressions are for names alone.
+//! A name without a host that no rule is for is Docker Hub's, unless it has that prefix: then it is one
+//! of this node's rules, or a mistake.
 //! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`]
-//! for a name that no rule matches and that is no location itself.
+//! for a name that no rule matches and that is no location itself, with the rules that there are.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +20,11 @@ use super::digest::Digest;
 use super::error::{Error, Result};
 use super::locator::Origin;
 use super::reference::{Name, Reference, Version, without_routing};
-use super::registry::{self, SCHEME};
+use super::registry::{self, DOCKER_HUB, SCHEME};
 use super::settings::{Protocol, Translation};
 use super::transport::{ServerTls, Transport};
 
+mod advice;
 mod expression;
 mod rule;
 
@@ -148,14 +151,18 @@ impl Translator {
         origin: Origin,
         is_registry: impl Fn(&str) -> bool,
     ) -> Result<Place> {
-        let refuse = |reason| Error::InvalidName {
+        let refuse = |reason: &'static str| Error::InvalidName {
             name: name.repository().to_owned(),
-            reason,
+            reason: reason.into(),
         };
         let mut url = match origin {
             Origin::Url(url) => url,
-            Origin::Registry => return self.of_name(name, |_| true),
-            Origin::Default => return self.of_name(name, is_registry),
+            Origin::Registry => return self.of_name(name, true, |_| true),
+            Origin::Default => {
+                // A rule that is not in use could be for it.
+                let is_hub = name.repository() == name.bare() && !self.is_incomplete;
+                return self.of_name(name, is_hub && is_registry(DOCKER_HUB), is_registry);
+            }
         };
         match self.rule_for(&location(&url)) {
             Some(found) => found.place(self.protocol, name.version()).map_err(refuse),
@@ -184,7 +191,13 @@ impl Translator {
             })
     }
 
-    fn of_name(&self, name: &Name, is_registry: impl Fn(&str) -> bool) -> Result<Place> {
+    /// `is_hub` says whether a name without a host may be Docker Hub's.
+    fn of_name(
+        &self,
+        name: &Name,
+        is_hub: bool,
+        is_registry: impl Fn(&str) -> bool,
+    ) -> Result<Place> {
         let given = name.repository();
         let bare = name.bare();
         // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever
@@ -195,20 +208,21 @@ impl Translator {
             .or_else(|| self.exact(|rule| without_routing(rule) == bare))
             .or_else(|| self.by_prefix(|prefix| below(prefix, given, bare)))
             .or_else(|| self.by_expression(bare));
-        let refuse = |reason| Error::InvalidName {
+        let refuse = |reason: &'static str| Error::InvalidName {
             name: given.to_owned(),
-            reason,
+            reason: reason.into(),
         };
         let host = bare.split('/').next().unwrap_or_default();
         match found {
             Some(found) => found.place(self.protocol, name.version()).map_err(refuse),
-            None if !is_location(bare) => Err(refuse(match self.is_incomplete {
-                false => "is no host and path, and no translation rule matches it",
-                true => {
-                    "is no host and path, and no translation rule matches it; the daemon refuses a \
-                     file of images.translations_dir, and its log says why"
-                }
-            })),
+            None if !is_location(bare) && is_hub => {
+                let place = registry::Place::on_docker_hub(name).map_err(refuse)?;
+                Ok(Place::Registry(place))
+            }
+            None if !is_location(bare) => Err(Error::InvalidName {
+                name: given.to_owned(),
+                reason: self.advice(bare).into(),
+            }),
             None if !bare.contains("://") && is_registry(host) => {
                 let place = registry::Place::of(name).map_err(refuse)?;
                 Ok(Place::Registry(place))
@@ -217,6 +231,22 @@ impl Translator {
                 .map(|url| Place::File(Source::of(url)))
                 .map_err(refuse),
         }
+    }
+
+    /// What to write in the place of a name without a host that no rule is for.
+    fn advice(&self, bare: &str) -> String {
+        let known = self.rules().filter_map(|rule| match &rule.matches {
+            Matches::Exact(name) => Some(without_routing(name).to_owned()),
+            Matches::Prefix(prefix) if is_for_all(prefix) => None,
+            Matches::Prefix(prefix) => Some(format!("{}…", without_routing(&folder(prefix)))),
+            Matches::Expression { .. } => None,
+        });
+        let refused = match self.is_incomplete {
+            true => "; the daemon refuses a file of images.translations_dir, and its log says why",
+            false => "",
+        };
+        let known = advice::suggest(bare, known);
+        format!("names no server, and no translation rule matches it; {known}{refused}")
     }
 
     fn rules(&self) -> impl Iterator<Item = &Rule> {

@@ -176,7 +176,7 @@ fn location() -> String {
     "truncated: host/disk sent 1 of 2 bytes"
 )]
 #[case::name(
-    images::Error::InvalidName { name: "x y".into(), reason: "has a space" },
+    images::Error::InvalidName { name: "x y".into(), reason: "has a space".into() },
     Code::InvalidArgument,
     "invalid image name \"x y\": it has a space"
 )]

@@ -12,7 +12,7 @@ use super::super::reference::{Name, Reference, Version};
 pub(in crate::images) const SCHEME: &str = "oci://";
 
 /// Names of Docker Hub: that in image names, that of its API, and that in credentials.
-const DOCKER_HUB: &str = "docker.io";
+pub(in crate::images) const DOCKER_HUB: &str = "docker.io";
 const DOCKER_HUB_API: &str = "registry-1.docker.io";
 const DOCKER_HUB_INDEX: &str = "index.docker.io";
 
@@ -43,6 +43,11 @@ impl Place {
     /// The image of a name that contains its host.
     pub(in crate::images) fn of(name: &Name) -> Result<Self, &'static str> {
         Self::new(name.bare(), name.version())
+    }
+
+    /// The image of a name without a host, as everywhere.
+    pub(in crate::images) fn on_docker_hub(name: &Name) -> Result<Self, &'static str> {
+        Self::new(&format!("{DOCKER_HUB}/{}", name.bare()), name.version())
     }
 
     fn new(name: &str, version: &Version) -> Result<Self, &'static str> {

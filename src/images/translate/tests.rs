@@ -180,9 +180,47 @@ fn a_pod_may_say_that_a_name_is_one_of_a_registry() {
     ));
     // The node's rules win, and what no registry can have is refused.
     assert!(matches!(of("debian").unwrap(), Place::File(_)));
-    for text in ["h.org/A", "ubuntu"] {
-        assert!(matches!(of(text), Err(Error::InvalidName { .. })), "{text}");
+    assert!(matches!(of("h.org/A"), Err(Error::InvalidName { .. })));
+    for text in ["ubuntu", "vmlet.dev/ubuntu"] {
+        match of(text).unwrap() {
+            Place::Registry(place) => {
+                assert_eq!(place.to_string(), "docker.io/library/ubuntu:latest");
+            }
+            Place::File(source) => panic!("{source:?}"),
+        }
     }
+}
+
+#[rstest]
+#[case::official("ubuntu:24.04", "docker.io/library/ubuntu:24.04")]
+#[case::of_a_user("kubevirt/cirros:v1", "docker.io/kubevirt/cirros:v1")]
+#[case::longer("a/b/c", "docker.io/a/b/c:latest")]
+fn a_name_without_a_host_is_docker_hubs(#[case] text: &str, #[case] expected: &str) {
+    let translator = Translator::new(Protocol::Https, &rules()).unwrap();
+    let on = |translator: &Translator, text: &str| {
+        translator.translate(&name(text), Origin::Default, |host| host == "docker.io")
+    };
+    match on(&translator, text).unwrap() {
+        Place::Registry(place) => assert_eq!(place.to_string(), expected),
+        Place::File(source) => panic!("{source:?}"),
+    }
+    // Rules come first, and a name for this runtime alone is one of its rules.
+    assert!(matches!(on(&translator, "debian"), Ok(Place::File(_))));
+    assert!(matches!(on(&translator, "corp/x"), Ok(Place::File(_))));
+    let routed = on(&translator, "vmlet.dev/debain").unwrap_err().to_string();
+    assert!(
+        routed.contains("\"vmlet.dev/debain\": it names no server"),
+        "{routed}"
+    );
+    assert!(routed.ends_with("did you mean debian?"), "{routed}");
+    assert!(
+        !routed.contains("hush") && !routed.contains("mirror"),
+        "{routed}"
+    );
+    // Nor is a name looked for elsewhere whose rule may be in a file that is refused.
+    let incomplete = translator.with([], true);
+    let refused = on(&incomplete, text).unwrap_err().to_string();
+    assert!(refused.contains("its log says why"), "{refused}");
 }
 
 #[test]

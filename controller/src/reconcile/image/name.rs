@@ -84,21 +84,18 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
     let first = segments.next().unwrap_or_default();
     let is_path = (is_component(first) || is_host(first)) && segments.all(is_component);
     if is_tag && is_path && reference.len() <= LONGEST {
-        Ok(match path.contains('/') && is_registry(first) {
-            true => Named {
-                // kubelet finds pull credentials by the registry in the name, and takes a port in the
-                // first part of a name only.
-                name: match oci.pull_secret.is_some() || first.contains(':') {
-                    true => reference.to_owned(),
-                    false => prefixed(reference),
-                },
-                url: Some(format!("{REGISTRY}{reference}")),
+        let is_routed = reference.starts_with(PREFIX);
+        let has_host = path.contains('/') && is_registry(first);
+        // kubelet finds pull credentials by the registry in the name, and takes a port in the first
+        // part of a name only.
+        let is_plain = oci.pull_secret.is_some() || has_host && first.contains(':');
+        Ok(Named {
+            name: match is_plain && !is_routed {
+                true => reference.to_owned(),
+                false => prefixed(reference),
             },
-            // The rules of the nodes say where it is.
-            false => Named {
-                name: prefixed(reference),
-                url: None,
-            },
+            // The rules of the nodes come first, and say alone where a name of ours is.
+            url: (!is_routed).then(|| format!("{REGISTRY}{reference}")),
         })
     } else {
         unsupported(format!("{reference} is not an image reference"))
@@ -222,15 +219,17 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_without_a_registry_is_for_the_rules_of_the_nodes() {
+    fn a_reference_without_a_registry_is_for_the_rules_of_the_nodes_and_for_docker_hub() {
         for (reference, name) in [
             ("debian", "vmlet.dev/debian"),
             ("disks/debian:12", "vmlet.dev/disks/debian:12"),
-            ("vmlet.dev/hello", "vmlet.dev/hello"),
         ] {
             let named = oci(reference).unwrap();
-            assert_eq!((named.name.as_str(), named.url), (name, None));
+            let url = Some(format!("oci://{reference}"));
+            assert_eq!((named.name.as_str(), named.url), (name, url));
         }
+        let ours = oci("vmlet.dev/hello").unwrap();
+        assert_eq!((ours.name.as_str(), ours.url), ("vmlet.dev/hello", None));
     }
 
     #[test]
