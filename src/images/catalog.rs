@@ -150,7 +150,7 @@ impl Rows {
             .is_some_and(|entry| !entry.removed);
         let unneeded = !listed && !self.is_pinned(digest);
         if unneeded {
-            self.entries.remove(&digest);
+            self.forget(digest);
         }
         unneeded
     }
@@ -163,17 +163,15 @@ impl Rows {
             .retain(|_, (arrived, _)| arrived.digest != digest);
     }
 
-    /// Takes an image from the lists; its facts stay if it is pinned.
+    /// Takes an image from the lists. If it is pinned, what its file is and where that came from stay:
+    /// a pull of the same file lists it again, without a download.
     pub(super) fn remove(&mut self, digest: Digest) {
-        let kept = self.entries.get(&digest).map(|entry| Entry {
-            removed: true,
-            pulled_at: entry.pulled_at,
-            used_at: entry.used_at,
-            ..Entry::new(entry.facts)
-        });
-        self.forget(digest);
-        if let Some(kept) = kept.filter(|_| self.is_pinned(digest)) {
-            self.entries.insert(digest, kept);
+        if !self.is_pinned(digest) {
+            self.forget(digest);
+        } else if let Some(entry) = self.entries.get_mut(&digest) {
+            entry.removed = true;
+            entry.names.clear();
+            self.names.retain(|_, named| *named != digest);
         }
     }
 

@@ -181,15 +181,11 @@ fn add_names(t: &Transaction<'_>, digest: Digest, names: &[String]) -> rusqlite:
     Ok(())
 }
 
-/// Takes an image from the lists; a pinned one keeps its row.
+/// Takes an image from the lists; a pinned one keeps its row, and where its file came from.
 pub(super) async fn removed(db: &Db, digest: Digest) -> Result<()> {
     let written = db.write(move |t| {
         let digest = [digest.to_string()];
         t.execute("DELETE FROM image_names WHERE digest = ?1", digest.clone())?;
-        t.execute(
-            "DELETE FROM image_sources WHERE digest = ?1",
-            digest.clone(),
-        )?;
         t.execute(
             "UPDATE images SET removed = 1 WHERE digest = ?1",
             digest.clone(),

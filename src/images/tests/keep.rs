@@ -158,3 +158,33 @@ async fn pulls_pins_and_removals_of_one_content_never_lose_a_pinned_file() {
     env.images.remove(&name).await.unwrap();
     assert!(env.data().is_empty() && env.images.list().is_empty());
 }
+
+/// kubelet pulls an image that it does not find, also when a machine's disk has its file.
+#[tokio::test]
+async fn an_image_that_was_removed_under_a_disk_comes_back_without_a_download() {
+    let mut env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(64, 1)).await;
+    let name = env.server.name("a.img");
+    env.images.pin("pod-1", &name).await.unwrap();
+    for is_restarted in [false, true] {
+        env.images.remove(&name).await.unwrap();
+        assert!(env.images.find(&name).is_none());
+        if is_restarted {
+            env = env.reopened().await;
+        }
+        let before = env.server.seen().len();
+        assert_eq!(env.images.pull(&name).await.unwrap(), image);
+        let seen = env.server.seen().split_off(before);
+        assert_eq!(seen.len(), 1);
+        assert!(seen[0].header(http::header::IF_NONE_MATCH).is_some());
+        assert_eq!(env.images.list(), std::slice::from_ref(&image));
+    }
+    // Where the file goes, what is known of its source goes, too.
+    env.images.remove(&name).await.unwrap();
+    env.images.unpin("pod-1").await.unwrap();
+    assert!(!image.path.exists());
+    let before = env.server.seen().len();
+    env.images.pull(&name).await.unwrap();
+    let seen = env.server.seen().split_off(before);
+    assert_eq!(seen[0].header(http::header::IF_NONE_MATCH), None);
+}
