@@ -1,9 +1,9 @@
 //! What the scheduler goes by, and which absence of its node a pod outlives.
 //!
 //! Invariant: a machine whose root disk is on a node runs there and nowhere else, whatever its
-//! affinity specifies; so no taint of an absent node ends it ([ADR 43]).
+//! affinity specifies; so no taint of an absent node ends it ([ADR 42]).
 //!
-//! [ADR 43]: ../../../../../../docs/adr/0043-machines-outlive-the-absence-of-their-node.md
+//! [ADR 42]: ../../../../../../docs/adr/0042-machines-outlive-the-absence-of-their-node.md
 //! Failure: a machine whose affinity forbids that node is unschedulable, and its pod reports it.
 
 use std::collections::BTreeMap;
