@@ -299,13 +299,8 @@ impl Hypervisor for Libvirt {
     }
 
     async fn failed_disks(&self, domain: Uuid) -> Result<Vec<FailedDisk>> {
-        self.on_domain(
-            "look at disks",
-            domain,
-            self.settings.call_deadline,
-            ffi::failed_disks,
-        )
-        .await
+        let plan = self.look("look at disks", Some(domain));
+        self.about(domain, plan, ffi::failed_disks).await
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {
