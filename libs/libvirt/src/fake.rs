@@ -43,6 +43,8 @@ struct Inner {
     cables: Vec<(String, Cable, bool)>,
     stats_calls: usize,
     hangs: bool,
+    /// Also of domains that no longer exist.
+    resumes: BTreeMap<Uuid, usize>,
 }
 
 #[derive(Debug)]
@@ -57,7 +59,6 @@ struct FakeDomain {
     paused: Option<Pause>,
     /// The disk that fails, for as long as it does: the guest does not run beyond its next request.
     fails: Option<FailedDisk>,
-    resumes: usize,
 }
 
 impl Default for FakeHypervisor {
@@ -76,6 +77,7 @@ impl Default for FakeHypervisor {
                 cables: Vec::new(),
                 stats_calls: 0,
                 hangs: false,
+                resumes: BTreeMap::new(),
             })),
             restores: Arc::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
@@ -173,8 +175,7 @@ impl FakeHypervisor {
 
     /// How often a guest was resumed, also in vain.
     pub fn resumes(&self, domain: Uuid) -> usize {
-        let inner = self.lock();
-        inner.domains.get(&domain).map_or(0, |d| d.resumes)
+        self.lock().resumes.get(&domain).copied().unwrap_or(0)
     }
 
     /// The domain vanishes without an event, as by the hand of an administrator.

@@ -51,10 +51,10 @@ impl FakeHypervisor {
             // libvirt keeps the reason of the pause that there is.
             Some(_) if found.paused.is_some() => {}
             Some(_) => found.paused = paused,
-            None => {
-                found.resumes += 1;
-                found.paused = None;
-            }
+            None => found.paused = None,
+        }
+        if paused.is_none() {
+            *inner.resumes.entry(domain).or_default() += 1;
         }
         drop(inner);
         self.emit(Event::Power(domain));
@@ -102,7 +102,6 @@ impl Hypervisor for FakeHypervisor {
             state: State::Inactive(End::Unknown),
             paused: None,
             fails: None,
-            resumes: 0,
         });
         domain.mark = mark;
         domain.xml = xml;

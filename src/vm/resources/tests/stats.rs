@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use libvirt::Hypervisor;
+use podspec::ContainerId;
 
 use crate::testkit::Node;
 use crate::vm::state::Phase;
@@ -142,7 +143,15 @@ async fn a_stopped_machine_has_no_usage_and_causes_no_call() {
 #[tokio::test]
 async fn a_disk_that_hangs_hides_no_figure_of_others() {
     let node = Node::new().await;
-    let machines = [node.started().await, node.started().await];
+    let mut machines = Vec::new();
+    for name in ["hung", "well"] {
+        let sandbox = node.annotated(name, &[]).await;
+        let created = node.containers.create(&sandbox, node.machine(0)).await;
+        let id = created.unwrap();
+        node.containers.start(&id).await.unwrap();
+        machines.push(id);
+    }
+    let machines = <[ContainerId; 2]>::try_from(machines).unwrap();
     let [hung, well] = machines.each_ref().map(|id| node.row(id).sandbox.clone());
     let reading = node.containers.meter.hold_disk(hung.clone());
     let look = node.containers.stats().await;
