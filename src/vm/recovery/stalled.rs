@@ -93,10 +93,9 @@ impl<P: Platform> Containers<P> {
         };
         let now = Instant::now();
         match (power, all.get_mut(&row.id)) {
-            (Some(Power::Paused(Pause::IoError)), Some(known)) => {
-                if known.runs_since.take().is_some() {
-                    known.backoff.failed(now);
-                }
+            (Some(Power::Paused(Pause::IoError)), Some(known)) if known.runs_since.is_some() => {
+                known.runs_since = None;
+                known.backoff.failed(now);
             }
             (Some(Power::Paused(Pause::IoError)), None) => {
                 let disks = self.failed_disks(row.domain()).await;
