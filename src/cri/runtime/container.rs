@@ -45,7 +45,7 @@ impl Runtime {
         let containers = &self.app.containers;
         let process = process.filter(|_| sandbox.config.has_processes());
         let container_id = match process.transpose()?.flatten() {
-            Some(process) => containers.create_in(&sandbox.id, config, process).await?,
+            Some(process) => Box::pin(containers.create_in(&sandbox.id, config, process)).await?,
             None => containers.create(&sandbox.id, config).await?,
         };
         let container_id = container_id.to_string();
