@@ -63,13 +63,14 @@ impl Inner {
     ) -> Result<Image> {
         loop {
             if let Some(digest) = self.pin_of(owner) {
+                let image = self.catalog.image(digest).ok_or_else(|| Error::Vanished {
+                    owner: owner.to_owned(),
+                    digest,
+                })?;
                 if let Some(text) = text {
                     self.rename(owner, digest, text).await?;
                 }
-                return self.catalog.image(digest).ok_or_else(|| Error::Vanished {
-                    owner: owner.to_owned(),
-                    digest,
-                });
+                return Ok(image);
             }
             let Some(digest) = self.catalog.resolve(reference) else {
                 return Err(Error::Absent {

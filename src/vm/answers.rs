@@ -17,14 +17,16 @@ use std::time::Duration;
 use podspec::ContainerId;
 use tokio::time::Instant;
 
-use super::model::Container;
+use super::model::{Container, ContainerConfig};
 use super::service::Containers;
 use super::state::Phase;
 use crate::platform::Platform;
 
 /// How long a container is kept from lists for a client that gave up. kubelet repeats its requests
 /// after some ten seconds.
-const PATIENCE: Duration = Duration::from_secs(10 * 60);
+const PATIENCE: Duration = Duration::from_secs(2 * 60);
+/// kubelet's directories for the termination logs of a pod's containers.
+const TERMINATION_LOGS: &str = "/containers/";
 
 /// The answer to the creation of a container.
 #[derive(Debug, Clone, Copy)]
@@ -56,8 +58,10 @@ impl<P: Platform> Containers<P> {
         self.answers.all().insert(id.clone(), Answer::Sent);
     }
 
-    pub(super) fn was_answered(&self, id: &ContainerId) -> bool {
-        matches!(self.answers.all().get(id), Some(Answer::Sent))
+    /// Whether this request made the container, and no client has the answer.
+    pub(super) fn is_repeated(&self, row: &Container, config: &ContainerConfig) -> bool {
+        let was_answered = matches!(self.answers.all().get(&row.id), Some(Answer::Sent));
+        !was_answered && comparable(&row.spec.config) == comparable(config)
     }
 
     /// Whether the container is kept from lists for a client that may come back.
@@ -71,5 +75,41 @@ impl<P: Platform> Containers<P> {
 
     pub(super) fn forget_answer(&self, id: &ContainerId) {
         self.answers.all().remove(id);
+    }
+}
+
+/// What a client that repeats its request sends again: each try of kubelet has a termination log of
+/// its own on the node.
+fn comparable(config: &ContainerConfig) -> ContainerConfig {
+    let mut config = config.clone();
+    for mount in &mut config.mounts {
+        if mount.host_path.contains(TERMINATION_LOGS) {
+            mount.host_path.clear();
+        }
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::model::Mount;
+
+    #[test]
+    fn another_termination_log_makes_no_other_request() {
+        let with = |host: &str| ContainerConfig {
+            mounts: vec![Mount {
+                container_path: "/dev/termination-log".to_owned(),
+                host_path: format!("/var/lib/kubelet/pods/1/{host}"),
+                ..Mount::default()
+            }],
+            ..ContainerConfig::default()
+        };
+        let first = with("containers/vm/1a2b3c4d");
+        let again = with("containers/vm/0badcafe");
+        assert_ne!(first, again);
+        assert_eq!(comparable(&first), comparable(&again));
+        let other = with("volumes/kubernetes.io~empty-dir/a");
+        assert_ne!(comparable(&first), comparable(&other));
     }
 }

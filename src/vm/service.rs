@@ -383,14 +383,15 @@ impl<P: Platform> Containers<P> {
         };
         let table = &self.parts.table;
         let changed = match event {
-            Event::StopRequested | Event::Ended | Event::RemoveRequested => {
-                table.change_to_end(&row.id, row.phase, both).await
-            }
-            Event::Prepared
-            | Event::StartRequested
+            // A row that is Starting in the database is adopted or undone by the next daemon.
+            Event::StopRequested
+            | Event::Ended
+            | Event::RemoveRequested
             | Event::StartUndone
-            | Event::Started
-            | Event::Superseded => table.change(&row.id, row.phase, both).await,
+            | Event::Started => table.change_to_end(&row.id, row.phase, both).await,
+            Event::Prepared | Event::StartRequested | Event::Superseded => {
+                table.change(&row.id, row.phase, both).await
+            }
         };
         Ok(changed?)
     }

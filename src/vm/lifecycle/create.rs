@@ -207,7 +207,7 @@ impl<P: Platform> Containers<P> {
             match row.phase {
                 // No other request works on it any more: this request holds the sandbox's lock.
                 Phase::Creating => self.drop_creating(&row).await?,
-                Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
+                Phase::Created if self.is_repeated(&row, config) => {
                     return Ok(Some(row.id.clone()));
                 }
                 Phase::Created if is_later(&config.metadata, &row.spec.config.metadata) => {

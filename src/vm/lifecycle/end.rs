@@ -127,6 +127,10 @@ impl<P: Platform> Containers<P> {
     /// Queries libvirt whether the machine still runs, and records its end if not.
     pub(in crate::vm) async fn end_if_inactive(&self, row: &Container) -> Result<()> {
         let id = &row.id;
+        // The domain of a virtual machine is that of the container that has its disk.
+        if row.vm().is_some() && !self.owns_domain(row) {
+            return self.ended(id, End::Unknown).await;
+        }
         let state = self.parts.hypervisor.state(row.domain()).await;
         match state.map_err(hypervisor("look for"))? {
             Some(State::Active) => Ok(()),

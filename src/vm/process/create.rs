@@ -164,7 +164,7 @@ impl<P: Platform> Containers<P> {
             }
             match row.phase {
                 Phase::Creating => self.drop_creating(&row).await?,
-                Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
+                Phase::Created if self.is_repeated(&row, config) => {
                     self.write_start(&row.id, &process.start).await?;
                     return Ok(Some(row.id.clone()));
                 }
