@@ -92,7 +92,11 @@ impl Control {
         });
         (controller.address, controller.probes) =
             listens.await.with_context(|| controller.tail())?;
-        controller.probe("/readyz").await?;
+        // A leader is ready once its stores are filled.
+        let is_ready = eventually(TIMEOUT, "the controller is ready", || {
+            controller.probe("/readyz")
+        });
+        is_ready.await.with_context(|| controller.tail())?;
         Ok(controller)
     }
 

@@ -19,6 +19,9 @@ mod pod;
 
 pub use pod::PodOptions;
 
+/// Conditions without which kubelet starts no pod.
+const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
+
 /// A connection to the daemon.
 #[derive(Debug, Clone)]
 pub struct Cri {
@@ -58,7 +61,8 @@ impl Cri {
         let bad: Vec<_> = status
             .conditions
             .into_iter()
-            .filter(|c| !c.status)
+            // Others, such as HardwareVirtualization, are no reason to wait.
+            .filter(|c| NEEDED.contains(&c.r#type.as_str()) && !c.status)
             .collect();
         ensure!(bad.is_empty(), "not ready: {bad:?}");
         Ok(())

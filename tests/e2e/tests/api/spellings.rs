@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use crds::names::PAUSED;
 use e2e::{Control, Effect, eventually, machines};
 use serde_json::{Value, json};
 
@@ -50,8 +51,8 @@ async fn story(control: &Control) -> Result<()> {
     }
     for (name, first) in MACHINES {
         let mut object = machines::machine(name, &spelled(first)?);
-        let root = json!({ "claimName": name, "root": true });
-        object["spec"]["volumes"] = json!([{ "name": "root", "persistentVolumeClaim": root }]);
+        // The controller leaves it alone until its root disk is a claim.
+        object["metadata"]["annotations"] = json!({ PAUSED: "" });
         let made = objects.create(KIND, &object, Effect::Real).await?;
         made.map_err(|error| anyhow!("{name}: {error}"))?;
         // As a suspend by vmletctl leaves it; one machine has the former name of the annotation.
@@ -61,10 +62,15 @@ async fn story(control: &Control) -> Result<()> {
         };
         let mut spec = none();
         spec["powerState"] = json!("Suspended");
-        let remembered = json!({ (annotation): first });
-        let patch = json!({ "metadata": { "annotations": remembered }, "spec": spec });
-        let patched = objects.patch(KIND, name, &patch, Effect::Real).await?;
-        patched.map_err(|error| anyhow!("{name}: {error}"))?;
+        // A suspended machine may get such a disk; one that has it cannot be suspended.
+        let root = json!({ "claimName": name, "root": true });
+        let claimed = json!({ "volumes": [{ "name": "root", "persistentVolumeClaim": root }] });
+        let remembered = json!({ (annotation): first, PAUSED: null });
+        let claimed = json!({ "metadata": { "annotations": remembered }, "spec": claimed });
+        for patch in [json!({ "spec": spec }), claimed] {
+            let patched = objects.patch(KIND, name, &patch, Effect::Real).await?;
+            patched.map_err(|error| anyhow!("{name}: {error}"))?;
+        }
         let request = json!({ "status": { "stateChangeRequests": [{ "action": "Start" }] } });
         let place = format!("{name}/status");
         let patched = objects.patch(KIND, &place, &request, Effect::Real).await?;

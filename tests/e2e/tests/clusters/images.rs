@@ -93,7 +93,7 @@ async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
         .split_whitespace()
         .collect();
     ensure!(
-        names == ["NAME", "TYPE", "SIZE", "NODES", "READY", "AGE"],
+        names == ["NAME", "TYPE", "SIZE", "NODES", "READY", "REASON", "AGE"],
         "{columns}"
     );
     ensure!(
