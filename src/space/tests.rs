@@ -87,17 +87,22 @@ fn claims_that_change_between_look_and_lock_count_at_their_largest() {
         free: 100,
         claims: [(1, (10, 4)), (2, (20, 0)), (3, (30, 30))].into(),
     };
-    let mut now = Claims::default();
+    let elsewhere = Claimed {
+        device: 2,
+        ..claimed(99)
+    };
     // The first grew, the second ended, the third is as it was, the fourth is new; the fifth is on
     // another file system.
-    now.all = [(1, claimed(15)), (3, claimed(30)), (4, claimed(7))].into();
-    now.all.insert(
-        5,
-        Claimed {
-            device: 2,
-            ..claimed(99)
-        },
-    );
+    let now = Claims {
+        all: [
+            (1, claimed(15)),
+            (3, claimed(30)),
+            (4, claimed(7)),
+            (5, elsewhere),
+        ]
+        .into(),
+        ..Claims::default()
+    };
     assert_eq!(look.claimed(&now, None), 11 + 20 + 7);
     assert_eq!(look.claimed(&now, Some(4)), 11 + 20);
 }

@@ -200,9 +200,9 @@ fn a_refusal_gives_its_reason(#[case] given: &str, #[case] verb: &str, #[case] r
 
 #[rstest]
 #[case::of_a_class(json!({ "storageClass": "fast" }), Some("its root disk is a claim"))]
-#[case::named(volume(json!({ "claimName": "a", "root": true })), Some("its root disk is a claim"))]
-#[case::a_directory(volume(json!({ "claimName": "a", "mountPath": "/srv" })), Some("it mounts directories"))]
-#[case::a_further_disk(volume(json!({ "claimName": "a" })), None)]
+#[case::named(volume(&json!({ "claimName": "a", "root": true })), Some("its root disk is a claim"))]
+#[case::a_directory(volume(&json!({ "claimName": "a", "mountPath": "/srv" })), Some("it mounts directories"))]
+#[case::a_further_disk(volume(&json!({ "claimName": "a" })), None)]
 fn memory_that_cannot_be_saved_is_not_asked_for(
     #[case] more: Value,
     #[case] refusal: Option<&str>,
@@ -224,7 +224,7 @@ fn memory_that_cannot_be_saved_is_not_asked_for(
     assert_eq!(request(&case, Verb::Suspend).is_err(), is_disk);
 }
 
-fn volume(claim: Value) -> Value {
+fn volume(claim: &Value) -> Value {
     json!({ "volumes": [{ "name": "a", "persistentVolumeClaim": claim }] })
 }
 

@@ -48,7 +48,7 @@ async fn a_thousand_machines_cost_one_request_to_libvirt() {
         pod.id = podspec::SandboxId::generate();
         pod.config.metadata.attempt = number;
         let mut container = (*row).clone();
-        container.id = podspec::ContainerId::generate();
+        container.id = ContainerId::generate();
         container.sandbox = pod.id.clone();
         node.sandbox_rows.insert(pod).await.unwrap();
         let (name, uuid) = (format!("n{number}"), container.id.domain());
