@@ -298,7 +298,7 @@ impl QemuImg {
         self.lend(file).await
     }
 
-    /// Lets the helper's user write to a file, whoever owns it.
+    /// Lets the helper's user write to a file, whatever user owns it.
     async fn lend(&self, file: File) -> Result<Lent, String> {
         let user = self.helper.user();
         let lent = blocking(move || {

@@ -96,7 +96,7 @@ impl<P: Platform> Containers<P> {
                 attempts.resumed = true;
                 self.resume_after_failure(domain).await
             }
-            // Without an answer the request may be heard all the same. A save ends by itself.
+            // Without an answer the request may take effect all the same. A save ends by itself.
             Ok(_) | Err(_) => return Ok(()),
         };
         match resumed {

@@ -124,7 +124,7 @@ impl<'a> Pass<'a> {
 
     /// When to look again for the Secret, if one is missing.
     pub(crate) fn secret_due(&self) -> Option<Duration> {
-        // Whoever forgot it is likely to make it at once, or not soon.
+        // A user who forgot it makes it at once, or not soon.
         let missing = self.seen().and_then(|status| {
             let found = conditions::find(&status.conditions, conditions::BOOTSTRAP_READY)?;
             let since = found.last_transition_time.0.as_second();

@@ -1,7 +1,7 @@
 //! The disks of a domain whose requests failed.
 //!
 //! Invariant: each name that libvirt allocates is copied and freed once, before anything else can
-//! happen; the array is as long as libvirt is told, and its own.
+//! happen; the array belongs to the caller, and has the length that libvirt receives.
 //! Failure: libvirt's own error.
 
 use std::ffi::{CStr, c_uint};
