@@ -3,7 +3,8 @@
 //! Invariant: an address that is link-local already is its own answer; others are looked up among
 //! the addresses of the node's links. Plugins that give each pod a link of its own (`ptp`) put the
 //! same gateway on all of them: then the link counts over which the node reaches the pod. All
-//! servers of a node share one list of its addresses, which is read at most once in [`FRESH`].
+//! servers of a node share one list of its addresses, which is read at most once in [`FRESH`], and
+//! again for a pod that is newer than the list: its link is not in it.
 //! Failure: a gateway that is on no link of the node is not in the answer.
 
 use std::collections::BTreeMap;
@@ -41,10 +42,12 @@ impl Node {
         }
     }
 
-    /// The link-local address of each next hop of `lease` that has a known one.
+    /// The link-local address of each next hop of `lease`, whose pod has its links since `since`, that
+    /// has a known one.
     pub(super) async fn link_locals(
         &self,
         lease: &Lease,
+        since: Instant,
     ) -> Result<BTreeMap<Ipv6Addr, Ipv6Addr>, Error> {
         let mut known = BTreeMap::new();
         let hops = lease.hops();
@@ -54,7 +57,7 @@ impl Node {
         if others.is_empty() {
             return Ok(known);
         }
-        let all = self.addresses().await?;
+        let all = self.addresses(since).await?;
         let mut towards = None;
         if let Some(address) = lease.addresses.first()
             && others.iter().any(|hop| links_with(&all, *hop).count() > 1)
@@ -70,10 +73,11 @@ impl Node {
         Ok(known)
     }
 
-    /// Every address of the node. Those who ask meanwhile wait for one answer.
-    async fn addresses(&self) -> Result<Arc<Vec<Held>>, Error> {
+    /// Every address that the node has or had after `since`. Callers that ask meanwhile wait for one
+    /// answer.
+    async fn addresses(&self, since: Instant) -> Result<Arc<Vec<Held>>, Error> {
         let read = async { Kernel::open(&self.ns).await?.ipv6_addresses().await };
-        self.known.lock().await.get(read).await
+        self.known.lock().await.get(since, read).await
     }
 }
 
@@ -88,15 +92,22 @@ impl<T> Default for Known<T> {
 }
 
 impl<T> Known<T> {
-    /// The value, by `read` if need be, which is not begun otherwise.
-    async fn get<E>(&mut self, read: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
-        if let Some((at, value)) = &self.0
-            && at.elapsed() < FRESH
+    /// The value of a read that began at `since` or later, by `read` if need be, which is not begun
+    /// otherwise.
+    async fn get<E>(
+        &mut self,
+        since: Instant,
+        read: impl Future<Output = Result<T, E>>,
+    ) -> Result<Arc<T>, E> {
+        if let Some((began, value)) = &self.0
+            && *began >= since
+            && began.elapsed() < FRESH
         {
             return Ok(Arc::clone(value));
         }
+        let began = Instant::now();
         let value = Arc::new(read.await?);
-        self.0 = Some((Instant::now(), Arc::clone(&value)));
+        self.0 = Some((began, Arc::clone(&value)));
         Ok(value)
     }
 }
@@ -146,14 +157,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_list_is_read_once_for_all_who_ask_within_its_time() {
         let mut known = Known::default();
+        let since = Instant::now();
         for (after, expected) in [(0, 1), (4, 1), (1, 3), (0, 3)] {
             tokio::time::advance(Duration::from_secs(after)).await;
-            let found = known.get(async { Ok::<_, Error>(expected) }).await.unwrap();
+            let found = known
+                .get(since, async { Ok::<_, Error>(expected) })
+                .await
+                .unwrap();
             assert_eq!(*found, expected, "after {after} s");
         }
         tokio::time::advance(FRESH).await;
-        known.get(async { Err("failed") }).await.unwrap_err();
-        let again = known.get(async { Ok::<_, Error>(4) }).await.unwrap();
+        known.get(since, async { Err("failed") }).await.unwrap_err();
+        let again = known.get(since, async { Ok::<_, Error>(4) }).await.unwrap();
         assert_eq!(*again, 4, "an error is not kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_from_before_a_pod_is_read_again_for_it() {
+        let mut known = Known::default();
+        let read = |value: u8| async move { Ok::<_, Error>(value) };
+        known.get(Instant::now(), read(1)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let newer = Instant::now();
+        assert_eq!(*known.get(newer, read(2)).await.unwrap(), 2);
+        assert_eq!(*known.get(newer, read(3)).await.unwrap(), 2);
     }
 }

@@ -80,6 +80,7 @@ impl Server {
                 lease,
                 node: node.clone(),
                 routers: BTreeMap::new(),
+                since: Instant::now(),
                 looked: None,
                 wait: CHECK_INTERVAL,
                 warned: false,
@@ -98,6 +99,8 @@ struct Nic {
     lease: Lease,
     node: Node,
     routers: BTreeMap<Ipv6Addr, Ipv6Addr>,
+    /// When this server started: the pod has its links.
+    since: Instant,
     looked: Option<Instant>,
     /// Before the next look for a gateway that was not found.
     wait: Duration,
@@ -166,7 +169,7 @@ impl Nic {
         }
         self.looked = Some(Instant::now());
         let hops = self.lease.hops();
-        let found = match self.node.link_locals(&self.lease).await {
+        let found = match self.node.link_locals(&self.lease, self.since).await {
             Ok(found) => found,
             Err(error) => {
                 if self.unreadable.is_due() {
