@@ -48,14 +48,15 @@ pub(crate) async fn hooks_run_in_the_guest(cluster: &Cluster) -> Result<()> {
     let by_request = json!({ "httpGet": { "path": "/cgi-bin/bye", "port": 80 } });
     start(cluster, "hooked", &by_command)?;
     start(cluster, "called", &by_request)?;
-    for name in ["hooked", "called"] {
-        sicken(cluster, name).with_context(|| name.to_owned())?;
-    }
-    for (name, hook) in [("hooked", &["begin", "end"][..]), ("called", &["called"])] {
-        restarted(cluster, name, hook)
-            .await
-            .with_context(|| name.to_owned())?;
-    }
+    // The number of restarts before: a hook that a slow guest did not take in time is one.
+    let of_hooked = sicken(cluster, "hooked").context("hooked")?;
+    let of_called = sicken(cluster, "called").context("called")?;
+    restarted(cluster, "hooked", of_hooked, &["begin", "end"])
+        .await
+        .context("hooked")?;
+    restarted(cluster, "called", of_called, &["called"])
+        .await
+        .context("called")?;
     delete(cluster).context("deletion")?;
     cluster.delete("pod/called", GONE)?;
     failing(cluster).await.context("a hook that fails")
@@ -77,17 +78,20 @@ fn start(cluster: &Cluster, name: &str, before_stop: &Value) -> Result<()> {
     cluster.apply(&pod)
 }
 
-fn sicken(cluster: &Cluster, name: &str) -> Result<()> {
+/// Returns how often the machine was restarted before.
+fn sicken(cluster: &Cluster, name: &str) -> Result<u64> {
     cluster.await_ready(&format!("pod/{name}"), READY)?;
     let order = order(cluster, name)?;
     ensure!(order == ["started"], "after the start: {order:?}");
+    let before = restarts(cluster, name)?;
     let guest = Guest::of(cluster.stack(), name)?;
-    guest.run(&["touch", "/tmp/sick"]).map(drop)
+    guest.run(&["touch", "/tmp/sick"])?;
+    Ok(before)
 }
 
 /// Each start has its hook after it, each stop before the guest is requested to power off.
-async fn restarted(cluster: &Cluster, name: &str, hook: &[&str]) -> Result<()> {
-    await_restart(cluster, name).await?;
+async fn restarted(cluster: &Cluster, name: &str, before: u64, hook: &[&str]) -> Result<()> {
+    await_restart(cluster, name, before).await?;
     cluster.await_ready(&format!("pod/{name}"), READY)?;
     let order = order(cluster, name)?;
     let expected = [&["started"], hook, &["asked", "started"]].concat();
@@ -130,7 +134,7 @@ async fn failing(cluster: &Cluster) -> Result<()> {
     cluster
         .await_event("failing-hook", "FailedPostStartHook", words, READY)
         .await?;
-    await_restart(cluster, "failing-hook").await?;
+    await_restart(cluster, "failing-hook", 0).await?;
     cluster.await_ready("pod/failing-hook", READY)?;
     let status = cluster.get_json(&["pod", "failing-hook"])?["status"].take();
     let restarts = &status["containerStatuses"][0]["restartCount"];
@@ -139,14 +143,20 @@ async fn failing(cluster: &Cluster) -> Result<()> {
     cluster.delete("pod/failing-hook", GONE)
 }
 
-async fn await_restart(cluster: &Cluster, pod: &str) -> Result<()> {
+async fn await_restart(cluster: &Cluster, pod: &str, before: u64) -> Result<()> {
     eventually(READY, &format!("the restart of {pod}"), || async {
-        let status = cluster.get_json(&["pod", pod])?["status"].take();
-        let restarts = status["containerStatuses"][0]["restartCount"].as_u64();
-        ensure!(restarts >= Some(1), "{restarts:?} restarts");
+        let restarts = restarts(cluster, pod)?;
+        ensure!(restarts > before, "{restarts} restarts");
         Ok(())
     })
     .await
+}
+
+fn restarts(cluster: &Cluster, pod: &str) -> Result<u64> {
+    let status = cluster.get_json(&["pod", pod])?["status"].take();
+    status["containerStatuses"][0]["restartCount"]
+        .as_u64()
+        .with_context(|| format!("no restartCount in {status}"))
 }
 
 /// What hooks and orders have written. A guest may be requested to power off more than once.
