@@ -154,6 +154,7 @@ fn daemon_facts(info: InfoResponse) -> DaemonFacts {
         bound_machines: info.bound_machines,
         task_kinds: kinds.collect(),
         machine_types: info.machine_types,
+        features: info.features,
     }
 }
 

@@ -84,6 +84,7 @@ impl<P: Platform> Node for Service<P> {
             disk_available_bytes: bytes(|s| s.blocks_available()),
             machine_types: self.services.machines.machine_types(),
             bound_machines: self.services.containers.bound().await,
+            features: vec![podspec::names::DISK_WITHOUT_IMAGE.to_owned()],
         }))
     }
 

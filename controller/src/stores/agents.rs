@@ -43,6 +43,8 @@ struct LastReport {
     machine_types: Vec<String>,
     /// Kinds of task that its daemon runs, as [`crds::TaskKind`] spells them.
     task_kinds: Vec<String>,
+    /// What its daemon can do that earlier versions cannot.
+    features: Vec<String>,
     /// Its loss was announced.
     is_announced: bool,
 }
@@ -89,6 +91,7 @@ impl State {
             alone: (!reaches).then_some(since),
             machine_types: daemon.machine_types,
             task_kinds: daemon.task_kinds,
+            features: daemon.features,
             is_announced: false,
         };
         let lived = known.is_some_and(|known| now < known.end());
@@ -148,6 +151,14 @@ impl Agents {
         let mut nodes: Vec<_> = able.map(|(node, _)| node.clone()).collect();
         nodes.sort();
         nodes
+    }
+
+    /// Whether the daemon of this node was last known to have this feature.
+    #[must_use]
+    pub fn has(&self, node: &str, feature: &str) -> bool {
+        let state = self.lock();
+        let report = state.reports.get(node);
+        report.is_some_and(|one| one.features.iter().any(|known| known == feature))
     }
 
     /// The nodes that have, or had, an agent, whatever its state.

@@ -76,6 +76,9 @@ pub struct DaemonFacts {
     /// Machine types that it offers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub machine_types: Vec<String>,
+    /// What it can do that earlier versions cannot, such as [`names::DISK_WITHOUT_IMAGE`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
 }
 
 /// The CRI proxy. While it does not answer, the version keeps its last value.
@@ -133,10 +136,12 @@ impl NodeFacts {
         let daemon = &mut self.daemon;
         daemon.task_kinds.truncate(LIST);
         daemon.machine_types.truncate(LIST);
+        daemon.features.truncate(LIST);
         let lists = daemon
             .task_kinds
             .iter_mut()
-            .chain(&mut daemon.machine_types);
+            .chain(&mut daemon.machine_types)
+            .chain(&mut daemon.features);
         lists.for_each(|item| {
             item.retain(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
             item.truncate(48);

@@ -109,9 +109,10 @@ pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
 /// On pods: what proves that the guest has an address, as the image states it.
 pub const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
 /// Annotations that the controller and the agent write on pods, and that are no settings.
-pub(crate) const OF_PROGRAMS: [&str; 6] = [
+pub(crate) const OF_PROGRAMS: [&str; 7] = [
     DEVICES,
     GUEST_FACTS,
+    DISK_IMAGE,
     IP_ASSURANCE,
     GENERATION,
     REVISION,
@@ -124,3 +125,8 @@ pub const MACHINE_USER: u32 = 65_534;
 
 /// Image of a pod whose root disk has its content already.
 pub const NO_IMAGE: &str = "vmlet.dev/none";
+/// On pods with [`NO_IMAGE`]: the name of the image that the root disk was made from.
+pub const DISK_IMAGE: &str = "vmlet.dev/disk-image";
+/// Feature of a node's daemon: the pod of a machine whose root disk is on the node may have
+/// [`NO_IMAGE`].
+pub const DISK_WITHOUT_IMAGE: &str = "DiskWithoutImage";

@@ -27,7 +27,7 @@ use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Keys that say which machine a pod is, and what its disk is.
-const OURS: [&str; 15] = [
+const OURS: [&str; 16] = [
     names::DEVICES,
     names::VM_UID_LABEL,
     names::POD_ROLE_LABEL,
@@ -39,6 +39,7 @@ const OURS: [&str; 15] = [
     names::GENERATION,
     names::REVISION,
     names::GUEST_FACTS,
+    names::DISK_IMAGE,
     names::IMAGE_URL,
     names::IMAGE_TLS_SECRET,
     names::IP_ASSURANCE,
@@ -177,6 +178,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
                 .image
                 .pull_secret
                 .clone()
+                .filter(|_| !plan.prerequisites.image.is_on_disk)
                 .map(|name| vec![LocalObjectReference { name }]),
             node_selector: placement::node_selector(plan),
             affinity: placement::of(plan),

@@ -46,8 +46,11 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.annotations().get(key).map(String::as_str)
 }
 
-/// Name of its only container's image.
+/// Name of the image of its only container, or of the one that its root disk was made from.
 pub(crate) fn image(pod: &Pod) -> Option<&str> {
+    if let Some(recorded) = annotation(pod, names::DISK_IMAGE) {
+        return Some(recorded);
+    }
     let container = pod.spec.as_ref()?.containers.first()?;
     container.image.as_deref()
 }

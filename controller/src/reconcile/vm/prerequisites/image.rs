@@ -1,10 +1,11 @@
 //! The image of the root disk.
 //!
 //! Invariant: an image of the namespace precedes one of the cluster with the same name. A machine whose
-//! root disk is a clone of a claim needs neither its image nor that claim any more.
+//! root disk is a clone of a claim needs neither its image nor that claim any more. A root disk that has
+//! its content needs no image on its node, whose server may be gone.
 //! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
 
-use crds::IpAssurance;
+use crds::{IpAssurance, names};
 
 use super::{Missing, Pass, bytes, root_claim, volumes};
 use crate::context::Key;
@@ -18,8 +19,10 @@ const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
 /// An image.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
-    /// As a pod names it.
+    /// As a pod names it that needs it.
     pub(crate) name: String,
+    /// The root disk has its content: no pod of the machine needs the image.
+    pub(crate) is_on_disk: bool,
     /// The URL that the name refers to, where it is made of the URL's hash, or that says that the name
     /// is one of a registry.
     pub(crate) url: Option<String>,
@@ -39,6 +42,23 @@ pub(crate) struct Image {
     pub(crate) has_unused_tls_secret: bool,
 }
 
+impl Image {
+    /// As the machine's pods name it.
+    pub(crate) fn of_pods(&self) -> &str {
+        if self.is_on_disk {
+            names::NO_IMAGE
+        } else {
+            &self.name
+        }
+    }
+
+    /// Its name, if pods do not have it.
+    pub(crate) fn only_recorded(&self) -> Option<&str> {
+        let name = self.name.as_str();
+        Some(name).filter(|name| *name != self.of_pods())
+    }
+}
+
 /// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
 pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
     let found = current(pass);
@@ -53,6 +73,7 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
         Some((Some(name), url)) => {
             let found = found.unwrap_or_else(|_| none());
             Ok(Image {
+                is_on_disk: is_on_disk(pass),
                 virtual_bytes: found.virtual_bytes.filter(|_| found.name == name),
                 tls_secret: found.tls_secret.clone().filter(|_| found.name == name),
                 name,
@@ -63,6 +84,18 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
         }
         _ => found,
     }
+}
+
+/// Whether the pod of a machine with a recorded image can be without it. The image of the machine's
+/// own claim is recorded after its guest has run, and forgotten before the claim is made again; a claim
+/// that its owner named may be another one with every start.
+fn is_on_disk(pass: &Pass<'_>) -> bool {
+    if pass.root_claim().is_some() {
+        return pass.own_root_claim().is_some();
+    }
+    let agents = &pass.ctx.stores.agents;
+    let node_can = |node: String| agents.has(&node, names::DISK_WITHOUT_IMAGE);
+    pass.node_name().is_some_and(node_can)
 }
 
 fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
@@ -106,6 +139,7 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
     let source = found.source();
     Ok(Image {
         name: named.name,
+        is_on_disk: false,
         url: named.url,
         claim: found.claim().map(str::to_owned),
         virtual_bytes: (found.virtual_size())
@@ -153,7 +187,8 @@ fn can_clone(pass: &Pass<'_>, image: &str, claim: &str) -> Result<(), Missing> {
 /// The `image` field of a pod must not be empty, even if the root disk is a claim.
 fn none() -> Image {
     Image {
-        name: crds::names::NO_IMAGE.to_owned(),
+        name: names::NO_IMAGE.to_owned(),
+        is_on_disk: false,
         url: None,
         object: None,
         claim: None,

@@ -24,6 +24,7 @@ use crate::reconcile::answers::is_conflict;
 use crate::reconcile::image::used;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::root_disk;
+use crate::reconcile::vm::write::patch;
 
 /// Annotation of a storage class: `Block` for root disks on block devices instead of files.
 const VOLUME_MODE: &str = "vmlet.dev/volume-mode";
@@ -117,6 +118,7 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
                 used::record(pass.ctx, object).await?;
             }
         }
+        forget_content(pass).await?;
         let new = new(pass, &name, &class, bytes, source.as_deref());
         return match api.create(&PostParams::default(), &new).await {
             Ok(_) => {
@@ -139,6 +141,16 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         pass.count_change();
     }
     Ok(Volumes::Ready)
+}
+
+/// Before the claim is made: nothing has filled it, whatever an earlier claim of that name had.
+async fn forget_content(pass: &mut Pass<'_>) -> Outcome<()> {
+    if pass.seen().is_none_or(|status| status.image.is_none()) {
+        return Ok(());
+    }
+    let status = pass.status();
+    (status.image, status.image_url) = (None, None);
+    patch::status(pass).await
 }
 
 /// Whether the claim exists and is, or becomes, a clone.

@@ -53,6 +53,50 @@ async fn a_root_disk_in_a_class_gets_a_claim_of_its_machine() {
     assert_eq!(bench.condition_text("Unsupported"), "-");
 }
 
+/// Whose guest has run: from then on the content is the claim's.
+#[tokio::test]
+async fn a_claim_that_has_its_content_needs_no_image_until_it_is_made_again() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    bench.machine(in_class("945Mi"));
+    bench.settle().await.ok();
+    let bound = json!({ "status": { "phase": "Bound" } });
+    bench.edit(CLAIMS, "vm-root", bound.clone());
+    bench.settle().await.ok();
+    let image = bench.pod()["spec"]["containers"][0]["image"].clone();
+    bench.run("n1");
+    bench.settle().await.ok();
+    let starts = |strategy: &str| json!({ "spec": { "runStrategy": strategy } });
+    let off = async |bench: &mut Bench| {
+        bench.edit(VMS, "vm", starts("Halted"));
+        bench.settle().await.ok();
+        bench.end("vm", 0, "Stopped");
+        bench.settle().await.ok();
+        assert!(!bench.has_pod());
+    };
+    off(&mut bench).await;
+    bench.edit(VMS, "vm", starts("Always"));
+    bench.settle().await.ok();
+    let pod = bench.pod();
+    assert_eq!(pod["spec"]["containers"][0]["image"], "vmlet.dev/none");
+    assert_eq!(
+        pod["metadata"]["annotations"]["vmlet.dev/disk-image"],
+        image
+    );
+    bench.run("n1");
+    bench.settle().await.ok();
+    assert_eq!(json!(bench.status().image), image);
+
+    off(&mut bench).await;
+    bench.remove(CLAIMS, "vm-root");
+    bench.edit(VMS, "vm", starts("Always"));
+    bench.settle().await.ok();
+    assert_eq!(bench.status().image, None, "the new claim is empty");
+    bench.edit(CLAIMS, "vm-root", bound);
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["spec"]["containers"][0]["image"], image);
+}
+
 #[tokio::test]
 async fn a_class_may_want_block_devices_and_let_claims_grow() {
     let mut bench = Bench::new();

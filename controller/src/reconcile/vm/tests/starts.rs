@@ -213,6 +213,23 @@ async fn a_machine_starts_from_its_disk_when_its_image_is_gone() {
     assert_eq!(bench.pod()["spec"]["containers"][0]["image"], json!(name));
 }
 
+/// Where the node's daemon allows it, no server of images is asked at a start from a disk.
+#[tokio::test]
+async fn a_pod_on_a_complete_disk_has_no_image_where_the_node_allows_it() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    let name = url_image_name("https://images.example/debian.qcow2");
+    bench.agent("n1", &json!({ "features": ["DiskWithoutImage"] }));
+    bench.settle().await.ok();
+    let pod = bench.pod();
+    assert_eq!(pod["spec"]["containers"][0]["image"], "vmlet.dev/none");
+    assert_eq!(pod["metadata"]["annotations"]["vmlet.dev/disk-image"], name);
+    assert_eq!(pod["spec"]["imagePullSecrets"], Value::Null);
+    bench.run("n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().image.as_ref(), Some(&name));
+}
+
 /// A URL of an object store and a digest: longer than names of objects ever are.
 #[tokio::test]
 async fn an_image_with_a_long_name_and_a_digest_makes_a_machine() {

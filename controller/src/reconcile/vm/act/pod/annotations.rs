@@ -51,11 +51,8 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(machine) = plan.machine_type {
         set(names::MACHINE_TYPE, machine.to_owned());
     }
-    if let Some(url) = &plan.prerequisites.image.url {
-        set(names::IMAGE_URL, url.clone());
-    }
-    if let Some(secret) = &plan.prerequisites.image.tls_secret {
-        set(names::IMAGE_TLS_SECRET, secret.clone());
+    for (key, value) in image(plan) {
+        set(key, value.to_owned());
     }
     set(names::BIOS_UUID, plan.bios_uuid.to_owned());
     if let Some(disk) = plan.disk {
@@ -103,6 +100,22 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     all.extend(bootstrap(plan));
     all.extend(plan.disk.map(|_| undisturbed()).into_iter().flatten());
     all
+}
+
+/// Of which source the image is, and how a node that needs it gets it.
+fn image<'a>(plan: &'a Plan<'_>) -> impl Iterator<Item = (&'static str, &'a str)> {
+    let image = &plan.prerequisites.image;
+    let secret = image.tls_secret.as_deref();
+    [
+        (names::DISK_IMAGE, image.only_recorded()),
+        (names::IMAGE_URL, image.url.as_deref()),
+        (
+            names::IMAGE_TLS_SECRET,
+            secret.filter(|_| !image.is_on_disk),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key, value?)))
 }
 
 /// Room that the machine declares, as far as it is not below its size: the node would refuse that.
@@ -156,14 +169,11 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
 /// Those of a placeholder.
 pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let url = plan.prerequisites.image.url.as_deref();
     let mut all = BTreeMap::from([
         pair(TARGET_RUNTIME, names::RUNTIME_CLASS),
         pair(names::POD_ROLE_LABEL, PROVISION),
     ]);
     all.extend(undisturbed());
-    all.extend(url.map(|url| pair(names::IMAGE_URL, url)));
-    let secret = plan.prerequisites.image.tls_secret.as_deref();
-    all.extend(secret.map(|secret| pair(names::IMAGE_TLS_SECRET, secret)));
+    all.extend(image(plan).map(|(key, value)| pair(key, value)));
     all
 }

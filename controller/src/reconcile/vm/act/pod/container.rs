@@ -28,7 +28,7 @@ pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
     let mounts = disks.iter().copied().filter(|d| d.is_filesystem);
     Container {
         name: "vm".to_owned(),
-        image: Some(plan.prerequisites.image.name.clone()),
+        image: Some(plan.prerequisites.image.of_pods().to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         resources: Some(ResourceRequirements {
             requests: Some(requests(plan)),

@@ -48,6 +48,7 @@ fn prerequisites() -> Prerequisites {
         },
         image: Image {
             name: "vmlet.dev/images.example/debian.qcow2".to_owned(),
+            is_on_disk: false,
             pull_secret: None,
             ip_assurance: IpAssurance::Guest,
             tls_secret: None,
