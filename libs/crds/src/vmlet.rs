@@ -113,6 +113,7 @@ mod watch {
             "vmlet-internal",
             "vmlet-data-volumes",
             "vmlet-removal",
+            "vmlet-pods",
         ]
         .map(str::to_owned)
         .to_vec()

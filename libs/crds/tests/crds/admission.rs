@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 
 /// Policies that make no difference between users.
-const FOR_EVERYBODY: [&str; 2] = ["vmlet-removal", "vmlet-not-served"];
+const FOR_EVERYBODY: [&str; 3] = ["vmlet-removal", "vmlet-not-served", "vmlet-pods"];
 /// Those that only warn.
 const WARNING: [&str; 1] = ["vmlet-not-served"];
 

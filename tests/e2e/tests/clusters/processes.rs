@@ -95,6 +95,8 @@ async fn volumes_are_those_of_kubelet(cluster: &Cluster) -> Result<()> {
         shell("web", "grep -c processes /etc/hosts")? == "1",
         "names of the node"
     );
+    let prepared = shell("web", "cat /work/prepared")?;
+    ensure!(prepared == "ready", "of the init container: {prepared:?}");
     shell("web", "echo of web >/work/shared")?;
     let seen = shell("worker", "cat /work/shared; stat -c %u /work/shared")?;
     ensure!(seen == "of web\n1000", "{seen}");

@@ -22,6 +22,7 @@ pub(super) fn notes(cluster: &Cluster, pod: &str, reason: &str) -> Result<Vec<St
 pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
     cluster: &Cluster,
 ) -> Result<()> {
+    a_pod_of_the_class_is_one_container(cluster)?;
     let mut lost = vm_pod("lost");
     lost["metadata"]["annotations"] = json!({ "vmlet.dev/shares": "off" });
     lost["spec"]["volumes"] = json!([{ "name": "data", "emptyDir": {} }]);
@@ -90,4 +91,34 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
         .collect();
     ensure!(others.is_empty(), "{others:?}");
     Ok(())
+}
+
+/// The API server refuses what the runtime cannot tell from a machine.
+fn a_pod_of_the_class_is_one_container(cluster: &Cluster) -> Result<()> {
+    let container = json!({ "name": "other", "image": "vmlet.dev/hello" });
+    let mut with_init = vm_pod("with-init");
+    with_init["spec"]["initContainers"] = json!([container]);
+    let mut with_sidecar = vm_pod("with-sidecar");
+    let containers = with_sidecar["spec"]["containers"].as_array_mut();
+    containers.context("containers")?.push(container);
+    for (pod, words) in [
+        (
+            &with_init,
+            "has no init containers: prepare the guest by cloud-init",
+        ),
+        (
+            &with_sidecar,
+            "has one container: use a pod for each machine",
+        ),
+    ] {
+        let answer = cluster.apply(pod).err().context("the pod is accepted")?;
+        ensure!(format!("{answer:#}").contains(words), "{answer:#}");
+    }
+    let mut processes = with_init;
+    processes["spec"]["runtimeClassName"] = json!("vmlet-process");
+    let file = cluster.stack().dir().join("processes.json");
+    std::fs::write(&file, processes.to_string())?;
+    let file = file.to_str().context("a path in UTF-8")?;
+    let arguments = ["create", "--dry-run=server", "-f", file];
+    cluster.kubectl(&arguments).map(drop)
 }
