@@ -10,7 +10,10 @@ use tonic::Status;
 
 use crate::Cri;
 use crate::v1::{ExecSyncRequest, ExecSyncResponse};
-use crate::wait::eventually;
+use crate::wait::{eventually, scaled};
+
+/// For a command that ends by itself: long enough for the slowest step of any test.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Cri {
     /// Runs a command in a container; a time-out of 0 seconds is none.
@@ -29,10 +32,17 @@ impl Cri {
         Ok(answer.into_inner())
     }
 
+    /// Runs a command that ends by itself.
+    pub async fn command(&self, id: &str, command: &[&str]) -> Result<ExecSyncResponse, Status> {
+        let within = scaled(PATIENCE).map_err(|error| Status::internal(format!("{error:#}")))?;
+        let seconds = i64::try_from(within.as_secs()).unwrap_or(i64::MAX);
+        self.exec(id, command, seconds).await
+    }
+
     /// Runs a line of shell that must succeed, and returns what it wrote without the last line's
     /// end.
     pub async fn shell(&self, id: &str, line: &str) -> Result<String> {
-        let answer = self.exec(id, &["sh", "-c", line], 60).await?;
+        let answer = self.command(id, &["sh", "-c", line]).await?;
         let err = String::from_utf8_lossy(&answer.stderr).into_owned();
         ensure!(answer.exit_code == 0, "{line}: {}: {err}", answer.exit_code);
         Ok(String::from_utf8(answer.stdout)?.trim_end().to_owned())
@@ -42,7 +52,9 @@ impl Cri {
     pub async fn await_agent(&self, id: &str) -> Result<()> {
         let within = Duration::from_secs(600);
         eventually(within, "a guest that takes commands", || async {
-            self.shell(id, "true").await.map(drop)
+            let answer = self.exec(id, &["true"], 60).await?;
+            ensure!(answer.exit_code == 0, "{answer:?}");
+            Ok(())
         })
         .await
     }

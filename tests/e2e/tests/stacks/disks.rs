@@ -147,7 +147,7 @@ async fn devices(cri: &Cri, id: &str, data: &LoopDevice, fixed: &LoopDevice) -> 
         ensure!(bytes == text.as_bytes(), "{offset}: {bytes:?}");
     }
     let write = "echo otherwise | dd of=/dev/vdb conv=fsync,notrunc";
-    let write = cri.exec(id, &["sh", "-c", write], 60).await?;
+    let write = cri.command(id, &["sh", "-c", write]).await?;
     ensure!(write.exit_code != 0, "it was written to: {write:?}");
     ensure!(fixed.read(0, 8 * MIB)? == before, "its bytes have changed");
     Ok(())

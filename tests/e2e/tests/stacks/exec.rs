@@ -70,38 +70,38 @@ async fn a_command_comes_back_byte_for_byte() -> Result<()> {
 /// What holds for every agent.
 async fn exact(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
     let line = r"printf 'out\r\n\000\377'; printf 'err\n\001' >&2; exit 7";
-    let answer = cri.exec(id, &["sh", "-c", line], 30).await?;
+    let answer = cri.command(id, &["sh", "-c", line]).await?;
     ensure!(answer.stdout == b"out\r\n\0\xff", "{:?}", answer.stdout);
     ensure!(answer.stderr == b"err\n\x01", "{:?}", answer.stderr);
     ensure!(answer.exit_code == 7, "{}", answer.exit_code);
 
     // Arguments are passed as they are, without a shell; built-ins of a shell are no programs.
     let words = ["echo", "-n", "$HOME", "a b", "'\"`*", "ä\n"];
-    let answer = cri.exec(id, &words, 30).await?;
+    let answer = cri.command(id, &words).await?;
     ensure!(
         answer.stdout == "$HOME a b '\"`* ä\n".as_bytes(),
         "{answer:?}"
     );
     for (command, code) in [(["true"].as_slice(), 0), (&["false"], 1)] {
-        let answer = cri.exec(id, command, 30).await?;
+        let answer = cri.command(id, command).await?;
         ensure!(answer.exit_code == code && answer.stdout.is_empty() && answer.stderr.is_empty());
     }
-    let killed = cri.exec(id, &["sh", "-c", "kill -9 $$"], 30).await?;
+    let killed = cri.command(id, &["sh", "-c", "kill -9 $$"]).await?;
     ensure!(
         killed.exit_code == 137 && killed.stderr.is_empty(),
         "{killed:?}"
     );
     for missing in ["no-such-command", "/tmp", "cd"] {
-        let refused = cri.exec(id, &[missing], 30).await.err();
+        let refused = cri.command(id, &[missing]).await.err();
         let refused = refused.with_context(|| format!("{missing} ran"))?;
         ensure!(refused.code() == Code::InvalidArgument, "{refused:?}");
         ensure!(refused.message().contains(missing), "{refused:?}");
     }
-    let empty = cri.exec(id, &[], 30).await.err().context("no command")?;
+    let empty = cri.command(id, &[]).await.err().context("no command")?;
     ensure!(empty.code() == Code::InvalidArgument, "{empty:?}");
 
     // A process group of its own: the agent lives on.
-    let answer = cri.exec(id, &["sh", "-c", "kill -TERM 0"], 30).await?;
+    let answer = cri.command(id, &["sh", "-c", "kill -TERM 0"]).await?;
     ensure!(
         answer.exit_code == 143 || answer.exit_code == 137,
         "{answer:?}"
@@ -115,10 +115,10 @@ async fn exact(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
 
 /// What cloud-init would read is on a disk of its own, which the guest cannot write.
 async fn seed(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
-    let user_data = cri.exec(id, &["cat", "/run/seed/user-data"], 30).await?;
+    let user_data = cri.command(id, &["cat", "/run/seed/user-data"]).await?;
     let wanted = format!("#cloud-config\n{USER_DATA}");
     ensure!(user_data.stdout == wanted.as_bytes(), "{user_data:?}");
-    let meta_data = cri.exec(id, &["cat", "/run/seed/meta-data"], 30).await?;
+    let meta_data = cri.command(id, &["cat", "/run/seed/meta-data"]).await?;
     let meta_data: serde_json::Value = serde_json::from_slice(&meta_data.stdout)?;
     let wanted = serde_json::json!({
         "instance-id": format!("{name}.default"), "local-hostname": name, "public-keys": ["ssh-ed25519 AAAA a"],
@@ -127,7 +127,7 @@ async fn seed(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
     let disk = "sed -n 's,^\\([^ ]*\\) /run/seed iso9660 ro.*,\\1,p' /proc/mounts";
     let disk = cri.shell(id, disk).await?;
     let write = format!("dd if=/dev/zero of={} bs=512 count=1", disk.trim());
-    let write = cri.exec(id, &["sh", "-c", &write], 30).await?;
+    let write = cri.command(id, &["sh", "-c", &write]).await?;
     ensure!(write.exit_code != 0, "{disk} was written to: {write:?}");
 
     let folder = stack.dir().join("state/seeds");
@@ -142,12 +142,12 @@ async fn seed(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
 
 async fn long_output(cri: &Cri, id: &str) -> Result<()> {
     let line = "head -c 1048576 /dev/urandom >/tmp/m; cat /tmp/m; cat /tmp/m >&2";
-    let answer = cri.exec(id, &["sh", "-c", line], 120).await?;
+    let answer = cri.command(id, &["sh", "-c", line]).await?;
     ensure!(answer.stdout.len() == MIB && answer.stdout == answer.stderr);
 
     // Beyond what the agent carries at once, and with an odd end.
     let line = "cat /tmp/m /tmp/m; printf x; exit 3";
-    let long = cri.exec(id, &["sh", "-c", line], 120).await?;
+    let long = cri.command(id, &["sh", "-c", line]).await?;
     ensure!(long.exit_code == 3 && long.stdout.len() == 2 * MIB + 1);
     ensure!(long.stdout[..MIB] == answer.stdout && long.stdout[MIB..2 * MIB] == answer.stdout);
     ensure!(long.stdout[2 * MIB] == b'x' && long.stderr.is_empty());
@@ -156,7 +156,7 @@ async fn long_output(cri: &Cri, id: &str) -> Result<()> {
 
     // More than the limit: the command is not stopped by it, and the answer fits into a message.
     let line = "head -c 20000000 /dev/zero && echo all >/tmp/done";
-    let answer = cri.exec(id, &["sh", "-c", line], 300).await?;
+    let answer = cri.command(id, &["sh", "-c", line]).await?;
     let size = answer.stdout.len();
     ensure!(
         size > 15 * MIB && size < 16 * MIB && answer.exit_code == 0,
