@@ -44,6 +44,7 @@ pub(super) fn facts(machine: &Machine) -> GuestFacts {
         },
         interfaces: machine.interfaces.iter().map(interface).collect(),
         info: machine.guest_info.clone(),
+        unsupported: machine.unsupported.clone(),
     };
     facts.bounded()
 }

@@ -51,6 +51,8 @@ pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
 /// Reason of a condition about something that no node can do yet.
 pub const NOT_IMPLEMENTED: &str = "NotImplemented";
+/// Reason of a condition about something that a node could not give to the guest.
+pub const NOT_GIVEN: &str = "NotGiven";
 
 /// A condition's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,6 +30,10 @@ const MESSAGE: usize = 256;
 /// Most values that a guest publishes, and the bytes that they may have together with their keys.
 const VALUES: usize = 16;
 const VALUES_BYTES: usize = 1024;
+/// Most sentences about what the guest does not get, the bytes of one, and those of all together.
+const SENTENCES: usize = 8;
+const SENTENCE: usize = 256;
+const SENTENCES_BYTES: usize = 1024;
 
 /// What is known of a machine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +73,9 @@ pub struct GuestFacts {
     /// Values that the guest publishes, for readiness probes.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub info: BTreeMap<String, String>,
+    /// What was asked for and the guest does not get, in sentences of its node; the first that fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unsupported: Vec<String>,
 }
 
 /// Power state as the node sees it.
@@ -213,6 +220,7 @@ impl GuestFacts {
                 .collect();
         }
         self.info = published(self.info);
+        self.unsupported = sentences(&self.unsupported);
         self
     }
 
@@ -239,6 +247,19 @@ fn published(all: BTreeMap<String, String>) -> BTreeMap<String, String> {
         (!key.is_empty()).then_some((key, value))
     });
     fitting.take(VALUES).collect()
+}
+
+/// The first sentences that fit, printable.
+fn sentences(all: &[String]) -> Vec<String> {
+    let mut left = SENTENCES_BYTES;
+    let printable = all.iter().map(|sentence| printable(sentence, SENTENCE));
+    let fitting = printable
+        .filter(|sentence| !sentence.is_empty())
+        .map_while(|sentence| {
+            left = left.checked_sub(sentence.len())?;
+            Some(sentence)
+        });
+    fitting.take(SENTENCES).collect()
 }
 
 /// Whether others can reach a machine by this address: not unspecified, loopback, link-local or

@@ -24,6 +24,7 @@ fn facts(addresses: &[&str]) -> GuestFacts {
 fn facts_survive_being_written_and_read() {
     let facts = GuestFacts {
         host_name: "vm-1".to_owned(),
+        unsupported: vec!["user data: a byte order mark".to_owned()],
         started: Some(Time("2026-01-02T03:04:05Z".parse().unwrap())),
         ..facts(&["10.0.0.7/24", "2001:db8::7/64"])
     };
@@ -56,6 +57,8 @@ fn the_largest_facts_of_a_hostile_guest_fit() {
     };
     let facts = GuestFacts {
         pause_reason: long.clone(),
+        pause_message: long.clone(),
+        unsupported: vec![long.clone(); 1000],
         container_id: long.clone(),
         domain_uuid: long.clone(),
         machine_type: long.clone(),
@@ -74,6 +77,7 @@ fn the_largest_facts_of_a_hostile_guest_fit() {
     };
     let facts = facts.bounded();
     assert_eq!(facts.info.len(), 15);
+    assert_eq!(facts.unsupported.len(), 4);
     let text = facts.to_json();
     assert!(text.len() <= LIMIT, "{}", text.len());
     assert_eq!(GuestFacts::from_json(&text).unwrap(), facts);

@@ -59,7 +59,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         },
         Some(_) => None,
     };
-    unsupported::run(pass);
+    unsupported::run(pass, None);
     let prerequisites = prerequisites::all(pass).await?;
     prerequisites::disks(pass).await?;
     let Some(slot) = slot else {

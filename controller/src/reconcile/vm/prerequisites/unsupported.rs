@@ -1,12 +1,14 @@
-//! Fields of a machine that no program acts on, or not in this machine.
+//! Fields of a machine that no program acts on, or not in this machine, and what its node reports
+//! that the guest does not get, such as user data that cloud-init ignores.
 //!
 //! Invariant: the condition is set in every pass, and is there exactly as long as the machine has
-//! such a field. Fields that nothing acts on come from [`crds::vm::fields`], so that none is
-//! forgotten.
+//! such a field, or runs without something. Fields that nothing acts on come from
+//! [`crds::vm::fields`], so that none is forgotten.
 //! Failure: none; the machine starts without them, or its node refuses it with a message.
 
 use crds::VirtualMachineSpec;
 use crds::conditions::{self, Status};
+use crds::guest_facts::GuestFacts;
 use crds::names;
 use crds::vm::fields::{Actor, FIELDS};
 use crds::vm::{InterfaceSpec, PowerOpMode, PromoteDisksMode};
@@ -24,8 +26,8 @@ struct Facts {
     asks_for_fast_deploy: bool,
 }
 
-/// Sets or drops the condition.
-pub(crate) fn run(pass: &mut Pass<'_>) {
+/// Sets or drops the condition; `reported` are the facts of the machine that runs.
+pub(crate) fn run(pass: &mut Pass<'_>, reported: Option<&GuestFacts>) {
     let class = prerequisites::class(pass).ok().flatten();
     let facts = Facts {
         cpu_model: class.and_then(|class| class.spec.cpu_model.clone()),
@@ -34,14 +36,25 @@ pub(crate) fn run(pass: &mut Pass<'_>) {
         makes_root_claim: pass.own_root_claim().is_some(),
         asks_for_fast_deploy: pass.has(names::FAST_DEPLOY),
     };
-    let found = list(&pass.vm.spec, &facts);
-    if found.is_empty() {
-        pass.drop_condition(conditions::UNSUPPORTED);
-        return;
+    let fields = list(&pass.vm.spec, &facts);
+    let lost = reported.map_or(&[][..], |facts| facts.unsupported.as_slice());
+    let reason = if fields.is_empty() {
+        conditions::NOT_GIVEN
+    } else {
+        conditions::NOT_IMPLEMENTED
+    };
+    match message(&fields, lost) {
+        Some(text) => pass.condition(conditions::UNSUPPORTED, Status::True, reason, &text),
+        None => pass.drop_condition(conditions::UNSUPPORTED),
     }
-    let message = format!("without effect: {}", found.join(", "));
-    let kind = conditions::UNSUPPORTED;
-    pass.condition(kind, Status::True, conditions::NOT_IMPLEMENTED, &message);
+}
+
+/// What has no effect, then what the node reports.
+fn message(fields: &[String], lost: &[String]) -> Option<String> {
+    let fields = (!fields.is_empty()).then(|| format!("without effect: {}", fields.join(", ")));
+    let lost = (!lost.is_empty()).then(|| format!("reported by the node: {}", lost.join("; ")));
+    let parts: Vec<_> = fields.into_iter().chain(lost).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// In the order of the fields.

@@ -187,6 +187,50 @@ async fn s3a_the_paused_label_shows_the_cause() {
     );
 }
 
+/// The controller reads no user data: the node does, and its agent writes what cloud-init ignores.
+#[tokio::test]
+async fn what_the_node_could_not_give_is_told_as_long_as_the_machine_runs() {
+    let mut bench = Bench::new();
+    let lost = "cloud-init ignores the user data: a byte order mark stands before the first line";
+    bench.running(json!({})).await;
+    assert_eq!(bench.condition_text("UnsupportedFeatures"), "-");
+    bench.facts(json!({ "power": "On", "unsupported": [lost, "no \u{7}bell"] }));
+    bench.settle().await.ok();
+    let condition = bench.condition("UnsupportedFeatures").unwrap();
+    assert_eq!(
+        (&*condition.status, &*condition.reason),
+        ("True", "NotGiven")
+    );
+    assert_eq!(
+        condition.message,
+        format!("reported by the node: {lost}; no bell")
+    );
+    assert_eq!(
+        bench.condition_text("VirtualMachineBootstrapReady"),
+        "-",
+        "what is missing for a start is another matter"
+    );
+
+    bench.edit(VMS, "vm", json!({ "spec": { "suspendMode": "Hard" } }));
+    bench.settle().await.ok();
+    let condition = bench.condition("UnsupportedFeatures").unwrap();
+    assert_eq!(&*condition.reason, "NotImplemented");
+    let (fields, reported) = (
+        condition.message.find("suspendMode"),
+        condition.message.find(lost),
+    );
+    assert!(
+        fields.is_some() && fields < reported,
+        "{}",
+        condition.message
+    );
+
+    bench.edit(VMS, "vm", json!({ "spec": { "suspendMode": null } }));
+    bench.facts(json!({ "power": "On" }));
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text("UnsupportedFeatures"), "-");
+}
+
 #[tokio::test]
 async fn s3b_a_part_that_fails_does_not_stop_the_others() {
     let mut bench = Bench::new();

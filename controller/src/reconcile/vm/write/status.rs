@@ -35,10 +35,11 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome {
     class::run(pass);
     power_synced(pass);
     promotion(pass);
-    unsupported::run(pass);
+    let facts = guest::facts(pass);
+    unsupported::run(pass, facts.as_ref().ok().and_then(Option::as_ref));
     place::run(pass);
     let mut errors = Vec::new();
-    match guest::facts(pass) {
+    match facts {
         Ok(facts) => {
             guest::run(pass, facts.as_ref());
             network::run(pass, facts.as_ref());
