@@ -25,8 +25,8 @@ use crate::metrics::{Metrics, QueueMetrics};
 use crate::priority::Profile;
 use crate::reconcile::vm::error::is_unwatched;
 
-/// Longest back-off after a failure whose cause no watch shows: a quota, a limit range, the labels
-/// of a namespace, the machine types of a node.
+/// Longest back-off after a failure whose cause no watch shows: the machine types of a node, a
+/// webhook. A quota wakes only the few that wait longest when room becomes free.
 const UNWATCHED: Duration = Duration::from_secs(90);
 /// At most one of this many dispatches is by age.
 const AGED_EVERY: u32 = 8;

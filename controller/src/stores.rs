@@ -19,7 +19,9 @@ use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
@@ -153,6 +155,12 @@ stores! {
     networks: PartialObjectMeta<NetworkAttachmentDefinition>;
     /// Storage classes.
     storage_classes: StorageClass;
+    /// What namespaces may use, and use.
+    quotas: ResourceQuota;
+    /// Which limit ranges exist.
+    limit_ranges: PartialObjectMeta<LimitRange>;
+    /// Which labels namespaces have.
+    namespaces: PartialObjectMeta<Namespace>;
 }
 
 impl Stores {

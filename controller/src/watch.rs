@@ -118,7 +118,10 @@ pub fn start(
         cluster_images,
         groups,
         claims,
-        storage_classes
+        storage_classes,
+        quotas,
+        limit_ranges,
+        namespaces
     );
     let agents = intake.agents();
     let leases = shell.clone();

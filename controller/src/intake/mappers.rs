@@ -4,6 +4,8 @@
 //! progress.
 //! Failure: none; an object that belongs to no machine wakes none.
 
+mod limits;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

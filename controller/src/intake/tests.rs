@@ -23,6 +23,27 @@ use crate::metrics::Metrics;
 use crate::priority::{Additions, Profile};
 use crate::stores::{Feeds, Key, Stores};
 
+/// Objects of a kind that has nothing but metadata here.
+macro_rules! of {
+    ($name:expr, $namespace:expr, $version:expr) => {
+        serde_json::from_value(json!({
+            "metadata": { "name": $name, "namespace": $namespace, "uid": $name, "resourceVersion": $version },
+        }))
+        .unwrap()
+    };
+}
+
+/// What an event of a watch queues.
+macro_rules! adds {
+    ($intake:expr, $feed:expr, $event:expr) => {{
+        let changes = $feed.apply($event);
+        let adds = changes.iter().flat_map(|change| $intake.adds(change));
+        adds.collect::<Vec<_>>()
+    }};
+}
+
+mod limits;
+
 fn intake(rules: Profile) -> (Intake, Feeds) {
     let (stores, feeds) = Stores::new();
     let metrics = Metrics::default();
@@ -103,14 +124,6 @@ fn a(priority: i64) -> Vec<Add> {
         priority,
         quiet: false,
     }]
-}
-
-macro_rules! adds {
-    ($intake:expr, $feed:expr, $event:expr) => {{
-        let changes = $feed.apply($event);
-        let adds = changes.iter().flat_map(|change| $intake.adds(change));
-        adds.collect::<Vec<_>>()
-    }};
 }
 
 #[test]
@@ -341,15 +354,6 @@ fn placed(name: &str) -> VirtualMachine {
     let volume = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } });
     vm.spec.volumes = vec![serde_json::from_value(volume).unwrap()];
     vm
-}
-
-macro_rules! of {
-    ($name:expr, $namespace:expr, $version:expr) => {
-        serde_json::from_value(json!({
-            "metadata": { "name": $name, "namespace": $namespace, "uid": $name, "resourceVersion": $version },
-        }))
-        .unwrap()
-    };
 }
 
 #[test]

@@ -31,7 +31,7 @@ mod tests;
 mod update;
 mod write;
 
-pub(crate) use prerequisites::{disk_bytes, quantity};
+pub(crate) use prerequisites::{disk_bytes, quantity, thousandths};
 
 use std::time::Duration;
 

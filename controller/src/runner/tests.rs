@@ -46,7 +46,7 @@ fn vm() -> VirtualMachine {
     vm
 }
 
-/// By a quota, whose change no watch shows.
+/// By a rule of the API server: no watch may show when it allows the write.
 fn refusal() -> kube::Error {
     let status = kube::core::Status::failure("exceeded quota", "Forbidden").with_code(403);
     kube::Error::Api(Box::new(status))
@@ -127,7 +127,14 @@ async fn no_pass_runs_before_all_stores_are_full_and_one_that_panics_is_counted_
         groups,
         nodes
     );
-    fill!(claims, data_volumes, networks);
+    fill!(
+        claims,
+        data_volumes,
+        networks,
+        quotas,
+        limit_ranges,
+        namespaces
+    );
     let early = timeout(Duration::from_secs(60), &mut working).await;
     assert!(early.is_err() && *passes.lock().unwrap() == 0);
     fill!(storage_classes);

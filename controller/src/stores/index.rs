@@ -8,19 +8,26 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crds::conditions::{self, FAILURE};
 use crds::names::{IMAGE_CACHE_LABEL, VM_UID_LABEL};
 use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use super::{DataVolume, Key, NetworkAttachmentDefinition};
 
-/// An object that machines name.
+/// What the API server's answer has, in whichever words, when a rule of a namespace refuses an
+/// object.
+const REFUSAL: &str = "is forbidden: ";
+
+/// An object that machines name, or whose change they wait for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Relation {
     /// A class.
@@ -42,10 +49,13 @@ pub enum Relation {
     Group(Key),
     /// The node of the root disk.
     Node(String),
+    /// The namespace with its quotas and limit ranges, of a machine that the API server refused
+    /// something.
+    Refused(String),
 }
 
 impl Relation {
-    /// Everything that a machine names.
+    /// Everything that a machine names, and waits for.
     #[must_use]
     pub fn of(vm: &VirtualMachine) -> BTreeSet<Self> {
         let namespace = vm.namespace().unwrap_or_default();
@@ -76,8 +86,18 @@ impl Relation {
         all.extend(cache.cloned().map(Self::ImageCache));
         let node = vm.status.iter().flat_map(|status| &status.node_name);
         all.extend(node.cloned().map(Self::Node));
+        if is_refused(vm) {
+            all.insert(Self::Refused(namespace));
+        }
         all
     }
+}
+
+/// Whether the last pass failed by a rule of the API server, as far as its words show.
+fn is_refused(vm: &VirtualMachine) -> bool {
+    let conditions = vm.status.iter().map(|status| &status.conditions);
+    let mut failure = conditions.flat_map(|all| conditions::find(all, FAILURE));
+    failure.any(|failure| failure.message.contains(REFUSAL))
 }
 
 /// Name of the claim that is made for a root disk in a storage class; none where a volume is the root
@@ -243,3 +263,6 @@ impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
 impl Indexed for PartialObjectMeta<NetworkAttachmentDefinition> {}
 impl Indexed for StorageClass {}
+impl Indexed for ResourceQuota {}
+impl Indexed for PartialObjectMeta<LimitRange> {}
+impl Indexed for PartialObjectMeta<Namespace> {}

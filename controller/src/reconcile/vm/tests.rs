@@ -28,6 +28,7 @@ mod normal_rows;
 mod power_rows;
 mod pre_pull_rows;
 mod probe_rows;
+mod quota_rows;
 mod reconcile_rows;
 mod root_claim_rows;
 mod root_disk_rows;

@@ -94,7 +94,7 @@ impl State {
                 (code, status)
             }
             Method::POST if self.is_over_quota(&collection) => {
-                refuse(403, "Forbidden", "exceeded quota: pods")
+                refuse(403, "Forbidden", "pods is forbidden: exceeded quota: pods")
             }
             Method::POST => match bounds::broken(&collection, &body) {
                 Some(why) => refuse(422, "Invalid", &why),

@@ -334,10 +334,13 @@ impl Bench {
 
     /// The kinds that no test of machines has objects of were listed, too.
     pub(super) fn fill_the_rest(&mut self) {
-        self.feeds.groups.apply(Event::Init);
-        self.feeds.groups.apply(Event::InitDone);
-        self.feeds.networks.apply(Event::Init);
-        self.feeds.networks.apply(Event::InitDone);
+        macro_rules! fill {
+            ($($feed:ident),+) => {$(
+                self.feeds.$feed.apply(Event::Init);
+                self.feeds.$feed.apply(Event::InitDone);
+            )+};
+        }
+        fill!(groups, networks, quotas, limit_ranges, namespaces);
     }
 
     /// One pass on what the stores show.
