@@ -6,6 +6,7 @@
 
 mod connect;
 mod error;
+pub(crate) mod listed;
 mod machine;
 
 use std::time::Duration;

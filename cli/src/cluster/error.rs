@@ -43,6 +43,8 @@ pub(crate) enum ClusterError {
     Exists(String),
     #[error("the cluster refuses that: {0}")]
     Refused(String),
+    #[error("failed to read {name}, which the cluster lists: {error}")]
+    Unreadable { name: String, error: String },
     #[error("ask the cluster: {}", innermost(.0))]
     Other(Box<kube::Error>),
 }
@@ -139,6 +141,9 @@ impl ClusterError {
             Self::Conflict { .. } => return None,
             Self::Exists(_) => "choose another name, or change that one with kubectl edit vm",
             Self::Refused(_) => "change what the sentence names, and try again",
+            Self::Unreadable { .. } => {
+                "use a vmletctl of the cluster's version, or repair or delete that object with kubectl"
+            }
             Self::Other(_) => return None,
         })
     }

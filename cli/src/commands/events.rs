@@ -6,13 +6,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use crds::guard::Guarded;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 
 use super::list::age;
-use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, listed};
 use crate::table;
 
 /// Machine whose events to show.
@@ -50,13 +51,9 @@ pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
 
 /// The events of the machine and its objects, oldest first.
 pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<EventRow>, ClusterError> {
-    let api: Api<Event> = cluster.api();
-    let events = api
-        .list(&ListParams::default())
-        .await
-        .map_err(ClusterError::of)?;
+    let api: Api<Guarded<Event>> = cluster.api();
+    let events = listed::readable(&api, &ListParams::default()).await?;
     let mut events_found: Vec<_> = events
-        .items
         .iter()
         .filter(|e| is_about(e, name))
         .map(|e| EventRow::of(e, name))

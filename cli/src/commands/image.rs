@@ -10,12 +10,13 @@ mod row;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use crds::guard::Guarded;
 use crds::{ClusterVirtualMachineImage, VirtualMachineImage};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams, ObjectList};
+use kube::api::{Api, ListParams};
 
 use self::row::{Columns, Row};
-use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, listed};
 
 /// Commands for images.
 #[derive(Debug, Subcommand)]
@@ -46,8 +47,8 @@ pub(crate) struct ListArgs {
 
 /// The images that could be read; `None`: these may not be listed.
 struct Images {
-    of_namespace: Option<Vec<VirtualMachineImage>>,
-    of_cluster: Option<Vec<ClusterVirtualMachineImage>>,
+    of_namespace: Option<Vec<Guarded<VirtualMachineImage>>>,
+    of_cluster: Option<Vec<Guarded<ClusterVirtualMachineImage>>>,
 }
 
 pub(crate) async fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
@@ -80,18 +81,18 @@ async fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 
 impl Images {
     async fn read(cluster: &Cluster, all: bool, place: &str) -> Result<Self, ClusterError> {
-        let of_namespace: Api<VirtualMachineImage> = cluster.api_of(all);
-        let of_cluster: Api<ClusterVirtualMachineImage> = Api::all(cluster.client.clone());
+        let of_namespace: Api<Guarded<VirtualMachineImage>> = cluster.api_of(all);
+        let of_cluster: Api<Guarded<ClusterVirtualMachineImage>> = Api::all(cluster.client.clone());
         let params = ListParams::default();
-        let (own, shared) = tokio::join!(of_namespace.list(&params), of_cluster.list(&params));
-        match (
-            own.map_err(ClusterError::of),
-            shared.map_err(ClusterError::of),
-        ) {
+        let answers = tokio::join!(
+            listed::each(&of_namespace, &params),
+            listed::each(&of_cluster, &params)
+        );
+        match answers {
             (Err(both @ ClusterError::Forbidden(_)), Err(ClusterError::Forbidden(_))) => Err(both),
             (own, shared) => Ok(Self {
-                of_namespace: readable(own, &format!("in {place}"))?,
-                of_cluster: readable(shared, "of the cluster")?,
+                of_namespace: permitted(own, &format!("in {place}"))?,
+                of_cluster: permitted(shared, "of the cluster")?,
             }),
         }
     }
@@ -99,9 +100,15 @@ impl Images {
     fn rows(&self, now: Timestamp) -> Vec<Row> {
         let own = self.of_namespace.iter().flatten();
         let shared = self.of_cluster.iter().flatten();
-        own.map(|image| Row::of_namespace(image, now))
-            .chain(shared.map(|image| Row::of_cluster(image, now)))
-            .collect()
+        let own = own.map(|image| match &image.0 {
+            Ok(image) => Row::of_namespace(image, now),
+            Err(unreadable) => Row::unreadable("namespace", unreadable, now),
+        });
+        let shared = shared.map(|image| match &image.0 {
+            Ok(image) => Row::of_cluster(image, now),
+            Err(unreadable) => Row::unreadable("cluster", unreadable, now),
+        });
+        own.chain(shared).collect()
     }
 
     /// The sentence when there are none.
@@ -115,12 +122,12 @@ impl Images {
 }
 
 /// The images, unless they may not be listed.
-fn readable<K: Clone>(
-    answer: Result<ObjectList<K>, ClusterError>,
+fn permitted<K>(
+    answer: Result<Vec<K>, ClusterError>,
     which: &str,
 ) -> Result<Option<Vec<K>>, ClusterError> {
     match answer {
-        Ok(list) => Ok(Some(list.items)),
+        Ok(images) => Ok(Some(images)),
         Err(ClusterError::Forbidden(message)) => {
             eprintln!("images {which} are left out, they may not be listed: {message}");
             Ok(None)
@@ -152,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_may_not_be_listed_is_left_out_and_other_failures_stay() {
-        let read = |error| readable::<VirtualMachineImage>(Err(error), "of the cluster");
+        let read = |error| permitted::<VirtualMachineImage>(Err(error), "of the cluster");
         assert!(matches!(
             read(ClusterError::Forbidden("no".into())),
             Ok(None)

@@ -1,6 +1,7 @@
 //! `list`: machines of a namespace or of all, once or as they change.
 //!
-//! Invariant: JSON and YAML are what the server sent; only tables are made for people.
+//! Invariant: JSON and YAML are what the server sent; only tables are made for people. A machine that
+//! cannot be read hides no other.
 //! Failure: the cluster's.
 
 mod progress;
@@ -10,6 +11,7 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use crds::guard::Guarded;
 use crds::{VirtualMachine, VirtualMachineTask};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -17,7 +19,7 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::cluster::{Cluster, ClusterArgs, listed};
 use crate::colour::When;
 
 use progress::progress;
@@ -98,12 +100,8 @@ impl ListArgs {
 
 async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::Result<()> {
     let all = args.all_namespaces;
-    let api: Api<VirtualMachine> = cluster.api_of(all);
-    let machines = api
-        .list(&args.params())
-        .await
-        .map_err(ClusterError::of)?
-        .items;
+    let api: Api<Guarded<VirtualMachine>> = cluster.api_of(all);
+    let machines = listed::each(&api, &args.params()).await?;
     if machines.is_empty() {
         let place = if all {
             "the cluster".into()
@@ -116,15 +114,15 @@ async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::
     let now = Timestamp::now();
     // Tasks and pods are not listed for this: conditions say what is in the way.
     let around = Around::default();
-    let texts = machines.iter().map(|vm| progress(vm, &around, now));
-    let texts: Vec<_> = texts.collect();
+    let rows = machines.iter().map(|one| match &one.0 {
+        Ok(vm) => Row::of(vm, progress(vm, &around, now), now),
+        Err(unreadable) => Row::unreadable(unreadable, now),
+    });
+    let rows: Vec<_> = rows.collect();
     let columns = Columns {
-        progress: texts.iter().any(|text| !text.is_empty()),
+        progress: rows.iter().any(Row::has_progress),
         ..columns
     };
-    let rows: Vec<_> = std::iter::zip(&machines, texts)
-        .map(|(vm, text)| Row::of(vm, text, now))
-        .collect();
     super::print(&row::render(&rows, columns, args.color.is_on()))?;
     Ok(())
 }
@@ -132,16 +130,13 @@ async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::
 /// Untyped, so that fields that this program does not know are printed too.
 async fn raw(cluster: &Cluster, args: &ListArgs) -> anyhow::Result<()> {
     let kind = ApiResource::erase::<VirtualMachine>(&());
-    let api: Api<DynamicObject> = if args.all_namespaces {
+    let api: Api<Guarded<DynamicObject>> = if args.all_namespaces {
         Api::all_with(cluster.client.clone(), &kind)
     } else {
         Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &kind)
     };
-    let mut objects = api
-        .list(&args.params())
-        .await
-        .map_err(ClusterError::of)?
-        .items;
+    let found = listed::each(&api, &args.params()).await?;
+    let mut objects: Vec<_> = found.into_iter().map(known).collect();
     for object in &mut objects {
         object.metadata.managed_fields = None;
     }
@@ -152,6 +147,22 @@ async fn raw(cluster: &Cluster, args: &ListArgs) -> anyhow::Result<()> {
     };
     super::print(&text)?;
     Ok(())
+}
+
+/// The object; of one that cannot be read its metadata.
+fn known(one: Guarded<DynamicObject>) -> DynamicObject {
+    one.0.unwrap_or_else(|unreadable| {
+        let name = unreadable.metadata.name.as_deref().unwrap_or_default();
+        eprintln!(
+            "warning: of VirtualMachine {name} only the metadata are shown, it {}",
+            listed::text(&unreadable)
+        );
+        DynamicObject {
+            types: None,
+            metadata: unreadable.metadata,
+            data: json!({}),
+        }
+    })
 }
 
 fn names(objects: &[DynamicObject]) -> String {

@@ -9,11 +9,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use crds::VirtualMachineTask;
+use crds::guard::Guarded;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 
 use super::events;
-use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, listed};
 use crate::colour::When;
 
 /// Machine whose status to show.
@@ -49,12 +50,8 @@ pub(crate) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn tasks(cluster: &Cluster, name: &str) -> Result<Vec<VirtualMachineTask>, ClusterError> {
-    let api: Api<VirtualMachineTask> = cluster.api();
-    let list = api
-        .list(&ListParams::default())
-        .await
-        .map_err(ClusterError::of)?;
-    let mut tasks = list.items;
+    let api: Api<Guarded<VirtualMachineTask>> = cluster.api();
+    let mut tasks = listed::readable(&api, &ListParams::default()).await?;
     tasks.retain(|task| task.spec.vm_name == name);
     tasks.sort_by_key(|task| task.metadata.creation_timestamp.as_ref().map(|t| t.0));
     Ok(tasks)

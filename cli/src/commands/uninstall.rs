@@ -3,14 +3,15 @@
 //!
 //! Invariant: nothing is deleted. The removal of a kind is allowed only after a look that found
 //! nothing; with `--check`, and for one node, nothing is written.
-//! Failure: the cluster's; a list that may not be read ends the command, since what is not seen may
-//! be left.
+//! Failure: the cluster's; a list or an object that cannot be read ends the command, since what is not
+//! seen may be left.
 
 mod left;
 
 use std::process::ExitCode;
 
 use clap::Args;
+use crds::guard::Guarded;
 use crds::node_facts::{NodeFacts, is_fresh, node_of_lease};
 use crds::{VirtualMachine, VirtualMachineTask, names};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -20,13 +21,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use self::left::{Agent, Kind, Left, Purpose};
 use crate::called;
-use crate::cluster::{ClusterArgs, ClusterError};
+use crate::cluster::{ClusterArgs, ClusterError, listed};
 
 /// Objects for each request: a cluster may have very many pods.
 const PAGE: u32 = 500;
@@ -97,9 +98,10 @@ async fn look(client: &Client, kinds: Vec<Kind>) -> Result<Left, ClusterError> {
     let classes: Vec<String> = classes.map(|class| class.name_any()).collect();
     let pods: Vec<Pod> = all(&Api::all(client.clone())).await?;
     let nodes: Vec<Node> = all(&Api::all(client.clone())).await?;
-    let leases: Api<Lease> = Api::all(client.clone());
+    let leases: Api<Guarded<Lease>> = Api::all(client.clone());
     let ours = ListParams::default().labels(names::NODE_LEASE_LABEL);
-    let leases = leases.list(&ours).await.map_err(ClusterError::of)?.items;
+    let leases = listed::each(&leases, &ours).await?.into_iter();
+    let leases: Vec<_> = leases.map(listed::required).collect::<Result<_, _>>()?;
     let agents = leases
         .iter()
         .filter_map(|lease| agent(lease, now))
@@ -125,7 +127,7 @@ fn agent(lease: &Lease, now: Timestamp) -> Option<Agent> {
 }
 
 async fn kinds(client: &Client) -> Result<Vec<Kind>, ClusterError> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let definitions: Api<Guarded<CustomResourceDefinition>> = Api::all(client.clone());
     let mut found = all(&definitions).await?;
     found.retain(|one| one.spec.group == crds::GROUP);
     let kind = |one: CustomResourceDefinition| Kind {
@@ -136,15 +138,17 @@ async fn kinds(client: &Client) -> Result<Vec<Kind>, ClusterError> {
 }
 
 /// All objects, page by page.
-async fn all<K>(api: &Api<K>) -> Result<Vec<K>, ClusterError>
+async fn all<K>(api: &Api<Guarded<K>>) -> Result<Vec<K>, ClusterError>
 where
-    K: Clone + std::fmt::Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
     let mut found = Vec::new();
     let mut page = ListParams::default().limit(PAGE);
     loop {
         let list = api.list(&page).await.map_err(ClusterError::of)?;
-        found.extend(list.items);
+        for object in list.items {
+            found.push(listed::required(object)?);
+        }
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page.continue_token = Some(token),
             None => return Ok(found),

@@ -5,6 +5,7 @@
 //! Failure: none.
 
 use crds::conditions::{READY, find};
+use crds::guard::Unreadable;
 use crds::{
     ClusterVirtualMachineImage, ImageSource, PrePullStatus, VirtualMachineImage,
     VirtualMachineImageStatus,
@@ -12,6 +13,7 @@ use crds::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::cluster::listed;
 use crate::commands::list::{age, dash};
 use crate::table::Table;
 
@@ -54,6 +56,24 @@ impl Row {
     pub(super) fn of_cluster(image: &ClusterVirtualMachineImage, now: Timestamp) -> Self {
         let status = image.status.clone().unwrap_or_default();
         Self::of("cluster", &image.metadata, &image.spec.source, status, now)
+    }
+
+    /// An image of which no more is known than its name.
+    pub(super) fn unreadable(scope: &'static str, unreadable: &Unreadable, now: Timestamp) -> Self {
+        let meta = &unreadable.metadata;
+        Self {
+            namespace: dash(meta.namespace.clone()),
+            name: dash(meta.name.clone()),
+            scope,
+            type_: dash(None),
+            size: dash(None),
+            nodes: dash(None),
+            pre_pull: String::new(),
+            ready: dash(None),
+            age: age(meta.creation_timestamp.as_ref(), now),
+            source: dash(None),
+            message: listed::text(unreadable),
+        }
     }
 
     fn of(

@@ -6,12 +6,14 @@
 use std::time::Duration;
 
 use crds::VirtualMachine;
+use crds::guard::Unreadable;
 use crds::vm::PrintableStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use lifecycle::DesiredState;
 
+use crate::cluster::listed;
 use crate::colour::Colour;
 use crate::table::{self, Table};
 
@@ -58,6 +60,29 @@ impl Row {
             image: dash(spec.image_name.clone().or(image)),
             progress,
         }
+    }
+
+    /// A machine of which no more is known than its name.
+    pub(crate) fn unreadable(unreadable: &Unreadable, now: Timestamp) -> Self {
+        let meta = &unreadable.metadata;
+        Self {
+            namespace: dash(meta.namespace.clone()),
+            name: dash(meta.name.clone()),
+            status: None,
+            ready: "-",
+            ip: dash(None),
+            node: dash(None),
+            age: age(meta.creation_timestamp.as_ref(), now),
+            desired_state: dash(None),
+            class: dash(None),
+            image: dash(None),
+            progress: listed::text(unreadable),
+        }
+    }
+
+    /// Whether there is anything for the last column.
+    pub(crate) const fn has_progress(&self) -> bool {
+        !self.progress.is_empty()
     }
 
     /// Whether the two differ in nothing but their age.

@@ -1,20 +1,22 @@
 //! `list --watch`: a line whenever what it says about a machine changes.
 //!
 //! Invariant: each machine that is there when the watch begins is printed once; then only changes
-//! are.
+//! are. An object that cannot be read ends no watch: a machine is a line with the reason, a task or a pod
+//! stays as it was.
 //! Failure: a watch that breaks is begun again by itself; the first list must succeed.
 
 use std::collections::HashMap;
 use std::pin::pin;
 
+use crds::guard::Guarded;
 use crds::names::VM_UID_LABEL;
 use crds::{VirtualMachine, VirtualMachineTask};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, future, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Resource, ResourceExt};
 
 use super::row::{Columns, Row, table};
 use super::{Around, ListArgs, progress};
@@ -28,7 +30,7 @@ type Key = (String, String);
     reason = "one at a time, taken apart at once"
 )]
 enum Change {
-    Machine(Event<VirtualMachine>),
+    Machine(Event<Guarded<VirtualMachine>>),
     Task(Event<VirtualMachineTask>),
     Pod(Event<Pod>),
 }
@@ -39,7 +41,7 @@ pub(super) async fn run(
     columns: Columns,
 ) -> anyhow::Result<()> {
     let all = args.all_namespaces;
-    let machines: Api<VirtualMachine> = cluster.api_of(all);
+    let machines: Api<Guarded<VirtualMachine>> = cluster.api_of(all);
     // A watch would retry what can never succeed; the first response shows that.
     let first = ListParams {
         limit: Some(1),
@@ -61,8 +63,10 @@ pub(super) async fn run(
     };
     let ours = Config::default().labels(VM_UID_LABEL);
     let of_machines = watcher(machines, config).map(|e| e.map(Change::Machine));
-    let of_tasks = watcher(cluster.api_of(all), Config::default()).map(|e| e.map(Change::Task));
-    let of_pods = watcher(cluster.api_of(all), ours).map(|e| e.map(Change::Pod));
+    let of_tasks = watcher(cluster.api_of(all), Config::default());
+    let of_tasks = of_tasks.try_filter_map(|e| future::ok(readable(e).map(Change::Task)));
+    let of_pods = watcher(cluster.api_of(all), ours);
+    let of_pods = of_pods.try_filter_map(|e| future::ok(readable(e).map(Change::Pod)));
     let mut changes = pin!(stream::select(
         of_machines,
         stream::select(of_tasks, of_pods)
@@ -79,6 +83,17 @@ pub(super) async fn run(
     Ok(())
 }
 
+/// The event without an object that cannot be read.
+fn readable<K>(event: Event<Guarded<K>>) -> Option<Event<K>> {
+    match event {
+        Event::Init => Some(Event::Init),
+        Event::InitDone => Some(Event::InitDone),
+        Event::InitApply(object) => object.0.ok().map(Event::InitApply),
+        Event::Apply(object) => object.0.ok().map(Event::Apply),
+        Event::Delete(object) => object.0.ok().map(Event::Delete),
+    }
+}
+
 /// The watch continues by itself; who waits should know why nothing comes.
 async fn tell(error: &watcher::Error) {
     eprintln!("warning: the watch broke off and is begun again: {error}");
@@ -90,7 +105,7 @@ struct Screen {
     columns: Columns,
     coloured: bool,
     table: Table,
-    machines: HashMap<Key, VirtualMachine>,
+    machines: HashMap<Key, Guarded<VirtualMachine>>,
     tasks: HashMap<Key, VirtualMachineTask>,
     pods: HashMap<Key, Pod>,
     printed: HashMap<Key, Row>,
@@ -138,16 +153,19 @@ impl Screen {
         let found = self
             .machines
             .iter()
-            .find(|(_, vm)| vm.metadata.uid.as_ref() == Some(uid));
+            .find(|(_, vm)| vm.meta().uid.as_ref() == Some(uid));
         found.map(|(key, _)| key.clone())
     }
 
     fn line(&mut self, key: &Key) -> String {
-        let Some(vm) = self.machines.get(key) else {
+        let Some(known) = self.machines.get(key) else {
             return String::new();
         };
         let now = Timestamp::now();
-        let row = Row::of(vm, progress(vm, &self.around(vm), now), now);
+        let row = match &known.0 {
+            Ok(vm) => Row::of(vm, progress(vm, &self.around(vm), now), now),
+            Err(unreadable) => Row::unreadable(unreadable, now),
+        };
         if self
             .printed
             .get(key)

@@ -4,6 +4,7 @@
 //! Failure: the cluster's; tasks that may not be listed have no percents.
 
 use clap::ValueEnum;
+use crds::guard::Guarded;
 use crds::{
     ClusterVirtualMachineImage, PrePull, PrePullStatus, TaskKind, VirtualMachineImage,
     VirtualMachineTask,
@@ -136,7 +137,7 @@ impl Target {
         // Those of images of the cluster are in the namespace of the controller.
         let tasks = self
             .cluster
-            .api_of::<VirtualMachineTask>(self.scope == Scope::Cluster);
+            .api_of::<Guarded<VirtualMachineTask>>(self.scope == Scope::Cluster);
         let tasks = tasks.list(&ListParams::default()).await;
         let is_ours = |task: &&VirtualMachineTask| {
             task.spec.kind == TaskKind::PullImage
@@ -149,7 +150,8 @@ impl Target {
             (task.spec.node_name.clone(), percent)
         };
         let tasks = tasks.map(|list| list.items).unwrap_or_default();
-        let mut all: Vec<_> = tasks.iter().filter(is_ours).map(percent).collect();
+        let tasks = tasks.iter().flat_map(|task| &task.0);
+        let mut all: Vec<_> = tasks.filter(is_ours).map(percent).collect();
         all.sort();
         all
     }

@@ -1,3 +1,4 @@
+use crds::guard::Guarded;
 use serde_json::json;
 
 use super::*;
@@ -48,6 +49,27 @@ fn wide_tables_and_all_namespaces_have_more_columns() {
         progress: true,
     };
     insta::assert_snapshot!(render(&rows(), columns, false));
+}
+
+#[test]
+fn a_machine_that_cannot_be_read_is_a_row_with_the_reason() {
+    let object = json!({
+        "metadata": {"name": "new", "namespace": "team-a", "creationTimestamp": "2026-01-01T11:00:00Z"},
+        "spec": {"running": true}, "status": {"printableStatus": "OfANewerVersion"},
+    });
+    let read = serde_json::from_str::<Guarded<VirtualMachine>>(&object.to_string());
+    let unreadable = read.unwrap().0.unwrap_err();
+    let row = Row::unreadable(&unreadable, NOW.parse().unwrap());
+    assert!(row.has_progress());
+    let cells = row.cells(Columns {
+        progress: true,
+        ..Columns::default()
+    });
+    assert_eq!(cells[..6], ["new", "-", "-", "-", "-", "60m"]);
+    assert!(
+        cells[6].starts_with("cannot be read: unknown variant `OfANewerVersion`"),
+        "{cells:?}"
+    );
 }
 
 #[test]

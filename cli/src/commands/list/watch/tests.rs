@@ -2,14 +2,14 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn machine(status: impl Into<Value>) -> VirtualMachine {
+fn machine(status: impl Into<Value>) -> Guarded<VirtualMachine> {
     let status: Value = status.into();
-    serde_json::from_value(json!({
+    let object = json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
         "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
         "spec": {"running": true}, "status": status,
-    }))
-    .unwrap()
+    });
+    serde_json::from_str(&object.to_string()).unwrap()
 }
 
 fn task(percent: u32) -> VirtualMachineTask {
@@ -44,4 +44,31 @@ fn a_changed_line_is_printed() {
     take(Change::Machine(Event::Apply(running.clone())));
     take(Change::Machine(Event::Delete(running)));
     insta::assert_snapshot!(lines.concat());
+}
+
+#[test]
+fn a_machine_that_cannot_be_read_is_a_line_until_it_can() {
+    let columns = Columns {
+        progress: true,
+        ..Columns::default()
+    };
+    let mut screen = Screen::new(columns, false);
+    let bad = || machine(json!({"printableStatus": "OfANewerVersion"}));
+    let line = screen.take(Change::Machine(Event::InitApply(bad())));
+    assert!(
+        line.starts_with("web") && line.contains("cannot be read"),
+        "{line}"
+    );
+    assert_eq!(screen.take(Change::Machine(Event::Apply(bad()))), "");
+    let good = machine(json!({"printableStatus": "Running", "ready": true}));
+    let line = screen.take(Change::Machine(Event::Apply(good)));
+    assert!(line.contains("Running"), "{line}");
+}
+
+#[test]
+fn a_task_that_cannot_be_read_changes_nothing() {
+    let bad = json!({"metadata": {"name": "t"}, "spec": {"kind": "Future"}});
+    let bad = serde_json::from_str::<Guarded<VirtualMachineTask>>(&bad.to_string()).unwrap();
+    assert!(readable(Event::Apply(bad)).is_none());
+    assert!(readable(Event::Apply(Guarded(Ok(task(1))))).is_some());
 }
