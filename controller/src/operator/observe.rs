@@ -1,6 +1,8 @@
 //! Reads all objects that the status depends on.
 //!
-//! Invariant: one pass reads each object once; nothing is kept from one pass to the next.
+//! Invariant: one pass reads each object once; nothing is kept from one pass to the next. Lists are
+//! complete, and come from the memory of the API server, not from its database: the watches that wake
+//! a pass come from there, too.
 //! Failure: each read carries its own error, so that one that is refused hides nothing of the
 //! others.
 
@@ -26,8 +28,6 @@ use super::adapters::{Policy, Wanted};
 
 /// Longest time of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most objects of a list.
-const MOST: u32 = 5000;
 
 /// What was read, or why not.
 pub type Read<T> = Result<T, String>;
@@ -151,7 +151,7 @@ async fn list<K>(api: &Api<Guarded<K>>, labels: &str) -> Read<Vec<K>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let which = ListParams::default().labels(labels).limit(MOST);
+    let which = ListParams::default().labels(labels).match_any();
     let found = within(api.list(&which)).await.map_err(|e| message_of(&e))?;
     Ok(found
         .items
