@@ -1,7 +1,7 @@
 //! `deploy/admission/` agrees with itself and with the types.
 //!
-//! Invariant: all policies have the same privileged principals; each has a binding that denies, or
-//! only warns.
+//! Invariant: all policies have the same privileged principals, and our programs and the role for people
+//! have the right that makes one; each policy has a binding that denies, or only warns.
 //! Failure: the name of the policy that differs.
 
 use std::error::Error;
@@ -47,11 +47,34 @@ fn all_policies_have_the_same_privileged_principals() {
         "vmlet-agent",
         "kubernetes-admin",
         "system:masters",
+        "authorizer.group('vmlet.dev.protected').resource('fields').check('write')",
     ] {
         assert!(first.as_str().unwrap().contains(name), "{first}");
     }
     for policy in &policies {
         assert_eq!(privileged(policy), first, "{}", policy["metadata"]["name"]);
+    }
+}
+
+/// In a namespace of another name no policy knows the accounts by their names.
+#[test]
+fn controller_agents_and_a_role_for_people_have_the_right_of_privileged_users() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    for (file, role) in [
+        ("controller/serviceaccount.yaml", "vmlet-controller"),
+        ("agent/serviceaccount.yaml", "vmlet-agent"),
+        ("users.yaml", "vmlet-privileged"),
+    ] {
+        let text = fs::read_to_string(deploy.join(file)).unwrap();
+        let documents = text.split("\n---\n");
+        let documents = documents.map(|part| serde_saphyr::from_str::<Value>(part).unwrap());
+        let mut roles =
+            documents.filter(|one| one["kind"] == "ClusterRole" && one["metadata"]["name"] == role);
+        let rules = roles.next().unwrap()["rules"].as_array().unwrap().clone();
+        let right = serde_json::json!({
+            "apiGroups": ["vmlet.dev.protected"], "resources": ["fields"], "verbs": ["write"],
+        });
+        assert!(rules.contains(&right), "{file}: {rules:?}");
     }
 }
 

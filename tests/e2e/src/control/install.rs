@@ -37,6 +37,36 @@ impl Control {
         self.bind(who, Some(namespace)).await
     }
 
+    /// Makes a user privileged for the policies of `deploy/admission`.
+    pub async fn privilege(&self, who: &Who) -> Result<()> {
+        let client = self.client()?;
+        let group = "rbac.authorization.k8s.io";
+        let name = format!("privileged-{}", who.user.replace(':', "-"));
+        let role = json!({
+            "apiVersion": ClusterRole::API_VERSION,
+            "kind": ClusterRole::KIND,
+            "metadata": { "name": name },
+            "rules": [{
+                "apiGroups": ["vmlet.dev.protected"], "resources": ["fields"], "verbs": ["write"],
+            }],
+        });
+        let binding = json!({
+            "apiVersion": ClusterRoleBinding::API_VERSION,
+            "kind": ClusterRoleBinding::KIND,
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": group, "kind": ClusterRole::KIND, "name": name },
+            "subjects": [{ "apiGroup": group, "kind": "User", "name": who.user }],
+        });
+        let params = PatchParams::apply(MANAGER).force();
+        let roles: Api<ClusterRole> = Api::all(client.clone());
+        roles.patch(&name, &params, &Patch::Apply(role)).await?;
+        let bindings: Api<ClusterRoleBinding> = Api::all(client);
+        bindings
+            .patch(&name, &params, &Patch::Apply(binding))
+            .await?;
+        Ok(())
+    }
+
     async fn bind(&self, who: &Who, namespace: Option<&str>) -> Result<()> {
         let client = self.client()?;
         let group = "rbac.authorization.k8s.io";

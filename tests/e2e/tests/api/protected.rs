@@ -253,6 +253,22 @@ async fn everybody_else_who_is_privileged_is(control: &Control) -> anyhow::Resul
         let answer = objects.create(VM, &machine, Effect::DryRun).await?;
         assert_eq!(answer.is_ok(), privileged, "{who:?}: {answer:?}");
     }
+    // By a right, whatever its name and namespace.
+    for who in [
+        Who::user("operator"),
+        Who::service_account("vms", "vmlet-controller"),
+    ] {
+        control.grant(&who).await?;
+        control.privilege(&who).await?;
+        let mut machine = vm("a");
+        machine["metadata"]["annotations"] = json!({ PRIORITY: "-1000" });
+        let objects = control.objects_as(&who, "default")?;
+        eventually(Duration::from_secs(30), "the right", || async {
+            let answer = objects.create(VM, &machine, Effect::DryRun).await?;
+            answer.map(|_| ()).map_err(Error::msg)
+        })
+        .await?;
+    }
     Ok(())
 }
 
