@@ -138,7 +138,18 @@ impl Wakes for Node {
         {
             return Vec::new();
         }
-        with(stores, &Relation::Node(change.object().name_any()))
+        let name = change.object().name_any();
+        // A pod may be elsewhere than the status says: the machine is deleted before a pass has seen it
+        // there, say, and then waits for this node.
+        let is_here = |pod: &Pod| {
+            let spec = pod.spec.as_ref();
+            spec.and_then(|spec| spec.node_name.as_ref()) == Some(&name)
+        };
+        let pods = stores.pods.state().into_iter();
+        let pods = pods.filter(|pod| is_here(pod));
+        let mut all: BTreeSet<_> = pods.filter_map(|pod| machine_of(&pod)).collect();
+        all.extend(with(stores, &Relation::Node(name)));
+        all.into_iter().collect()
     }
 
     fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {

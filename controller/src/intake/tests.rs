@@ -43,6 +43,7 @@ macro_rules! adds {
 }
 
 mod limits;
+mod nodes;
 
 fn intake(rules: Profile) -> (Intake, Feeds) {
     let (stores, feeds) = Stores::new();
