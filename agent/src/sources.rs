@@ -4,19 +4,22 @@
 //! Invariant: an object is read only for a pod or a task of this node that names it, in their own
 //! namespace; what is in it goes to the daemon and nowhere else, no log, no event.
 //! Failure: an answer that states what is missing; kubelet repeats its request, the controller its
-//! task, and the daemon requests the object again.
+//! task, and the daemon requests the object again. The daemon waits 30 s for an answer: the time for
+//! a place and that for the API server have a deadline each, which together are shorter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crds::VirtualMachineTask;
+use crds::guard::Guarded;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{Api, ListParams};
 use nodeapi::v1::wanted_source::Kind;
 use nodeapi::v1::{ProvideSourceRequest, SourceEvent, WantedSource};
 use podspec::{Annotations, GuestData, Source, SourceKind};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +32,8 @@ mod tests;
 
 /// Questions that are worked on at the same time; more wait.
 const AT_ONCE: usize = 8;
+/// How long a question waits for others; reading takes two requests of 8 s at most.
+const PLACE: Duration = Duration::from_secs(10);
 /// The annotation that holds the UID by which kubelet and the daemon identify a static pod.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
@@ -103,8 +108,10 @@ impl Resolver {
     }
 
     async fn answer(mut self, wanted: WantedSource) {
-        let _slot = self.slots.acquire().await;
-        let found = find(&self.client, &self.node, &wanted).await;
+        let found = match place(&self.slots).await {
+            Ok(_place) => find(&self.client, &self.node, &wanted).await,
+            Err(busy) => Err(busy),
+        };
         let (namespace, pod, name) = (&wanted.pod_namespace, &wanted.pod_name, &wanted.name);
         let task = &wanted.task_uid;
         match &found {
@@ -131,6 +138,16 @@ impl Resolver {
     }
 }
 
+/// A place among the questions that are worked on.
+async fn place(slots: &Semaphore) -> Result<SemaphorePermit<'_>, String> {
+    match tokio::time::timeout(PLACE, slots.acquire()).await {
+        Ok(Ok(place)) => Ok(place),
+        Ok(Err(_)) | Err(_) => Err(format!(
+            "vmlet-agent already waits for the API server with {AT_ONCE} other objects"
+        )),
+    }
+}
+
 /// What the object holds, if the pod may have it.
 async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found {
     let kind = match wanted.kind() {
@@ -139,9 +156,10 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
     };
     let source = Source::new(kind, &wanted.name).map_err(str::to_owned)?;
     if !wanted.task_uid.is_empty() {
-        let all: Api<VirtualMachineTask> = Api::all(client.clone());
+        let all: Api<Guarded<VirtualMachineTask>> = Api::all(client.clone());
         let mine = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let tasks = objects::list(&all, &mine, "the tasks of its node").await?;
+        let tasks: Vec<_> = tasks.into_iter().filter_map(|task| task.0.ok()).collect();
         let namespace = of_task(&tasks, wanted, &source)?;
         return secret(client, &namespace, &source, RIGHT).await;
     }

@@ -86,3 +86,15 @@ fn an_object_is_read_only_for_a_task_of_this_node_that_names_it() {
     let of_machine = verdict(&tasks, "t-1", SourceKind::Secret);
     assert_eq!(of_machine, Ok("machines".to_owned()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_gets_an_answer_in_time_although_others_wait_for_the_api_server() {
+    let slots = Semaphore::new(1);
+    let held = place(&slots).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let refused = place(&slots).await.unwrap_err();
+    assert!(refused.contains("other objects"), "{refused}");
+    assert_eq!(begin.elapsed(), PLACE);
+    drop(held);
+    assert!(place(&slots).await.is_ok());
+}
