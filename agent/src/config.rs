@@ -48,8 +48,8 @@ pub struct Limits {
     pub completed_tasks: Timespan,
     /// Minimum time between two writes of the progress of a task.
     pub progress: Timespan,
-    /// Minimum time between two writes of the facts of a guest, except for its power state and
-    /// pause.
+    /// Minimum time between two writes of the facts of a guest, except for its power state, a
+    /// pause and its first address.
     pub guest_facts: Timespan,
     /// Interval of the search for disks whose machine no longer exists; at least 1s.
     pub orphan_interval: Timespan,

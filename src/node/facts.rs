@@ -46,6 +46,18 @@ pub struct Reply {
     pub published: BTreeMap<String, String>,
 }
 
+impl Reply {
+    /// Whether there is an address that others may reach the guest by.
+    pub(super) fn has_address(&self) -> bool {
+        let addresses = self.interfaces.iter().flat_map(|nic| &nic.addresses);
+        let mut addresses = addresses.filter_map(|address| address.split('/').next()?.parse().ok());
+        addresses.any(|address| match address {
+            IpAddr::V4(address) => !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_unicast_link_local(),
+        })
+    }
+}
+
 /// A NIC as the guest calls it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {

@@ -1,8 +1,8 @@
 //! What is known of machines beyond their rows: whether they run, and what their guests say.
 //!
 //! Invariant: power follows libvirt's events, and is requested again after each connection. A guest
-//! is requested facts at most every [`PERIOD`], few guests at once, and none holds another one up
-//! for longer than its own deadlines.
+//! is requested facts every [`PERIOD`], and more often until it has an address; few guests at once,
+//! and none holds another one up for longer than its own deadlines.
 //! Failure: what cannot be had is absent, or as it was.
 
 use std::collections::BTreeMap;
@@ -24,8 +24,14 @@ use crate::vm::{Container, Containers};
 /// Time between two questions to a guest for facts.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Time between two looks for an agent while a guest boots.
+/// The same while a guest boots and has no address.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// The same right after its start, or after its agent appeared: the address is about to come.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// How long that is so.
+const SOON: Duration = Duration::from_secs(30);
 
 /// How long a guest counts as booting.
 const BOOT: i64 = 180_000_000_000;
@@ -56,12 +62,43 @@ pub(super) struct Known {
     pub(super) machine_type: String,
 }
 
+/// What is known of a machine, and when its guest was queried.
+#[derive(Debug)]
+struct Entry {
+    known: Known,
+    queried: Option<Instant>,
+    /// When the machine was seen first, or its agent appeared.
+    since: Instant,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            known: Known::default(),
+            queried: None,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Known {
+    /// Time until the next question to a guest that boots, or does not any more.
+    fn period(&self, is_soon: bool, boots: bool) -> Duration {
+        match self.agent {
+            Agent::Connected if self.reply.has_address() => PERIOD,
+            _ if is_soon => FIRST,
+            _ if boots => LOOK,
+            _ => PERIOD,
+        }
+    }
+}
+
 /// The machines that run, and when their guests were queried.
 #[derive(Debug)]
 pub struct Machines<P: Platform> {
     pub(super) containers: Arc<Containers<P>>,
     hypervisor: Arc<P::Hypervisor>,
-    known: Mutex<BTreeMap<ContainerId, (Known, Option<Instant>)>>,
+    known: Mutex<BTreeMap<ContainerId, Entry>>,
     versions: Mutex<Option<Versions>>,
     machine_types: Mutex<Vec<String>>,
     generation: watch::Sender<u64>,
@@ -82,7 +119,7 @@ impl<P: Platform> Machines<P> {
 
     /// Keeps all of it true, without end; `events` must be older than the connection.
     pub async fn follow(self: Arc<Self>, mut events: broadcast::Receiver<Event>) {
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(FIRST);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut queries = tokio::task::JoinSet::new();
         if self.hypervisor.is_connected() {
@@ -93,12 +130,8 @@ impl<P: Platform> Machines<P> {
                 event = events.recv() => match event {
                     Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
                     Ok(Event::Started(domain) | Event::Power(domain)) => self.refresh(domain).await,
-                    Ok(
-                        Event::Stopped(..)
-                        | Event::Reset(_)
-                        | Event::AgentConnected(_)
-                        | Event::Disconnected,
-                    ) => {}
+                    Ok(Event::AgentConnected(domain)) => self.query_soon(domain),
+                    Ok(Event::Stopped(..) | Event::Reset(_) | Event::Disconnected) => {}
                     Err(RecvError::Closed) => return,
                 },
                 _ = look.tick() => {
@@ -114,11 +147,9 @@ impl<P: Platform> Machines<P> {
 
     /// What is known of a machine.
     pub(super) fn known(&self, id: &ContainerId) -> Known {
-        let known = self.lock();
-        known
-            .get(id)
-            .map(|(known, _)| known.clone())
-            .unwrap_or_default()
+        let all = self.lock();
+        let entry = all.get(id);
+        entry.map(|entry| entry.known.clone()).unwrap_or_default()
     }
 
     /// The versions at the last connection.
@@ -153,13 +184,24 @@ impl<P: Platform> Machines<P> {
         }
     }
 
+    fn row(&self, domain: Uuid) -> Option<Arc<Container>> {
+        let all = self.containers.machines().into_iter();
+        let mut running = all.filter(|row| row.phase.may_run());
+        running.find(|row| row.domain() == domain)
+    }
+
+    /// The agent of a guest has just started.
+    fn query_soon(&self, domain: Uuid) {
+        if let Some(row) = self.row(domain) {
+            let mut all = self.lock();
+            let entry = all.entry(row.id.clone()).or_default();
+            (entry.queried, entry.since) = (None, Instant::now());
+        }
+    }
+
     /// Queries libvirt whether a guest runs.
     async fn refresh(&self, domain: Uuid) {
-        let all = self.containers.machines().into_iter();
-        let Some(row) = all
-            .filter(|row| row.phase.may_run())
-            .find(|row| row.domain() == domain)
-        else {
+        let Some(row) = self.row(domain) else {
             return;
         };
         if let Ok(Some(power)) = self.hypervisor.power(domain).await {
@@ -223,23 +265,25 @@ impl<P: Platform> Machines<P> {
             };
             known.reply = reply.unwrap_or(was.reply);
         });
-        if let Some((_, queried)) = self.lock().get_mut(&row.id) {
-            *queried = Some(Instant::now());
+        if let Some(entry) = self.lock().get_mut(&row.id) {
+            let now = Instant::now();
+            entry.queried = Some(now);
+            if was.agent != Agent::Connected && entry.known.agent == Agent::Connected {
+                entry.since = now;
+            }
         }
     }
 
     fn is_due(&self, row: &Container) -> bool {
-        let known = self.lock();
-        let Some((known, Some(queried))) = known.get(&row.id) else {
+        let all = self.lock();
+        let Some(entry) = all.get(&row.id) else {
             return true;
         };
         let boots = clock::now() < row.started_at.saturating_add(BOOT);
-        let period = match known.agent {
-            Agent::Connected => PERIOD,
-            _ if boots => LOOK,
-            _ => PERIOD,
-        };
-        queried.elapsed() >= period
+        let period = entry.known.period(entry.since.elapsed() < SOON, boots);
+        entry
+            .queried
+            .is_none_or(|queried| queried.elapsed() >= period)
     }
 
     fn running(&self) -> Vec<Arc<Container>> {
@@ -250,7 +294,7 @@ impl<P: Platform> Machines<P> {
 
     fn change(&self, id: &ContainerId, change: impl FnOnce(&mut Known)) {
         let mut all = self.lock();
-        let (known, _) = all.entry(id.clone()).or_default();
+        let known = &mut all.entry(id.clone()).or_default().known;
         let before = known.clone();
         change(known);
         let changed = *known != before;
@@ -260,7 +304,48 @@ impl<P: Platform> Machines<P> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ContainerId, (Known, Option<Instant>)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Entry>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::facts::Interface;
+
+    fn known(agent: Agent, addresses: &[&str]) -> Known {
+        let addresses = addresses.iter().map(ToString::to_string);
+        let reply = Reply {
+            interfaces: vec![Interface {
+                name: "eth0".to_owned(),
+                mac: "02:00:00:00:00:01".to_owned(),
+                addresses: addresses.collect(),
+            }],
+            ..Reply::default()
+        };
+        Known {
+            agent,
+            reply,
+            ..Known::default()
+        }
+    }
+
+    #[test]
+    fn a_guest_is_queried_often_only_until_its_first_address_is_known() {
+        let link_local = ["fe80::1/64", "169.254.1.1/16"];
+        let waiting = [
+            known(Agent::NoInfo, &[]),
+            known(Agent::NotRunning, &[]),
+            known(Agent::Connected, &[]),
+            known(Agent::Connected, &link_local),
+        ];
+        for known in waiting {
+            assert_eq!(known.period(true, true), FIRST, "{known:?}");
+            assert_eq!(known.period(false, true), LOOK, "{known:?}");
+            assert_eq!(known.period(false, false), PERIOD, "{known:?}");
+        }
+        let reached = known(Agent::Connected, &["fe80::1/64", "10.0.0.7/24"]);
+        assert_eq!(reached.period(true, true), PERIOD);
     }
 }

@@ -1,7 +1,8 @@
 //! The loop that keeps pods up to date with their machines.
 //!
 //! Invariant: one write per pod is in progress at most, and one in the shortest time allowed,
-//! unless power or pause changed; chatter that changes no fact is silent.
+//! unless power or pause changed or the guest got its first address; chatter that changes no fact is
+//! silent.
 //! Failure: none of its own.
 
 use std::collections::HashMap;
@@ -280,8 +281,11 @@ impl Entry {
         if let Some(until) = self.backoff.not_before(now) {
             return Some(until);
         }
+        let is_reached = |facts: &GuestFacts| facts.usable_addresses().next().is_some();
         let urgent = published.is_none_or(|published| {
-            published.power != self.facts.power || published.pause_reason != self.facts.pause_reason
+            published.power != self.facts.power
+                || published.pause_reason != self.facts.pause_reason
+                || !is_reached(published) && is_reached(&self.facts)
         });
         match self.written_at {
             Some(at) if !urgent && !has_news => Some(at + shortest),
@@ -292,7 +296,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use crds::guest_facts::Power;
+    use crds::guest_facts::{GuestInterface, Power};
 
     use super::*;
 
@@ -336,6 +340,17 @@ mod tests {
         assert_eq!(entry.due(now, SHORTEST), None, "it was reported");
         entry.facts.host_name = "vm-1".to_owned();
         assert_eq!(entry.due(now, SHORTEST), Some(now + SHORTEST));
+        let address = |ip: &str| GuestInterface {
+            addresses: vec![ip.to_owned()],
+            ..GuestInterface::default()
+        };
+        entry.facts.interfaces = vec![address("fe80::1/64")];
+        assert_eq!(entry.due(now, SHORTEST), Some(now + SHORTEST), "no use");
+        entry.facts.interfaces.push(address("10.0.0.7/24"));
+        assert_eq!(entry.due(now, SHORTEST), Some(now), "the first address");
+        entry.published.as_mut().unwrap().facts = Some(entry.facts.clone());
+        entry.facts.interfaces.push(address("10.0.0.8/24"));
+        assert_eq!(entry.due(now, SHORTEST), Some(now + SHORTEST), "another");
         entry.facts.power = Power::Paused;
         assert_eq!(entry.due(now, SHORTEST), Some(now));
         entry.published = None;
