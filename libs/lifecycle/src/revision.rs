@@ -1,8 +1,9 @@
 //! Whether an instance runs with the current specification of its machine.
 //!
 //! Invariant: a revision depends on the fields that take effect at the next start, as
-//! [`crds::vm::fields`] says, and not on the order of fields.
-//! Failure: none.
+//! [`crds::vm::fields`] says, and not on the order of fields. An instance is compared by the rules
+//! that its revision was made by, so that an upgrade of the controller requires no restart.
+//! Failure: none; an instance of a newer controller counts as current.
 
 use crds::VirtualMachineSpec;
 use crds::vm::fields::{Actor, Effect, FIELDS, Field};
@@ -11,9 +12,39 @@ use sha2::{Digest, Sha256};
 
 use crate::Machine;
 
+/// The rules by which revisions are made. Whoever changes what is in one (a new field with a default,
+/// a field that takes effect at another time) makes a new version, whose revisions are
+/// `VERSION-DIGITS`, and keeps the old ones in [`under`]. `tests/fixtures/revisions.tsv` shows such a
+/// change.
+const VERSION: u32 = 1;
+
 /// Sixteen hex digits for everything in a specification that an instance is built from.
 #[must_use]
 pub fn of(spec: &VirtualMachineSpec) -> String {
+    under(VERSION, spec).unwrap_or_default()
+}
+
+/// Whether an instance with this revision is built from everything in the specification.
+#[must_use]
+pub fn is_current(revision: &str, spec: &VirtualMachineSpec) -> bool {
+    let version = match revision.split_once('-') {
+        Some((version, _)) => version.parse().ok(),
+        // The first version has no number.
+        None => Some(1),
+    };
+    let same = version.and_then(|version| under(version, spec));
+    same.is_none_or(|same| same == revision)
+}
+
+/// By the rules of that version; `None`: they are not known here.
+fn under(version: u32, spec: &VirtualMachineSpec) -> Option<String> {
+    match version {
+        1 => Some(first(spec)),
+        _ => None,
+    }
+}
+
+fn first(spec: &VirtualMachineSpec) -> String {
     let mut value = serde_json::to_value(spec).unwrap_or_default();
     let others = FIELDS.iter().filter(|field| !counts(field));
     others.for_each(|field| field.remove_from(&mut value));
@@ -55,16 +86,17 @@ fn sorted(value: Value) -> Value {
 pub fn is_restart_required(m: &Machine<'_>) -> bool {
     let instance = m.instance.filter(|i| i.is_live());
     let built_from = instance.and_then(|i| i.revision.as_deref());
-    built_from.is_some_and(|revision| revision != of(m.spec))
+    built_from.is_some_and(|revision| !is_current(revision, m.spec))
 }
 
 /// `status.observedGeneration` and `status.desiredGeneration`, always written together. A
 /// generation that changed nothing an instance is built from counts as observed.
 pub(crate) fn generations(m: &Machine<'_>) -> (Option<i64>, Option<i64>) {
     let current = Some(m.meta.generation);
+    let is_current = |revision: &str| is_current(revision, m.spec);
     let observed = match m.instance {
         None => None,
-        Some(i) if i.revision.as_deref() == Some(of(m.spec).as_str()) => current,
+        Some(i) if i.revision.as_deref().is_some_and(is_current) => current,
         Some(i) => i.generation,
     };
     (observed, current)

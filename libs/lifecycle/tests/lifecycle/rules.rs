@@ -130,3 +130,31 @@ fn s57_a_restart_is_required_until_the_instance_is_of_this_revision() {
     case.instance.as_mut().unwrap().revision = Some(revision::of(&case.spec));
     assert!(!revision::is_restart_required(&case.machine()));
 }
+
+/// Each line: a specification, and its revision. A change of any of them is a new version of the rules
+/// in `src/revision.rs`, or every machine requires a restart after the upgrade.
+#[test]
+fn revisions_that_running_instances_have_are_made_for_ever() {
+    let fixture = include_str!("../fixtures/revisions.tsv");
+    assert_eq!(fixture.lines().count(), 3);
+    let changed = fixture.lines().filter_map(|line| {
+        let (spec, revision) = line.split_once('\t').unwrap();
+        let read: VirtualMachineSpec = serde_json::from_str(spec).unwrap();
+        let is_current = revision::is_current(revision, &read);
+        (!is_current).then(|| format!("{spec}\t{}", revision::of(&read)))
+    });
+    let changed: Vec<_> = changed.collect();
+    assert!(changed.is_empty(), "{}", changed.join("\n"));
+}
+
+#[test]
+fn an_instance_of_a_newer_controller_requires_no_restart() {
+    let spec = VirtualMachineSpec::default();
+    for (revision, is_current) in [("2-0011223344556677", true), ("0011223344556677", false)] {
+        assert_eq!(
+            revision::is_current(revision, &spec),
+            is_current,
+            "{revision}"
+        );
+    }
+}
