@@ -33,13 +33,16 @@ pub enum Error {
     SandboxNotReady(SandboxId),
     /// The sandbox has a machine already.
     #[error(
-        "sandbox {sandbox} has a virtual machine already, container {container} ({phase}): \
-         a pod has one container, remove that one or wait until it has exited"
+        "pod {pod} has a virtual machine already, container {name} ({phase}): a pod has one \
+         container; several are processes of one machine in a pod with the RuntimeClass \
+         vmlet-process"
     )]
     Live {
-        /// The sandbox.
-        sandbox: SandboxId,
-        /// The container that is there.
+        /// Namespace and name of the pod.
+        pod: String,
+        /// The name of the container that is there.
+        name: String,
+        /// Its id.
         container: ContainerId,
         /// Where it is in its life.
         phase: Phase,

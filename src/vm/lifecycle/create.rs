@@ -213,18 +213,24 @@ impl<P: Platform> Containers<P> {
                 Phase::Created if is_later(&config.metadata, &row.spec.config.metadata) => {
                     self.give_way(&row, config.metadata.attempt).await?;
                 }
-                phase if phase.is_live() => {
-                    let container = row.id.clone();
-                    return Err(Error::Live {
-                        sandbox: sandbox.clone(),
-                        container,
-                        phase,
-                    });
-                }
+                phase if phase.is_live() => return Err(self.live(&row)),
                 _ => {}
             }
         }
         Ok(None)
+    }
+
+    /// Why a pod has no place for another machine.
+    fn live(&self, row: &Container) -> Error {
+        let sandbox = self.sandbox_of(row);
+        let pod = sandbox.map(|sandbox| sandbox.config.metadata.clone());
+        let pod = pod.unwrap_or_default();
+        Error::Live {
+            pod: format!("{}/{}", pod.namespace, pod.name),
+            name: row.spec.config.metadata.name.clone(),
+            container: row.id.clone(),
+            phase: row.phase,
+        }
     }
 
     /// Ends a container that never ran, and records why.

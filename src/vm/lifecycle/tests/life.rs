@@ -52,8 +52,15 @@ async fn a_second_machine_waits_until_the_first_has_ended_and_boots_the_same_dis
     let first = node.started().await;
     let sandbox = node.row(&first).sandbox.clone();
     let second = node.containers.create(&sandbox, node.machine(1)).await;
-    let Err(Error::Live { container, .. }) = second else {
-        panic!("two machines in a sandbox: {second:?}");
+    let second = second.unwrap_err();
+    let words = second.to_string();
+    let begins = "pod default/pod has a virtual machine already, container vm (running): a pod has";
+    assert!(
+        words.starts_with(begins) && words.ends_with("RuntimeClass vmlet-process"),
+        "{words}"
+    );
+    let Error::Live { container, .. } = second else {
+        panic!("two machines in a sandbox: {words}");
     };
     assert_eq!(container, first);
     let disk = node.containers.paths().root_disk(&sandbox);
