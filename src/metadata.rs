@@ -10,6 +10,6 @@ mod record_store;
 mod table;
 mod view;
 
-pub use db::{Db, Error, Result};
+pub use db::{Db, Error, Result, is_unwritable};
 pub use record_store::{Record, RecordStore};
 pub use table::{LookupError, Row, Table, TableError, decode, encode};

@@ -251,6 +251,15 @@ impl QemuImg {
         self.budget.forget(directory).await
     }
 
+    /// As [`Self::forget`], for all disks below `root` in directories whose names `is_gone` accepts.
+    pub async fn forget_gone(
+        &self,
+        root: &Path,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> metadata::Result<()> {
+        self.budget.forget_gone(root, is_gone).await
+    }
+
     async fn settle(&self, path: &Path, outcome: Result<(), String>) -> Result<(), Failed> {
         let Err(reason) = outcome else {
             return Ok(());

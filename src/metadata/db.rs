@@ -71,15 +71,20 @@ pub enum Error {
 impl Error {
     /// Whether the file system of the database takes no writes: it is full, read-only, or fails.
     pub fn is_unwritable(&self) -> bool {
-        use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
-        let Self::Statement(rusqlite::Error::SqliteFailure(error, _)) = self else {
-            return false;
-        };
-        matches!(
-            error.code,
-            CannotOpen | DiskFull | ReadOnly | SystemIoFailure
-        )
+        matches!(self, Self::Statement(error) if is_unwritable(error))
     }
+}
+
+/// Whether SQLite failed because its file system takes no writes.
+pub fn is_unwritable(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
+    let rusqlite::Error::SqliteFailure(error, _) = error else {
+        return false;
+    };
+    matches!(
+        error.code,
+        CannotOpen | DiskFull | ReadOnly | SystemIoFailure
+    )
 }
 
 /// Outcome of a database call.

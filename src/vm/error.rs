@@ -3,7 +3,9 @@
 //! Invariant: the variant names the step; the cause is the source.
 //! Failure: see the variants.
 
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use podspec::{AnnotationError, ContainerId, SandboxId};
@@ -149,7 +151,7 @@ pub enum Error {
     Volumes {
         /// What the program or the kernel reported.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A directory cannot be shared with the guest.
     #[error("share {path} with the guest")]
@@ -158,7 +160,7 @@ pub enum Error {
         path: String,
         /// What the kernel or the process reported.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A part of the machine's state is that of a file system on the node.
     #[error(
@@ -321,6 +323,20 @@ impl Error {
             _ => false,
         }
     }
+
+    /// Whether the cause is a file system of the node that takes no writes.
+    pub fn is_unwritable(&self) -> bool {
+        let first: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        let mut causes = std::iter::successors(first, |error| error.source());
+        causes.any(|error| {
+            let by_kernel = error.downcast_ref::<io::Error>();
+            let of_images = error.downcast_ref::<Arc<io::Error>>();
+            let by_sqlite = error.downcast_ref::<rusqlite::Error>();
+            by_kernel.is_some_and(files::is_unwritable)
+                || of_images.is_some_and(|error| files::is_unwritable(error))
+                || by_sqlite.is_some_and(metadata::is_unwritable)
+        })
+    }
 }
 
 /// Turns libvirt's error into ours, naming the step.
@@ -330,3 +346,35 @@ pub(super) fn hypervisor(step: &'static str) -> impl FnOnce(libvirt::Error) -> E
 
 /// Outcome of a request about a container.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn only_a_file_system_without_writes_is_unwritable() {
+        let path = Path::new("/var/lib/vmlet/pods/x");
+        let removal = |error: io::Error| files::failed("remove", path)(error);
+        let of = |kind: ErrorKind| removal(kind.into());
+        for kind in [ErrorKind::ReadOnlyFilesystem, ErrorKind::StorageFull] {
+            assert!(Error::from(of(kind)).is_unwritable(), "{kind}");
+            assert!(Error::from(crate::disk::Error::from(of(kind))).is_unwritable());
+            assert!(Error::from(crate::block::Error::from(of(kind))).is_unwritable());
+        }
+        let failing = io::Error::from_raw_os_error(nix::libc::EIO);
+        assert!(Error::from(removal(failing)).is_unwritable());
+        assert!(!Error::from(of(ErrorKind::PermissionDenied)).is_unwritable());
+
+        let code = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        let database = |error| metadata::Error::Statement(code(error));
+        let read_only = rusqlite::ffi::SQLITE_READONLY;
+        let record = images::Error::Record(Arc::new(database(read_only)));
+        assert!(Error::from(record).is_unwritable());
+        assert!(Error::from(database(read_only)).is_unwritable());
+        assert!(!Error::from(database(rusqlite::ffi::SQLITE_BUSY)).is_unwritable());
+        assert!(!Error::NoSandbox(SandboxId::generate()).is_unwritable());
+    }
+}

@@ -66,6 +66,18 @@ impl Budget {
         }
     }
 
+    /// Counts the disks below a root no more whose directories have a name that `is_gone` accepts.
+    pub(super) async fn forget_gone(
+        &self,
+        root: &Path,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> metadata::Result<()> {
+        match &self.sizes {
+            Some(sizes) => sizes.forget_gone(root, is_gone).await,
+            None => Ok(()),
+        }
+    }
+
     /// Claims the space for writing `most` bytes, or as many as there are, of which `least` are
     /// needed.
     pub(super) async fn claim(&self, path: &Path, least: u64, most: u64) -> Result<Claim, String> {

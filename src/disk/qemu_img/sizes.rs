@@ -7,6 +7,7 @@
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -135,6 +136,25 @@ impl Sizes {
             Some(place) => self.records.remove_if(&place, |_| true).await.map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Forgets the disks below a root whose directories have a name that `is_gone` accepts.
+    pub(super) async fn forget_gone(
+        &self,
+        root: &Path,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> metadata::Result<()> {
+        for record in self.records.all() {
+            let name = Path::new(&record.place).file_name().and_then(OsStr::to_str);
+            let Some(name) = name else {
+                continue;
+            };
+            let is_below = self.place(&root.join(name)).as_ref() == Some(&record.place);
+            if is_below && is_gone(name) {
+                self.records.remove_if(&record.place, |_| true).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn put(&self, place: String, virtual_bytes: u64) -> metadata::Result<()> {

@@ -1,6 +1,9 @@
 //! Removes containers.
 //!
-//! Invariant: the row goes last, so that whatever is left is found again by it.
+//! Invariant: the row goes last, so that whatever is left is found again by it. Where the file system
+//! of the state directory takes no writes, files and records stay without a row: the next rounds of
+//! reconciliation remove what has no owner, and a daemon that reads the rows again after a crash is
+//! requested the same again.
 //! Failure: the container stays visible and the call may be repeated.
 
 use std::sync::Arc;
@@ -20,7 +23,12 @@ impl<P: Platform> Containers<P> {
         for row in self.of_sandbox(sandbox) {
             Arc::clone(self).remove_to_end(&row.id).await?;
         }
-        self.remove_root_disk(sandbox).await
+        let removed = self.remove_root_disk(sandbox).await;
+        let unwritable = unless_unwritable(removed)?;
+        if let Some(error) = unwritable {
+            tracing::warn!(%sandbox, error, "root disk not removed yet: the file system takes no writes");
+        }
+        Ok(())
     }
 
     pub(in crate::vm) async fn remove_to_end(self: Arc<Self>, id: &ContainerId) -> Result<()> {
@@ -45,7 +53,10 @@ impl<P: Platform> Containers<P> {
         self.move_on(row, Event::RemoveRequested, "removed", |_| {})
             .await?;
         faultpoint::point("vm.remove.recorded");
-        self.let_go(row).await?;
+        let unwritable = unless_unwritable(self.let_go(row).await)?;
+        if let Some(error) = unwritable {
+            tracing::warn!(container = %id, error, "files not removed yet: the file system takes no writes");
+        }
         let own_log = self.paths.default_log(id);
         if row.spec.log_path == own_log {
             // A log at a path that the client chose is the client's; this one is ours.
@@ -57,5 +68,14 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.remove.gone");
         tracing::info!(container = %id, "container removed");
         Ok(())
+    }
+}
+
+/// The error of a file system that takes no writes, in words; any other is one still.
+fn unless_unwritable(outcome: Result<()>) -> Result<Option<String>> {
+    match outcome {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_unwritable() => Ok(Some(crate::one_line(&error))),
+        Err(error) => Err(error),
     }
 }

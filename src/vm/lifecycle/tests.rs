@@ -6,6 +6,7 @@
 
 mod create;
 mod life;
+mod read_only;
 mod start;
 mod stop;
 mod storm;

@@ -9,7 +9,7 @@
 //! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use libvirt::{DomainInfo, Hypervisor};
@@ -31,14 +31,31 @@ impl<P: Platform> Containers<P> {
             outcome = outcome.and(self.collect_domain(domain).await);
         }
         outcome?;
-        for disk in collect_files(&self.paths.pods(), &self.parts.sandboxes).await? {
-            self.parts.disks.qemu_img().forget(&disk).await?;
-        }
+        self.collect_root_disks().await?;
         collect_files(&self.paths.consoles(), &self.parts.table).await?;
         collect_files(&self.paths.seeds(), &self.parts.table).await?;
         collect_files(&self.paths.processes(), &self.parts.table).await?;
         self.collect_disks().await?;
         self.collect_pins().await
+    }
+
+    /// Removes the root disks of missing sandboxes, and their sizes, also those of disks that were
+    /// removed when the size could not be.
+    async fn collect_root_disks(&self) -> Result<()> {
+        let pods = self.paths.pods();
+        let sandboxes = &self.parts.sandboxes;
+        collect_files(&pods, sandboxes).await?;
+        // A sandbox is there before its disk has a size.
+        let is_gone = |name: &str| {
+            let owner = Paths::owner(name);
+            owner.is_some_and(|beginning| !has_row(sandboxes, beginning))
+        };
+        Ok(self
+            .parts
+            .disks
+            .qemu_img()
+            .forget_gone(&pods, is_gone)
+            .await?)
     }
 
     /// Removes a domain without a row: nothing else would ever end it.
@@ -133,10 +150,8 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// Returns what it removed.
-async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<Vec<PathBuf>> {
+async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()> {
     let failed = || files::failed("look through", directory);
-    let mut all = Vec::new();
     let mut entries = tokio::fs::read_dir(directory).await.map_err(failed())?;
     while let Some(entry) = entries.next_entry().await.map_err(failed())? {
         let name = entry.file_name();
@@ -158,10 +173,10 @@ async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<Vec
                 return Err(files::failed("remove", &path)(e).into());
             }
             // Removed, or the last file of an owner who has just gone.
-            _ => all.push(path),
+            _ => {}
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 fn has_row<R: Row>(table: &Table<R>, beginning: &str) -> bool {

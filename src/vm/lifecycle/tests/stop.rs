@@ -284,19 +284,39 @@ async fn stops_and_removals_need_no_write() {
     ends(stop(&node, &id, Duration::ZERO)).await.unwrap();
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
     node.sandboxes.stop(&sandbox).await.unwrap();
-    node.sandboxes.remove(&sandbox).await.unwrap_err();
+    node.sandboxes.remove(&sandbox).await.unwrap();
     assert!(
         !node.containers.paths().pod(&sandbox).exists(),
         "its disk is gone"
     );
-    assert!(node.containers.list().is_empty());
-    // As after a crash: what ended is found to have ended.
+    assert!(node.rows.all().is_empty() && node.sandbox_rows.all().is_empty());
+    // What could not be recorded is recorded, or found to have no owner.
+    assert_eq!(node.images.owners().len(), 1, "the image is pinned");
     node.refuse_writes(false).await;
     node.containers.store_late().await.unwrap();
     node.sandboxes.store_late().await.unwrap();
-    node.sandboxes.remove(&sandbox).await.unwrap();
+    node.containers.reconcile().await.unwrap();
+    assert!(node.counted().await.is_empty() && node.images.owners().is_empty());
     let node = node.restarted().await;
     assert!(node.rows.all().is_empty() && node.sandbox_rows.all().is_empty());
+}
+
+/// The daemon dies before it could record anything of the removal.
+#[tokio::test]
+async fn a_removal_that_was_not_recorded_is_repeated_after_a_crash() {
+    let node = Node::with(unresponsive()).await;
+    let id = node.started().await;
+    let sandbox = node.row(&id).sandbox.clone();
+    node.refuse_writes(true).await;
+    node.sandboxes.stop(&sandbox).await.unwrap();
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    let node = node.restarted().await;
+    node.refuse_writes(false).await;
+    assert_eq!(node.phase(&id), Phase::Running, "nothing was stored");
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.rows.all().is_empty() && node.sandbox_rows.all().is_empty());
+    assert!(node.counted().await.is_empty() && node.images.owners().is_empty());
+    assert_eq!(node.files(), Vec::<std::path::PathBuf>::new());
 }
 
 #[tokio::test]
