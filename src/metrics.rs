@@ -112,6 +112,7 @@ pub struct Metrics {
     machines: Family<Phase, Gauge>,
     boots: Family<Outcome, Counter>,
     boot_seconds: Histogram,
+    shares_lost: Counter,
     pulls: Family<Outcome, Counter>,
     pull_bytes: Counter,
     collected: Family<Reason, Counter>,
@@ -139,6 +140,7 @@ impl Default for Metrics {
             machines: Family::default(),
             boots: Family::default(),
             boot_seconds: histogram(),
+            shares_lost: Counter::default(),
             pulls: Family::default(),
             pull_bytes: Counter::default(),
             collected: Family::default(),
@@ -171,6 +173,8 @@ impl Metrics {
         registry.register("boots", help, self.boots.clone());
         let help = "Time from the request until the emulator runs, in seconds";
         registry.register("boot_seconds", help, self.boot_seconds.clone());
+        let help = "Shares that running guests lost with the process that served them";
+        registry.register("shares_lost", help, self.shares_lost.clone());
         let help = "Pulls of images, by outcome";
         registry.register("pulls", help, self.pulls.clone());
         let help = "Bytes of images that were pulled";
@@ -210,6 +214,11 @@ impl Metrics {
         if well {
             self.boot_seconds.observe(since.elapsed().as_secs_f64());
         }
+    }
+
+    /// A running guest lost a share.
+    pub(crate) fn lost_share(&self) {
+        self.shares_lost.inc();
     }
 
     /// A pull ended.

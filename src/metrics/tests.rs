@@ -15,6 +15,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
     metrics.requested("Status", "OK", Duration::from_millis(3));
     metrics.booted(Instant::now(), true);
     metrics.booted(Instant::now(), false);
+    metrics.lost_share();
     metrics.pulled(false);
     metrics.received(7);
     metrics.collected("unused", 512);

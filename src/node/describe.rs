@@ -45,6 +45,8 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
     let pod = pod.unwrap_or_default();
     let vm = machines.containers.vm_of(row);
     let reply = known.reply;
+    let mut unsupported = row.spec.unsupported.clone();
+    unsupported.extend(machines.containers.lost_shares(row));
     v1::Machine {
         vm_uid: vm.map(|vm| vm.to_string()).unwrap_or_default(),
         pod_namespace: pod.namespace,
@@ -72,7 +74,7 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
         guest_info: reply.published,
         machine_type: known.machine_type,
         domain_uuid: row.domain().to_string(),
-        unsupported: row.spec.unsupported.clone(),
+        unsupported,
         started_ms: row.started_at / MILLI,
     }
 }

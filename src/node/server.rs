@@ -158,6 +158,7 @@ impl<P: Platform> Node for Service<P> {
         );
         let changes = vec![
             self.services.containers.changes(),
+            self.services.containers.share_changes(),
             disks.changes(),
             machines.changes(),
         ];

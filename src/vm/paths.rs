@@ -111,6 +111,11 @@ impl Paths {
         self.processes().join(format!("{}.server", cut(id)))
     }
 
+    /// Process ID and start of the server of another share.
+    pub fn server_of_tag(&self, id: &ContainerId, tag: &str) -> PathBuf {
+        self.processes().join(format!("{}.{tag}.server", cut(id)))
+    }
+
     /// Directory of all seed images that no disk of a virtual machine is there for.
     pub fn seeds(&self) -> PathBuf {
         self.state.join("seeds")
@@ -148,6 +153,7 @@ mod tests {
             paths.process_position(&id),
             paths.volumes(&id),
             paths.share_server(&id),
+            paths.server_of_tag(&id, "vmlet-0"),
         ] {
             let name = path.file_name().unwrap().to_str().unwrap();
             assert!(id.as_str().starts_with(Paths::owner(name).unwrap()));

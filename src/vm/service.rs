@@ -26,7 +26,7 @@ use super::recovery::Measuring;
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
-use super::shares::{Supplies, volumes};
+use super::shares::{Servers, Supplies, volumes};
 use super::state::Event;
 use super::stops::{Stop, Stops};
 use super::unsupported::Given;
@@ -98,6 +98,8 @@ pub struct Containers<P: Platform> {
     pub(super) catch_ups: CatchUps,
     pub(super) users: Users,
     pub(super) stops: Stops,
+    /// Of shares, while their machines run.
+    pub(super) servers: Arc<Servers>,
     /// Threads that work on volumes.
     pub(super) foreign: Foreign,
     /// Containers that this process created, and whether their clients have the answer.
@@ -130,6 +132,7 @@ impl<P: Platform> Containers<P> {
             catch_ups: CatchUps::default(),
             users: Users::default(),
             stops: Stops::default(),
+            servers: Arc::default(),
             foreign: Foreign::default(),
             answers: Answers::default(),
             unused_secrets: Mutex::default(),

@@ -4,7 +4,8 @@
 //! serves each while the machine runs: it has no privilege, sees nothing but its directory, and ends
 //! when the emulator disconnects. By 9p the emulator itself serves it, and has an open directory
 //! that it cannot leave.
-//! Failure: a directory that cannot be opened fails the start of the machine.
+//! Failure: a directory that cannot be opened fails the start of the machine. What a guest loses, or
+//! cannot mount, becomes an event of its pod.
 
 mod nine_p;
 mod plan;
@@ -13,6 +14,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 pub(in crate::vm) mod volumes;
+mod watch;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,7 @@ use crate::vm::file_disks::FileDisk;
 pub(in crate::vm) use nine_p::WireDirectory;
 pub(in crate::vm) use plan::{below, volumes_of};
 pub(in crate::vm) use process::socket_name;
+pub(in crate::vm) use watch::Servers;
 
 /// Options of the guest's mount by 9p, beside the access. Without a cache the guest sees what the
 /// node changes at once; older kernels have messages of 8 KiB by default.

@@ -213,6 +213,7 @@ impl<P: Platform> Containers<P> {
     /// Removes console file and sockets; may be repeated.
     pub(in crate::vm) async fn remove_console(&self, row: &Container) -> Result<()> {
         self.end_shares(row);
+        self.servers.forget(&row.id);
         self.remove_share_files(row).await?;
         crate::vm::console::remove(&self.console(row)).await?;
         let sockets = self.paths.sockets(&row.id);

@@ -307,6 +307,7 @@ impl<P: Platform> Containers<P> {
         match state {
             Some(State::Active) => {
                 self.follow(row).await?;
+                self.watch_servers(row).await;
                 self.settle_resume(row).await?;
             }
             // It ran, and ended before its start was recorded.

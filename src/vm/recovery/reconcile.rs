@@ -103,6 +103,7 @@ impl<P: Platform> Containers<P> {
         };
         if row.phase.runs() {
             self.follow(&row).await?;
+            self.watch_servers(&row).await;
         }
         if row.phase == Phase::Stopping {
             self.see_through(&row.id);

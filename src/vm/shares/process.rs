@@ -4,8 +4,7 @@
 //! when the emulator disconnects; one to which no emulator has connected ends when this module
 //! connects and disconnects, or by itself after some minutes.
 //! Failure: [`Error::Share`]; what was started for the same machine ends with the undoing of the
-//! start. A process that ends while its machine runs is a warning in the log: the guest's
-//! accesses to the share do not end then.
+//! start. [`super::watch`] says what becomes of a machine whose process ends before it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,9 +15,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use cgroup::PodCgroup;
-use podspec::ContainerId;
 use tokio::process::Child;
 
+use super::record::Server;
 use super::{Protocol, Share, plan};
 use crate::helper::{Service, User};
 use crate::platform::Platform;
@@ -46,14 +45,19 @@ impl<P: Platform> Containers<P> {
                 path: share.path.clone(),
                 source,
             };
-            let child = self.serve(row, pod, share).await.map_err(failed)?;
+            let (child, server) = self.serve(row, pod, share).await.map_err(failed)?;
             faultpoint::point("vm.start.share");
-            self.watch(&row.id, share, child);
+            self.watch_child(row, share, (child, server));
         }
         Ok(())
     }
 
-    async fn serve(&self, row: &Container, pod: &Sandbox, share: &Share) -> io::Result<Child> {
+    async fn serve(
+        &self,
+        row: &Container,
+        pod: &Sandbox,
+        share: &Share,
+    ) -> io::Result<(Child, Server)> {
         let sockets = self.paths.sockets(&row.id);
         let socket = sockets.join(socket_name(share));
         let owner = self.owner(row);
@@ -119,27 +123,27 @@ impl<P: Platform> Containers<P> {
             let placed = tokio::task::spawn_blocking(place).await;
             placed.map_err(io::Error::other)??;
         }
-        if share.is_of_pod() {
-            self.record_server(row, &child).await?;
-        }
+        let server = self.record_server(row, share, &child).await?;
         // Its end is the permission to begin.
         drop(child.stdin.take());
-        Ok(child)
+        Ok((child, server))
     }
 
-    /// Reports a process that ends with an error.
-    fn watch(&self, id: &ContainerId, share: &Share, mut child: Child) {
-        let (id, path) = (id.clone(), share.path.clone());
+    /// Watches a process that this daemon started, and reports one that ends with an error.
+    fn watch_child(&self, row: &Container, share: &Share, (mut child, server): (Child, Server)) {
+        let (id, path) = (row.id.clone(), share.path.clone());
         let log = self.paths.sockets(&id).join(LOG);
-        tokio::spawn(async move {
-            let ended = child.wait().await;
-            if ended.as_ref().is_ok_and(std::process::ExitStatus::success) {
-                return;
+        let ended = async move {
+            let ended = child.wait().await?;
+            if ended.success() {
+                return Ok(());
             }
             let last = tokio::task::spawn_blocking(move || tail(&log)).await;
             let last = last.unwrap_or_default();
-            tracing::warn!(container = %id, path, ?ended, last, "process of a share ended");
-        });
+            tracing::warn!(container = %id, path, %ended, last, "process of a share ended");
+            Ok(())
+        };
+        self.watch_server(row, share, server, ended);
     }
 
     /// Ends processes of shares to which no emulator has connected. Blocks for a moment only.
