@@ -18,6 +18,8 @@ use nix::sys::utsname::uname;
 
 /// Where programs of the guest publish values.
 const PUBLISHED_FILE: &str = "/run/vmlet/guestinfo";
+/// Where the boot script of the cloud-init disk names the shares that it could not mount.
+const NOT_MOUNTED_FILE: &str = "/run/vmlet/not-mounted";
 /// Longest text of a report, in bytes.
 const TEXT: usize = 256;
 /// Nanoseconds of a tick, in which the kernel counts CPU time for programs.
@@ -49,7 +51,8 @@ pub(crate) fn facts() -> Facts {
         swap_free: bytes("SwapFree"),
         file_systems: all.iter().filter_map(usage).take(FILE_SYSTEMS).collect(),
         interfaces: interfaces(),
-        published: published(Path::new(PUBLISHED_FILE)).into(),
+        published: beginning(Path::new(PUBLISHED_FILE)).into(),
+        not_mounted: beginning(Path::new(NOT_MOUNTED_FILE)).into(),
     }
 }
 
@@ -166,10 +169,10 @@ fn address(found: &InterfaceAddress) -> Option<String> {
     (address.len() > 0).then(|| format!("{}/{prefix}", ip.ip()))
 }
 
-fn published(file: &Path) -> Vec<u8> {
+fn beginning(file: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(file) {
-        // A file that cannot be read publishes what was read of it.
+        // Of a file that cannot be read, what was read of it counts.
         let _ = file.take(PUBLISHED as u64).read_to_end(&mut bytes);
     }
     bytes

@@ -254,7 +254,13 @@ impl<P: Platform> Machines<P> {
         );
         let reply = match (ours, of_qemu) {
             (Some(report), _) => Some(facts::of_vmlet_guest(&report)),
-            (None, Ok(true)) => Some(facts::gather(driver, domain).await),
+            (None, Ok(true)) => {
+                let mut reply = facts::gather(driver, domain).await;
+                if !row.spec.shares.is_empty() {
+                    reply.not_mounted = facts::not_mounted(driver, domain).await;
+                }
+                Some(reply)
+            }
             (None, Ok(false)) => None,
             (None, Err(_)) => return,
         };

@@ -77,5 +77,5 @@ pub const INTERFACES: usize = 16;
 /// Longest time in seconds that file systems are frozen.
 pub const LONGEST_FREEZE: u32 = 60;
 
-/// Bytes of published values in one report.
+/// Bytes of each file that a report has.
 pub const PUBLISHED: usize = 4096;

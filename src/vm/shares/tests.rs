@@ -151,6 +151,25 @@ async fn shares_that_the_guest_cannot_use_as_requested_are_reported() {
 }
 
 #[tokio::test]
+async fn a_share_that_the_guest_could_not_mount_is_named() {
+    let node = Node::new().await;
+    let volumes = Volumes::new();
+    let of = |(name, path)| mount(volumes.directory(name), path, false);
+    let mounts = [("data", "/data"), ("motd", "/etc/motd")].map(of).to_vec();
+    let sandbox = node.ready().await;
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let row = node.row(&id.unwrap());
+    let paths = ["/etc/motd", "/etc/motd", "/etc/passwd"].map(str::to_owned);
+    let named = row.spec.not_mounted(&paths);
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert!(
+        named[0].contains("could not mount its directory /etc/motd"),
+        "{named:?}"
+    );
+    assert!(row.spec.not_mounted(&[]).is_empty());
+}
+
+#[tokio::test]
 async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
     let (node, volumes) = (Node::new().await, Volumes::new());
     let mounts = vec![mount(volumes.directory("data"), "/data", false)];

@@ -1,6 +1,9 @@
 #!/bin/sh
 # Runs at each boot of the guest. The argument is where the cloud-init disk is mounted.
 seed=$1
+# For the agent of the guest: the path of each directory that this boot could not mount.
+failed=/run/vmlet/not-mounted
+rm -f "$failed"
 
 # put NUMBER MODE PATH: writes a file of the disk to its place.
 put() {
@@ -23,8 +26,10 @@ share() {
     fi
     # Linux before 5.16 does not load it by itself.
     [ "$type" != 9p ] || ! command -v modprobe >/dev/null || modprobe -q 9pnet_virtio || true
-    [ -n "$place" ] && mount -t "$type" -o "$2" "$1" "$3" ||
+    if [ -z "$place" ] || ! mount -t "$type" -o "$2" "$1" "$3"; then
         echo "vmlet: not mounted by $type, see vmlet.dev/shares: $3" >&2
+        mkdir -p "${failed%/*}" && printf '%s\n' "$3" >>"$failed"
+    fi
 }
 
 . "$seed/vmlet/shares.sh"

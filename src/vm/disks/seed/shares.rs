@@ -1,7 +1,8 @@
 //! The commands of a boot that mount the shares.
 //!
 //! Invariant: a share that is mounted is not mounted again.
-//! Failure: none here; in the guest a share that cannot be mounted is named on the console.
+//! Failure: none here; in the guest a share that cannot be mounted is named on the console, and in a
+//! file that the guest's agent reports.
 
 use super::vendor::quoted;
 use crate::vm::shares::{NINE_P, Protocol, Share};

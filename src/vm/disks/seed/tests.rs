@@ -382,7 +382,10 @@ fn the_boot_leaves_a_share_alone_that_is_mounted_at_the_end_of_links() {
     std::fs::create_dir_all(&seed).unwrap();
     let line = |path: &str| format!("share vmlet-0 rw '{}/{path}'\n", guest.path().display());
     std::fs::write(seed.join("files.sh"), "").unwrap();
-    let boot = include_str!("boot.sh").replace("/proc/mounts", mounts.to_str().unwrap());
+    let failed = guest.path().join("run/not-mounted");
+    let boot = include_str!("boot.sh")
+        .replace("/proc/mounts", mounts.to_str().unwrap())
+        .replace("/run/vmlet/not-mounted", failed.to_str().unwrap());
     let run = |path: &str| {
         std::fs::write(seed.join("shares.sh"), line(path)).unwrap();
         let mut shell = std::process::Command::new("sh");
@@ -391,8 +394,15 @@ fn the_boot_leaves_a_share_alone_that_is_mounted_at_the_end_of_links() {
         let output = shell.arg("boot.sh").arg(guest.path().join("seed")).output();
         String::from_utf8(output.unwrap().stderr).unwrap()
     };
+    let reported = || std::fs::read_to_string(&failed).unwrap_or_default();
+    let line_of = |path: &str| format!("{}/{path}\n", guest.path().display());
     assert_eq!(run("var/token"), "");
+    assert_eq!(reported(), "");
     assert!(run("var/other").contains("not mounted by virtiofs"));
+    assert_eq!(reported(), line_of("var/other"));
     std::fs::write(guest.path().join("file"), "").unwrap();
     assert!(run("file/x").contains("not mounted by virtiofs"));
+    assert_eq!(reported(), line_of("file/x"), "of this boot only");
+    assert_eq!(run("var/token"), "");
+    assert_eq!(reported(), "");
 }
