@@ -14,7 +14,6 @@
 
 pub mod app;
 pub mod block;
-mod bounded_reader;
 pub mod clock;
 pub mod config;
 pub mod cri;

@@ -18,8 +18,8 @@ use super::Services;
 use super::agenda::Refused;
 use super::watch::{Change, stream};
 use super::{describe, wire};
-use crate::bounded_reader::BoundedReader;
 use crate::config::Config;
+use crate::foreign::Foreign;
 use crate::images::ClusterMapping;
 use crate::platform::Platform;
 
@@ -29,7 +29,7 @@ pub(super) struct Service<P: Platform> {
     services: Services<P>,
     state_dir: std::path::PathBuf,
     /// Of the node's file systems.
-    reader: BoundedReader<&'static str>,
+    reader: Foreign<&'static str>,
     stop: CancellationToken,
 }
 
@@ -41,7 +41,7 @@ impl<P: Platform> Service<P> {
         Self {
             services,
             state_dir: config.state_dir.to_path_buf(),
-            reader: BoundedReader::default(),
+            reader: Foreign::default(),
             stop,
         }
     }

@@ -15,7 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::bounded_reader::BoundedReader;
+use crate::foreign::Foreign;
 
 /// Time for a look at the files.
 const LOOK: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub struct Files {
 #[derive(Debug)]
 pub(super) struct Tls {
     files: Files,
-    reader: BoundedReader<()>,
+    reader: Foreign<()>,
     current: Mutex<Current>,
 }
 
@@ -96,7 +96,7 @@ impl Tls {
         };
         Ok(Self {
             files,
-            reader: BoundedReader::default(),
+            reader: Foreign::default(),
             current: Mutex::new(current),
         })
     }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cgroup::ContainerPod;
 use uuid::Uuid;
 
-use crate::bounded_reader::BoundedReader;
+use crate::foreign::Foreign;
 
 mod detail;
 
@@ -38,7 +38,7 @@ pub(in crate::vm) struct Processes {
     proc: PathBuf,
     known: Mutex<HashMap<Uuid, Process>>,
     /// Of command lines, by process.
-    reader: BoundedReader<i32>,
+    reader: Foreign<i32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Processes {
         Self {
             proc: proc.into(),
             known: Mutex::default(),
-            reader: BoundedReader::default(),
+            reader: Foreign::default(),
         }
     }
 

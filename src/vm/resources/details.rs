@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bounded_reader::BoundedReader;
+use crate::foreign::Foreign;
 use crate::vm::host::process::Emulator;
 use cgroup::{DeviceIo, PodCgroup};
 use nix::sys::statvfs::statvfs;
@@ -77,9 +77,9 @@ pub struct Room {
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     last: Mutex<Option<(Instant, Arc<Details>)>>,
-    sandboxes: BoundedReader<SandboxId>,
+    sandboxes: Foreign<SandboxId>,
     /// The node's file system.
-    node: BoundedReader<()>,
+    node: Foreign<()>,
 }
 
 /// What is to be read.

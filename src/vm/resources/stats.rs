@@ -14,7 +14,7 @@ use podspec::{ContainerId, SandboxId};
 use tapmanager::wire::NicCounters;
 use tokio::time::Instant;
 
-use crate::bounded_reader::BoundedReader;
+use crate::foreign::Foreign;
 use crate::vm::host::process::{Emulator, Processes};
 
 mod host;
@@ -157,7 +157,7 @@ pub(in crate::vm) struct Meter {
     readers: host::Readers,
     pub(super) details: super::details::Reading,
     /// Of the programs of machines.
-    pub(in crate::vm) programs: BoundedReader<()>,
+    pub(in crate::vm) programs: Foreign<()>,
     pub(super) disk_usage: super::usage::Meter,
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::bounded_reader::BoundedReader;
+use crate::foreign::Foreign;
 use crate::platform::Platform;
 use crate::vm::service::Containers;
 
@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(10);
 /// The last count.
 #[derive(Debug, Default)]
 pub(in crate::vm) struct Meter {
-    reader: BoundedReader<()>,
+    reader: Foreign<()>,
     last: Mutex<DiskUsage>,
 }
 

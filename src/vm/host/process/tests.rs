@@ -96,7 +96,7 @@ fn a_process_that_does_not_show_its_command_line_hides_no_other() {
     std::thread::scope(|scope| {
         // It has no other process to look at, so that it hangs; the others go on.
         let first = scope.spawn(|| processes.locate(hidden));
-        while !processes.reader.is_outstanding(&11) && !first.is_finished() {
+        while !processes.reader.is_taken(&11) && !first.is_finished() {
             std::thread::yield_now();
         }
         assert_eq!(

@@ -16,8 +16,8 @@ use cgroup::PodCgroup;
 use podspec::{ContainerId, SandboxId};
 
 use super::Disk;
-use crate::bounded_reader::BoundedReader;
 use crate::clock;
+use crate::foreign::Foreign;
 use crate::vm::host::process::{Emulator, Processes, Resident};
 
 /// What `stat` counts in.
@@ -26,12 +26,12 @@ const BLOCK: u64 = 512;
 /// Readers of the kernel's files.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    disks: BoundedReader<SandboxId>,
-    cgroups: BoundedReader<SandboxId>,
-    machines: BoundedReader<ContainerId>,
+    disks: Foreign<SandboxId>,
+    cgroups: Foreign<SandboxId>,
+    machines: Foreign<ContainerId>,
     /// Looks for machines that have just started: of these there may be several, because each
     /// leaves out the processes that others hang at.
-    searches: BoundedReader<u64>,
+    searches: Foreign<u64>,
     last_search: AtomicU64,
 }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 
 use tokio::sync::oneshot;
 
+use super::reads::STALL;
 use super::*;
 
 const TIME: Duration = Duration::from_secs(3);
@@ -51,7 +52,7 @@ fn last() -> (oneshot::Receiver<()>, Read) {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_hangs_keeps_one_thread_and_hides_no_other() {
-    let reader = BoundedReader::default();
+    let reader = Foreign::default();
     let (hung, read) = hung();
     let (reached, end) = last();
     let sources = vec![(0, answering(7)), (1, read), (2, answering(8)), (9, end)];
@@ -79,7 +80,7 @@ async fn a_source_that_hangs_keeps_one_thread_and_hides_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_answers_again_is_read_again() {
-    let reader = BoundedReader::default();
+    let reader = Foreign::default();
     let (hung, read) = hung();
     let Hung {
         _release: release,
@@ -101,7 +102,7 @@ async fn a_source_that_answers_again_is_read_again() {
 
 #[tokio::test(start_paused = true)]
 async fn clients_of_one_source_wait_for_each_other() {
-    let reader = BoundedReader::default();
+    let reader = Foreign::default();
     let (active, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..20_u32 {
@@ -126,7 +127,7 @@ async fn a_pipe_without_a_writer_hides_no_other_file() {
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "12").unwrap();
-    let reader = BoundedReader::default();
+    let reader = Foreign::default();
     let read = |path: &Path| -> (PathBuf, Box<dyn FnOnce() -> u32 + Send>) {
         let path = path.to_owned();
         let read = {
@@ -151,4 +152,123 @@ async fn a_pipe_without_a_writer_hides_no_other_file() {
     drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
     assert_eq!(again, [(file.clone(), 1)].into());
     assert_eq!((found.get(&file), found.get(&pipe)), (Some(&1), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_hangs_takes_one_thread_and_delays_its_own_requests_until_their_deadline() {
+    let foreign = Foreign::<String>::default();
+    let threads = Arc::<AtomicUsize>::default();
+    let (release, held) = mpsc::channel::<()>();
+    let count = Arc::clone(&threads);
+    let hang = move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        // An error is what it waits for: the other end no longer exists.
+        held.recv().unwrap_err();
+    };
+    let first = tokio::spawn({
+        let foreign = foreign.clone();
+        async move { foreign.look("/hung", hang).await }
+    });
+    while threads.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(foreign.look("/other", || 7).await.unwrap(), 7);
+
+    let count = Arc::clone(&threads);
+    let again = tokio::spawn({
+        let foreign = foreign.clone();
+        async move {
+            let work = move || count.fetch_add(1, Ordering::SeqCst);
+            foreign.look("/hung", work).await
+        }
+    });
+    tokio::task::yield_now().await;
+    tokio::time::advance(DEADLINE).await;
+    for refused in [first.await.unwrap().err(), again.await.unwrap().err()] {
+        let text = refused.unwrap().to_string();
+        assert!(
+            text.starts_with("/hung did not answer within 20 s"),
+            "{text}"
+        );
+    }
+    assert_eq!(threads.load(Ordering::SeqCst), 1);
+
+    drop(release);
+    assert_eq!(foreign.run("/hung", || 8).await.unwrap(), 8);
+    assert_eq!(
+        threads.load(Ordering::SeqCst),
+        1,
+        "a caller that left gets no turn"
+    );
+}
+
+/// Something open: shows which thread it was closed by, and hangs until that is allowed.
+struct Opened {
+    closed_by: mpsc::Sender<std::thread::ThreadId>,
+    allowed: mpsc::Receiver<()>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // An error is what it waits for: the other end no longer exists.
+        self.allowed.recv().unwrap_err();
+        self.closed_by.send(std::thread::current().id()).unwrap();
+    }
+}
+
+fn opened() -> (
+    Opened,
+    mpsc::Sender<()>,
+    mpsc::Receiver<std::thread::ThreadId>,
+) {
+    let (closed_by, closed) = mpsc::channel();
+    let (allow, allowed) = mpsc::channel();
+    (Opened { closed_by, allowed }, allow, closed)
+}
+
+#[tokio::test]
+async fn what_is_opened_for_a_caller_that_left_is_closed_by_a_thread_before_later_work() {
+    let foreign = Foreign::<String>::default();
+    let (opened, allow, closed) = opened();
+    let (answer, answered) = mpsc::channel::<()>();
+    let (begin, begun) = oneshot::channel();
+    let open = move || {
+        begin.send(()).unwrap();
+        answered.recv().unwrap_err();
+        opened
+    };
+    let caller = tokio::spawn({
+        let foreign = foreign.clone();
+        async move { drop(foreign.run("/volume", open).await) }
+    });
+    begun.await.unwrap();
+    caller.abort();
+    assert!(caller.await.unwrap_err().is_cancelled());
+    drop(answer);
+    let later = tokio::spawn({
+        let foreign = foreign.clone();
+        async move { foreign.run("/volume", move || closed.try_recv()).await }
+    });
+    assert_eq!(foreign.run("/other", || 7).await.unwrap(), 7);
+    drop(allow);
+    let by = later.await.unwrap().unwrap().expect("it is closed before");
+    assert_ne!(by, std::thread::current().id());
+}
+
+#[tokio::test]
+async fn what_is_open_is_closed_by_a_thread_of_its_owner_whoever_drops_it() {
+    let foreign = Foreign::default();
+    let (opened, allow, closed) = opened();
+    let first = foreign.keep("/volume", Mutex::new(opened));
+    let second = first.clone();
+    drop(first);
+    let is_there = second.look(|opened| opened.lock().is_ok()).await;
+    assert!(is_there.unwrap(), "a clone keeps it");
+    assert!(closed.try_recv().is_err());
+    drop(second);
+    assert_eq!(foreign.look("/other", || 7).await.unwrap(), 7);
+    drop(allow);
+    let by = foreign.look("/volume", move || closed.try_recv()).await;
+    let by = by.unwrap().expect("it is closed before later work");
+    assert_ne!(by, std::thread::current().id());
 }
