@@ -6,9 +6,8 @@
 //! time and file size; who runs it sets a deadline. It runs with all of its limits or not at all.
 //! Failure: the start fails with what the kernel refused; a limit ends the program by a signal.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -84,8 +83,12 @@ impl Helper {
     }
 
     /// A command that inherits `files` and no other descriptor, to be run by the caller. Its
-    /// arguments name the files by [`path_of`]. It ends with its handle.
-    pub(crate) fn command(&self, limits: Limits, files: Vec<File>) -> io::Result<Command> {
+    /// arguments name the files by [`path_of`]. It ends with its handle. Blocks where the servers
+    /// of the files do not answer, and so does the start of the command.
+    pub(crate) fn command<F>(&self, limits: Limits, files: Vec<F>) -> io::Result<Command>
+    where
+        F: AsFd + Send + Sync + 'static,
+    {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(ENVIRONMENT).current_dir("/");
         command.stdin(Stdio::null()).kill_on_drop(true);
@@ -96,7 +99,7 @@ impl Helper {
 }
 
 /// How a helper names a file that it inherits: opening it leads through no directory.
-pub(crate) fn path_of(file: &File) -> String {
+pub(crate) fn path_of(file: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 

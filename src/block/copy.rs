@@ -3,7 +3,7 @@
 //! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in
 //! this order. The device is open exclusively meanwhile, also in the program that writes: a copy
 //! that outlives the daemon keeps the next one away. One thread at a time works on a device, also
-//! when its caller has left.
+//! when its caller has left, and to close it.
 //! Failure: the mark "being written" stays, and the next attempt begins again. A device that does
 //! not answer is an error after a deadline.
 
@@ -21,6 +21,7 @@ use super::model::{DesiredContent, Extent, Number};
 use super::plan::{self, Content, Plan};
 use crate::disk::qemu_img::{Base, Part};
 use crate::files;
+use crate::foreign::Open;
 use crate::images::{Digest, Image};
 
 /// Part of a copy after which the log has a line, in percent.
@@ -39,7 +40,7 @@ impl Blocks {
         let (file, size, content) = self.open_alone(device, false).await?;
         let plan = plan::decide(device, size, content, desired)?;
         if let (Plan::Write(digest, extent), Some(image)) = (plan, &desired.image) {
-            let copy = self.copy(device, container, file, digest, extent, image);
+            let copy = self.copy(device, container, &file, digest, extent, image);
             copy.await?;
         }
         let (extent, other) = match plan {
@@ -70,7 +71,11 @@ impl Blocks {
         Ok(())
     }
 
-    async fn open_alone(&self, device: Number, read_only: bool) -> Result<(File, u64, Content)> {
+    async fn open_alone(
+        &self,
+        device: Number,
+        read_only: bool,
+    ) -> Result<(Open<File>, u64, Content)> {
         let node = self.node(device);
         let path = node.clone();
         let look = move || {
@@ -85,21 +90,21 @@ impl Blocks {
             Ok::<_, std::io::Error>((file, size, content))
         };
         let looked = self.foreign.look(&device.owner(), look).await?;
-        looked.map_err(|e| match e.kind() {
+        let (file, size, content) = looked.map_err(|e| match e.kind() {
             _ if e.raw_os_error() == Some(EBUSY) => Error::Busy(device),
             ErrorKind::PermissionDenied => Error::NoDev(self.root.clone()),
             _ => files::failed("open the device", &node)(e).into(),
-        })
+        })?;
+        Ok((self.foreign.keep(&device.owner(), file), size, content))
     }
 
-    async fn mark(&self, device: Number, file: File, marker: Marker) -> Result<File> {
-        let write = move || {
+    async fn mark(&self, device: Number, file: &Open<File>, marker: Marker) -> Result<()> {
+        let write = move |file: &File| {
             let block = marker.block().unwrap_or_default();
             file.write_all_at(&block, 0)?;
-            file.sync_all()?;
-            Ok::<_, std::io::Error>(file)
+            file.sync_all()
         };
-        let marked = self.foreign.run(&device.owner(), write).await?;
+        let marked = file.run(write).await?;
         Ok(marked.map_err(files::failed("write", &self.node(device)))?)
     }
 
@@ -107,16 +112,16 @@ impl Blocks {
         &self,
         device: Number,
         container: &ContainerId,
-        file: File,
+        file: &Open<File>,
         digest: Digest,
         extent: Extent,
         image: &Image,
     ) -> Result<()> {
         let node = self.node(device);
         let failed = |e| files::failed("write", &node)(e);
-        let file = self.mark(device, file, Marker::Writing(digest)).await?;
+        self.mark(device, file, Marker::Writing(digest)).await?;
         faultpoint::point("vm.block.begun");
-        let claim = file.try_clone().map_err(failed)?;
+        let claim = file.duplicate().map_err(failed)?;
         tracing::info!(container = %container, %device, image = %digest, bytes = image.virtual_size, "image copy to a block device started");
         let mut reported = 0;
         let progress = |percent: u8| {
@@ -143,9 +148,8 @@ impl Blocks {
         let written = self.qemu_img.write(part, base, size, claim, progress);
         written.await?;
         faultpoint::point("vm.block.written");
-        let sync = move || file.sync_all().map(|()| file);
-        let synced = self.foreign.run(&device.owner(), sync).await?;
-        let file = synced.map_err(failed)?;
+        let synced = file.run(File::sync_all).await?;
+        synced.map_err(failed)?;
         self.mark(device, file, Marker::Whole(digest)).await?;
         faultpoint::point("vm.block.whole");
         Ok(())

@@ -3,33 +3,35 @@
 //! Invariant: formats are named, never guessed. The program reads images of strangers, so it is
 //! confined as a [`Helper`]: it gets image and disk as descriptors, and a disk belongs to its user
 //! only while it runs; it never runs as the owner of a disk. The header of a disk that another
-//! program may have written is judged again on the descriptor that the program gets. It ends with the future that runs it; one that outlived an earlier process
-//! continues with a file that has no name any more, or, when a disk grows, holds QEMU's lock of the
-//! image until it is done: no other process opens the disk before.
-//! What it writes is within the node's [`Budget`].
-//! Failure: [`Failed`] with the program's own message; what it wrote is removed then.
+//! program may have written is judged again on the descriptor that the program gets. It ends with
+//! the future that runs it; one that outlived an earlier process continues with a file that has no
+//! name any more, or, when a disk grows, holds QEMU's lock of the image until it is done: no other
+//! process opens the disk before. No thread of the runtime opens, lends, takes back or closes a
+//! file: its file system may never answer. What the program writes is within the node's [`Budget`].
+//! Failure: [`Failed`] with the program's own message, or with the file that does not answer; what
+//! it wrote is removed then.
 
-use std::fs::{File, Metadata, Permissions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::unistd::geteuid;
-use tokio::process::Command;
-
+use crate::foreign::{Foreign, Open};
 use crate::helper::{self, Helper, Limits, User, path_of};
 use crate::images::{Format, has_data_file, head_of, qcow2_tables as tables};
 use crate::metadata;
 
 mod budget;
 mod convert;
+mod lent;
 mod opened;
 mod run;
 mod sizes;
 
 pub use budget::Budget;
-use run::{Time, run};
+use lent::{Lent, Loan, look};
+use run::{Program, Time, run};
 
 /// Creating an overlay writes a few clusters; more time means a hung disk.
 const OVERLAY: Duration = Duration::from_secs(30);
@@ -82,6 +84,8 @@ pub struct Part<'a> {
 pub struct QemuImg {
     helper: Helper,
     budget: Budget,
+    /// Threads that work on files of the node.
+    foreign: Foreign,
 }
 
 impl QemuImg {
@@ -94,6 +98,7 @@ impl QemuImg {
         Self {
             helper,
             budget: Budget::default(),
+            foreign: Foreign::default(),
         }
     }
 
@@ -112,11 +117,13 @@ impl QemuImg {
             let name = path_of(&file);
             let time = Time::short(OVERLAY);
             let most = tables(size).min(room);
-            let mut command = self.program(vec![file], most, time)?;
-            command.args(["create", "-q", "-u", "-f", "qcow2", "-F"]);
-            command.arg(base.format.as_str()).arg("-b").arg(base.path);
-            command.arg(name).arg(size.to_string());
-            run(command, time, |_| {}).await
+            let mut program = self.program(vec![file], most, time);
+            program.args(["create", "-q", "-u", "-f", "qcow2", "-F"]);
+            program.arg(base.format.as_str()).arg("-b").arg(base.path);
+            program.arg(name).arg(size.to_string());
+            let made = run(program, &disk, time, |_| {}).await;
+            disk.take_back().await;
+            made
         };
         self.settle(path, made.await).await
     }
@@ -131,10 +138,8 @@ impl QemuImg {
         progress: impl FnMut(u8),
     ) -> Result<(), Failed> {
         let made = async {
-            let image = open(base.path).await?;
-            let least = image
-                .metadata()
-                .map_err(|e| format!("measure the image: {e}"))?;
+            let image = self.open_image(base.path).await?;
+            let least = look(&image, "measure the image", File::metadata).await?;
             let (least, most) = (least.blocks() * BLOCK, size.saturating_add(tables(size)));
             let claim = self.budget.claim(path, least, most).await?;
             let room = claim.bytes();
@@ -144,12 +149,12 @@ impl QemuImg {
             let names = [path_of(&image), path_of(&file)];
             let time = Time::long(size);
             let shares = shares_blocks(&image, &disk).await?;
-            let mut command = self.program(vec![image, file], most.min(room), time)?;
-            command.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
+            let mut program = self.program(vec![image, file], most.min(room), time);
+            program.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
             // The kernel copies; where the file system can, both files have the same blocks.
-            command.args(shares.then_some("-C"));
-            command.args(names);
-            let converted = run(command, time, progress).await;
+            program.args(shares.then_some("-C"));
+            program.args(names);
+            let converted = run(program, &disk, time, progress).await;
             converted.map_err(|reason| match is_too_much(&reason) {
                 true if room < most => format!(
                     "No space left on device: the disk takes more than the {room} bytes that are \
@@ -157,7 +162,9 @@ impl QemuImg {
                 ),
                 _ => reason,
             })?;
-            self.resize(&disk, size, room).await
+            let resized = self.resize(&disk, size, room).await;
+            disk.take_back().await;
+            resized
         };
         self.settle(path, made.await).await
     }
@@ -186,12 +193,12 @@ impl QemuImg {
         part: Part<'_>,
         base: Base<'_>,
         size: u64,
-        device: File,
+        device: Open<File>,
         progress: impl FnMut(u8),
     ) -> Result<(), Failed> {
         let written = async {
-            let image = open(base.path).await?;
-            let disk = self.lend(device).await?;
+            let image = self.open_image(base.path).await?;
+            let disk = self.lend(&device).await?;
             let file = disk.inherited()?;
             let driver = match disk.is_device {
                 true => "host_device",
@@ -205,28 +212,29 @@ impl QemuImg {
                 path_of(&file)
             );
             let (most, time) = (part.offset.saturating_add(part.size), Time::long(size));
-            let mut command = self.program(vec![image, file], most, time)?;
-            command.args(["convert", "-p", "-n", "-t", "none", "-f"]);
-            command.arg(base.format.as_str()).arg(name);
-            command.args(["--target-image-opts", &target]);
-            run(command, time, progress).await
+            let mut program = self.program(vec![image, file], most, time);
+            program.args(["convert", "-p", "-n", "-t", "none", "-f"]);
+            program.arg(base.format.as_str()).arg(name);
+            program.args(["--target-image-opts", &target]);
+            let written = run(program, &disk, time, progress).await;
+            disk.take_back().await;
+            written
         };
         let path = part.path.to_owned();
         written.await.map_err(|reason| Failed { path, reason })
     }
 
     async fn make_larger(&self, path: &Path, size: u64) -> Result<(), String> {
-        let path = path.to_owned();
-        let opened = blocking(move || File::options().read(true).write(true).open(path));
-        let file = opened.await.map_err(|e| format!("open it: {e}"))?;
-        let disk = self.lend(file).await?;
-        self.resize(&disk, size, u64::MAX).await
+        let file = self.open(path, "open it", open_to_write).await?;
+        let disk = self.lend(&file).await?;
+        let resized = self.resize(&disk, size, u64::MAX).await;
+        disk.take_back().await;
+        resized
     }
 
     async fn resize(&self, disk: &Lent, size: u64, room: u64) -> Result<(), String> {
-        let file = disk.inherited()?;
-        let looked = blocking(move || Ok((file.metadata()?, head_of(&file)?)));
-        let (there, head) = looked.await.map_err(|e| format!("measure it: {e}"))?;
+        let measure = |loan: &Loan| Ok((loan.file.metadata()?, head_of(&loan.file)?));
+        let (there, head) = look(&disk.loan, "measure it", measure).await?;
         // QEMU writes its disk, and an emulator that its guest has taken over writes what it likes.
         if has_data_file(&head) {
             return Err("its header names an external data file".to_owned());
@@ -235,15 +243,15 @@ impl QemuImg {
         let name = path_of(&file);
         let most = there.len().saturating_add(tables(size)).min(room);
         let time = Time::short(STALL);
-        let mut command = self.program(vec![file], most, time)?;
+        let mut program = self.program(vec![file], most, time);
         // What a header says of other files is not followed: the program has none of them open.
         let alone = serde_json::json!({
             "driver": "qcow2",
             "backing": null,
             "file": {"driver": "file", "filename": name},
         });
-        command.args(["resize", "-q", &format!("json:{alone}"), &size.to_string()]);
-        run(command, time, |_| {}).await
+        program.args(["resize", "-q", &format!("json:{alone}"), &size.to_string()]);
+        run(program, disk, time, |_| {}).await
     }
 
     /// Counts the disk in a directory that was removed no more in the budget of the node.
@@ -279,123 +287,67 @@ impl QemuImg {
     }
 
     /// The program without arguments, with files and limits.
-    fn program(&self, files: Vec<File>, most: u64, time: Time) -> Result<Command, String> {
+    fn program(&self, files: Vec<Open<File>>, most: u64, time: Time) -> Program {
         let limits = Limits {
             address_space: ADDRESS_SPACE,
             // One processor's.
             cpu: time.total.as_secs(),
             file: most,
         };
-        let command = self.helper.command(limits, files);
-        command.map_err(|e| format!("confine qemu-img: {e}"))
+        Program::new(self.helper.clone(), limits, files)
     }
 
     /// A new file in the place of one of an earlier attempt, whose program may still have that
     /// open and locked.
     async fn create(&self, path: &Path) -> Result<Lent, String> {
-        let path = path.to_owned();
-        let created = blocking(move || {
-            match std::fs::remove_file(&path) {
+        let create = |path: &Path| {
+            match std::fs::remove_file(path) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 _ => {}
             }
             let mut options = File::options();
             options.read(true).write(true).create_new(true).mode(0o600);
             options.open(path)
-        });
-        let file = created.await.map_err(|e| format!("create it: {e}"))?;
-        self.lend(file).await
+        };
+        let file = self.open(path, "create it", create).await?;
+        self.lend(&file).await
     }
 
-    /// Lets the helper's user write to a file, whatever user owns it.
-    async fn lend(&self, file: File) -> Result<Lent, String> {
-        let user = self.helper.user();
-        let lent = blocking(move || {
-            let is = file.metadata()?;
-            let has_access = !geteuid().is_root() || [0, is.uid()].contains(&user.uid);
-            let before = match has_access {
-                true => None,
-                false => Some(grant(&file, &is, user)?),
-            };
-            Ok(Lent {
-                is_device: is.file_type().is_block_device(),
-                before,
-                file,
-            })
-        });
-        lent.await.map_err(|e| format!("lend it to qemu-img: {e}"))
+    async fn open_image(&self, path: &Path) -> Result<Open<File>, String> {
+        let step = format!("open the image {}", path.display());
+        self.open(path, &step, |path| File::open(path)).await
     }
-}
 
-/// Lets this user write to a file; what is to be put back afterwards.
-fn grant(file: &File, is: &Metadata, user: User) -> io::Result<Before> {
-    match fchown(file, Some(user.uid), Some(user.gid)) {
-        Ok(()) => Ok(Before::Owner(is.uid(), is.gid())),
-        // Storage that maps root to another user lets only that one write, and gives no file away.
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-            let mode = is.mode() & 0o7777;
-            file.set_permissions(Permissions::from_mode(mode | 0o006))?;
-            Ok(Before::Mode(mode))
-        }
-        Err(e) => Err(e),
+    /// Opens a file of the node, on a thread and within a deadline.
+    async fn open(
+        &self,
+        path: &Path,
+        step: &str,
+        open: impl FnOnce(&Path) -> io::Result<File> + Send + 'static,
+    ) -> Result<Open<File>, String> {
+        let (owner, path) = (path.display().to_string(), path.to_owned());
+        let opened = self.foreign.look(&owner, move || open(&path)).await;
+        let opened = opened.map_err(|e| format!("{step}: {}", crate::one_line(&e)))?;
+        let file = opened.map_err(|e| format!("{step}: {e}"))?;
+        Ok(self.foreign.keep(&owner, file))
     }
 }
 
 /// Whether the file system lets a new disk have the blocks of the image until one of them is
 /// written to.
-async fn shares_blocks(image: &File, disk: &Lent) -> Result<bool, String> {
-    let image = image.try_clone();
-    let image = image.map_err(|e| format!("duplicate the descriptor of the image: {e}"))?;
-    let disk = disk.inherited()?;
-    let tried = blocking(move || {
-        let is_cloned = rustix::fs::ioctl_ficlone(&disk, &image).is_ok();
-        disk.set_len(0)?;
-        Ok(is_cloned)
-    });
-    tried.await.map_err(|e| format!("empty it: {e}"))
-}
-
-/// A file that the user of the helper may write to for as long as this lives.
-#[derive(Debug)]
-struct Lent {
-    file: File,
-    is_device: bool,
-    before: Option<Before>,
-}
-
-/// How a file was before it was lent.
-#[derive(Debug, Clone, Copy)]
-enum Before {
-    /// It belonged to this user and group.
-    Owner(u32, u32),
-    /// It had this mode.
-    Mode(u32),
-}
-
-impl Lent {
-    /// Another descriptor of the file, for the program.
-    fn inherited(&self) -> Result<File, String> {
-        let file = self.file.try_clone();
-        file.map_err(|e| format!("duplicate its descriptor: {e}"))
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let returned = match self.before {
-            None => Ok(()),
-            Some(Before::Owner(uid, gid)) => fchown(&self.file, Some(uid), Some(gid)),
-            Some(Before::Mode(mode)) => self.file.set_permissions(Permissions::from_mode(mode)),
-        };
-        if let Err(error) = returned {
-            // A machine's file that stays with QEMU's user, as after a kill of the daemon, goes to
-            // the machine's user when libvirt starts the machine.
-            tracing::warn!(
-                error = crate::one_line(&error),
-                "file not taken back from qemu-img"
-            );
-        }
-    }
+async fn shares_blocks(image: &Open<File>, disk: &Lent) -> Result<bool, String> {
+    let image = image.clone();
+    let share = move |loan: &Loan| {
+        let is_cloned = rustix::fs::ioctl_ficlone(&loan.file, image.local()).is_ok();
+        loan.file.set_len(0).map(|()| is_cloned)
+    };
+    // A large image takes its time.
+    let tried = disk
+        .loan
+        .run(share)
+        .await
+        .map_err(|e| crate::one_line(&e))?;
+    tried.map_err(|e| format!("empty it: {e}"))
 }
 
 /// Whether a program reached its limit of file size: it gets a signal, or, in a thread that blocks
@@ -422,17 +374,8 @@ impl Time {
     }
 }
 
-async fn open(path: &Path) -> Result<File, String> {
-    let owned = path.to_owned();
-    let opened = blocking(move || File::open(owned)).await;
-    opened.map_err(|e| format!("open the image {}: {e}", path.display()))
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|e| Err(io::Error::other(e)))
+fn open_to_write(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@
 //! Failure: the start of the command fails with the kernel's answer.
 #![allow(unsafe_code)] // pre_exec and capset have no safe form; a comment at each states why it is sound.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{F_SETFD, FdFlag, fcntl};
@@ -30,7 +29,7 @@ pub(super) fn confine(
     command: &mut Command,
     user: User,
     limits: Limits,
-    (files, wall): (Vec<File>, Option<OwnedFd>),
+    (files, wall): (Vec<impl AsFd + Send + Sync + 'static>, Option<OwnedFd>),
 ) {
     // A daemon that is not root, as in tests, runs helpers as its own user.
     let changes_user = geteuid().is_root();
@@ -44,7 +43,7 @@ pub(super) fn confine(
         (Resource::RLIMIT_NOFILE, DESCRIPTORS),
     ];
     let begin = move || {
-        keep_only(&files)?;
+        keep_only(files.iter().map(AsFd::as_fd))?;
         drop_bounding_set()?;
         if changes_user {
             setgroups(&groups)?;
@@ -70,7 +69,7 @@ pub(super) fn confine(
 /// Makes the command leave the daemon's session, without any descriptor of it.
 pub(super) fn detach(command: &mut Command) {
     let begin = || {
-        keep_only(&[])?;
+        keep_only(std::iter::empty())?;
         setsid()?;
         Ok(())
     };
@@ -79,7 +78,7 @@ pub(super) fn detach(command: &mut Command) {
 }
 
 /// Every descriptor is closed by the execution but the standard streams and these.
-fn keep_only(files: &[File]) -> io::Result<()> {
+fn keep_only<'a>(files: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<()> {
     // SAFETY: the call takes no pointer and marks descriptors of this process only, which is
     // about to execute another program.
     let marked = unsafe {

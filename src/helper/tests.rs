@@ -3,6 +3,7 @@
 //! Invariant: what the kernel says about the process counts, not what was requested.
 //! Failure: a failing test shows the report.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -127,7 +128,10 @@ async fn a_helper_reads_no_file_of_root() {
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_helper_opens_no_file_that_permissions_would_let_it_change() {
-    if wall::around("sh".as_ref(), &[], &[]).unwrap().is_none() {
+    if wall::around("sh".as_ref(), &[] as &[File], &[])
+        .unwrap()
+        .is_none()
+    {
         // This kernel has no Landlock.
         return;
     }

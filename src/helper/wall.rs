@@ -6,9 +6,8 @@
 //! Failure: a kernel without Landlock has no wall: users and permissions are what is left then.
 //! Everything else that fails keeps the helper from running.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -28,7 +27,7 @@ const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urand
 /// Rules for a program that inherits `files`; `None` where the kernel has no Landlock.
 pub(super) fn around(
     program: &Path,
-    files: &[File],
+    files: &[impl AsFd],
     within_reach: &[PathBuf],
 ) -> io::Result<Option<OwnedFd>> {
     rules(program, files, within_reach).map_err(io::Error::other)
@@ -36,7 +35,7 @@ pub(super) fn around(
 
 fn rules(
     program: &Path,
-    files: &[File],
+    files: &[impl AsFd],
     within_reach: &[PathBuf],
 ) -> Result<Option<OwnedFd>, RulesetError> {
     let run = AccessFs::Execute | AccessFs::ReadFile;

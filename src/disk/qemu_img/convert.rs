@@ -4,11 +4,9 @@
 //! which has claimed the space.
 //! Failure: [`Unconverted`]; the store removes what was written.
 
-use std::fs::File;
-
 use futures_util::future::BoxFuture;
 
-use super::{QemuImg, Time, blocking, is_too_much, open, run};
+use super::{QemuImg, Time, is_too_much, open_to_write, run};
 use crate::helper::path_of;
 use crate::images::{Conversion, Converter, Unconverted};
 
@@ -26,17 +24,17 @@ impl Converter for QemuImg {
 
 impl QemuImg {
     async fn convert_image(&self, work: &Conversion) -> Result<(), String> {
-        let image = open(&work.source).await?;
-        let path = work.target.clone();
-        let opened = blocking(move || File::options().read(true).write(true).open(path));
-        let target = opened.await.map_err(|e| format!("open its file: {e}"))?;
-        let disk = self.lend(target).await?;
+        let image = self.open_image(&work.source).await?;
+        let target = self.open(&work.target, "open its file", open_to_write);
+        let disk = self.lend(&target.await?).await?;
         let file = disk.inherited()?;
         let names = [path_of(&image), path_of(&file)];
         let time = Time::long(work.most);
-        let mut command = self.program(vec![image, file], work.most, time)?;
-        command.args(["convert", "-p", "-O", "qcow2", "-f", work.from.as_str()]);
-        command.args(names);
-        run(command, time, |_| {}).await
+        let mut program = self.program(vec![image, file], work.most, time);
+        program.args(["convert", "-p", "-O", "qcow2", "-f", work.from.as_str()]);
+        program.args(names);
+        let converted = run(program, &disk, time, |_| {}).await;
+        disk.take_back().await;
+        converted
     }
 }

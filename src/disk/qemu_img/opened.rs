@@ -4,67 +4,73 @@
 //! there. What it takes is the volume's space, not the node's budget. Pods that have the volume may
 //! write to a file that has a name: the header of a qcow2 disk is judged again on the descriptor
 //! that the program gets, right before it runs.
-//! Failure: what the program reported; what it wrote stays for the caller to remove.
+//! Failure: what the program reported, or that the volume does not answer; what the program wrote
+//! stays for the caller to remove.
 
 use std::fs::File;
 
-use super::{Base, OVERLAY, QemuImg, Time, blocking, open, path_of, run, tables};
+use super::{Base, Lent, Loan, OVERLAY, QemuImg, Time, look, path_of, run, tables};
+use crate::foreign::Open;
 use crate::images::{Format, head_of, judge};
 
 impl QemuImg {
     /// Makes an empty file a qcow2 disk of `size` bytes.
-    pub async fn format_qcow2(&self, file: File, size: u64) -> Result<(), String> {
-        let disk = self.lend(file).await?;
-        let file = disk.inherited()?;
-        let name = path_of(&file);
+    pub async fn format_qcow2(&self, file: Open<File>, size: u64) -> Result<(), String> {
+        let disk = self.lend(&file).await?;
+        let inherited = disk.inherited()?;
+        let name = path_of(&inherited);
         let time = Time::short(OVERLAY);
-        let mut command = self.program(vec![file], tables(size), time)?;
-        command.args(["create", "-q", "-f", "qcow2", &name, &size.to_string()]);
-        run(command, time, |_| {}).await
+        let mut program = self.program(vec![inherited], tables(size), time);
+        program.args(["create", "-q", "-f", "qcow2", &name, &size.to_string()]);
+        let made = run(program, &disk, time, |_| {}).await;
+        disk.take_back().await;
+        made
     }
 
     /// Writes all of `base` to a new disk of `size` bytes; `progress` gets percents.
     pub async fn fill(
         &self,
-        (file, format): (File, Format),
+        (file, format): (Open<File>, Format),
         base: Base<'_>,
         size: u64,
         progress: impl FnMut(u8),
     ) -> Result<(), String> {
-        let image = open(base.path).await?;
-        let disk = self.lend(file).await?;
-        let file = disk.inherited()?;
+        let image = self.open_image(base.path).await?;
+        let disk = self.lend(&file).await?;
+        let inherited = disk.inherited()?;
         let name = path_of(&image);
-        let path = path_of(&file);
+        let path = path_of(&inherited);
         let target = match format {
             Format::Raw => format!("driver=raw,file.driver=file,file.filename={path}"),
             Format::Qcow2 => {
-                stands_alone(&file).await?;
+                stands_alone(&disk).await?;
                 format!("driver=qcow2,file.driver=file,file.filename={path}")
             }
         };
         let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
-        let mut command = self.program(vec![image, file], most, time)?;
-        command.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
-        command.arg(base.format.as_str()).arg(name);
-        command.args(["--target-image-opts", &target]);
-        run(command, time, progress).await
+        let mut program = self.program(vec![image, inherited], most, time);
+        program.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
+        program.arg(base.format.as_str()).arg(name);
+        program.args(["--target-image-opts", &target]);
+        let filled = run(program, &disk, time, progress).await;
+        disk.take_back().await;
+        filled
     }
 
     /// Makes a qcow2 disk larger, unless an emulator has it open.
-    pub async fn enlarge_qcow2(&self, file: File, size: u64) -> Result<(), String> {
-        let disk = self.lend(file).await?;
-        stands_alone(&disk.inherited()?).await?;
-        self.resize(&disk, size, u64::MAX).await
+    pub async fn enlarge_qcow2(&self, file: Open<File>, size: u64) -> Result<(), String> {
+        let disk = self.lend(&file).await?;
+        stands_alone(&disk).await?;
+        let resized = self.resize(&disk, size, u64::MAX).await;
+        disk.take_back().await;
+        resized
     }
 }
 
 /// Whether the file is a qcow2 disk that refers to no other file.
-async fn stands_alone(file: &File) -> Result<(), String> {
-    let file = file.try_clone();
-    let file = file.map_err(|e| format!("duplicate its descriptor: {e}"))?;
-    let looked = blocking(move || Ok((head_of(&file)?, file.metadata()?.len())));
-    let (head, length) = looked.await.map_err(|e| format!("read its header: {e}"))?;
+async fn stands_alone(disk: &Lent) -> Result<(), String> {
+    let read = |loan: &Loan| Ok((head_of(&loan.file)?, loan.file.metadata()?.len()));
+    let (head, length) = look(&disk.loan, "read its header", read).await?;
     match judge(&head, Some(length), u64::MAX) {
         Ok(disk) if disk.format == Format::Qcow2 => Ok(()),
         Ok(_) => Err("it is not qcow2 any more".to_owned()),

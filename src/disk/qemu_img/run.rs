@@ -1,15 +1,20 @@
 //! Runs a confined `qemu-img` to its end, and reads how far it is.
 //!
-//! Invariant: the program ends with the future that runs it, and at its deadline at the latest.
+//! Invariant: the program ends with the future that runs it, and at its deadline at the latest. A
+//! thread starts it: the fork closes files, which may never answer.
 //! Failure: what the program or the kernel reported, in a few words.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::Child;
 
-use crate::helper;
+use super::Lent;
+use crate::foreign::Open;
+use crate::helper::{self, Helper, Limits};
 
 /// Longest part of the program's message that is kept, in characters.
 const WORDS: usize = 500;
@@ -23,26 +28,66 @@ pub(super) struct Time {
     pub(super) total: Duration,
 }
 
+/// What is to run, and the files that its arguments name.
+#[derive(Debug)]
+pub(super) struct Program {
+    helper: Helper,
+    limits: Limits,
+    files: Vec<Open<File>>,
+    arguments: Vec<OsString>,
+}
+
+impl Program {
+    pub(super) const fn new(helper: Helper, limits: Limits, files: Vec<Open<File>>) -> Self {
+        Self {
+            helper,
+            limits,
+            files,
+            arguments: Vec::new(),
+        }
+    }
+
+    pub(super) fn arg(&mut self, argument: impl Into<OsString>) -> &mut Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(super) fn args(
+        &mut self,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> &mut Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Blocks. The command, and with it our copies of the files, ends here.
+    fn start(self) -> Result<Child, String> {
+        let command = self.helper.command(self.limits, self.files);
+        let mut command = command.map_err(|e| format!("confine qemu-img: {e}"))?;
+        command.args(self.arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().map_err(|e| format!("start qemu-img: {e}"))
+    }
+}
+
+/// Runs a program that writes to `disk`.
 pub(super) async fn run(
-    command: Command,
+    program: Program,
+    disk: &Lent,
     time: Time,
     progress: impl FnMut(u8),
 ) -> Result<(), String> {
-    let work = tokio::time::timeout(time.total, follow(command, time.stall, progress));
+    let started = disk.loan.look(move |_| program.start()).await;
+    let started = started.map_err(|e| format!("start qemu-img: {}", crate::one_line(&e)))?;
+    let work = tokio::time::timeout(time.total, follow(started?, time.stall, progress));
     work.await.unwrap_or_else(|_| Err(late(time.total)))
 }
 
 async fn follow(
-    mut command: Command,
+    mut child: Child,
     stall: Duration,
     mut progress: impl FnMut(u8),
 ) -> Result<(), String> {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|e| format!("start qemu-img: {e}"))?;
-    // The command holds copies of the files that the program has.
-    drop(command);
     let (Some(mut out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("qemu-img has no output".to_owned());
     };

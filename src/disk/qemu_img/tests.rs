@@ -8,11 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
 
 use super::*;
-use crate::images::{Conversion, Converter as _, Convertible, Unconverted};
 use crate::metadata::Db;
 use crate::space::Space;
+
+mod lent;
 
 /// The user ID of a user without rights.
 const UNPRIVILEGED: u32 = 65534;
@@ -42,6 +44,12 @@ fn files(dir: &Path) -> (PathBuf, PathBuf) {
     let (image, disk) = (dir.join("image"), dir.join("disk"));
     std::fs::write(&image, vec![7; 1 << 20]).unwrap();
     (image, disk)
+}
+
+/// A file of a volume.
+fn opened(path: &Path) -> Open<File> {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    Foreign::default().keep("/volume", file)
 }
 
 fn raw(path: &Path) -> Base<'_> {
@@ -153,97 +161,6 @@ async fn a_copy_has_the_blocks_of_its_image_where_the_file_system_can() {
     assert!(back.len() == 2 * SIZE);
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_disk_is_the_programs_only_while_it_runs() {
-    let dir = tempfile::tempdir().unwrap();
-    let (image, disk) = files(dir.path());
-    // The directory is closed to the program: it gets descriptors.
-    let owner = || {
-        let disk = std::fs::metadata(&disk).unwrap();
-        (disk.uid(), disk.mode() & 0o777)
-    };
-    qemu_img()
-        .overlay(&disk, raw(&image), 1 << 20)
-        .await
-        .unwrap();
-    assert_eq!(owner(), (0, 0o600));
-    qemu_img()
-        .copy(&disk, raw(&image), 1 << 20, |_| {})
-        .await
-        .unwrap();
-    assert_eq!(owner(), (0, 0o600));
-    qemu_img().grow(&disk, 8 << 20).await.unwrap();
-    assert_eq!(owner(), (0, 0o600));
-    // A disk that another user has is that user's afterwards.
-    std::os::unix::fs::chown(&disk, Some(4711), Some(4711)).unwrap();
-    qemu_img().grow(&disk, 16 << 20).await.unwrap();
-    assert_eq!(owner(), (4711, 0o600));
-}
-
-#[tokio::test]
-#[ignore = "needs root"]
-async fn every_verb_runs_as_the_configured_user() {
-    let dir = tempfile::tempdir().unwrap();
-    let (image, disk) = files(dir.path());
-    let fake = script(
-        dir.path(),
-        "id -u >&2; grep -h ^CapEff /proc/self/status >&2; exit 1",
-    );
-    let device = || File::options().read(true).write(true).open(&image).unwrap();
-    let part = Part {
-        path: &image,
-        offset: 0,
-        size: 1 << 20,
-    };
-    let errors = [
-        fake.overlay(&disk, raw(&image), 512).await.unwrap_err(),
-        fake.copy(&disk, raw(&image), 512, |_| {})
-            .await
-            .unwrap_err(),
-        fake.grow(&image, 2 << 20).await.unwrap_err(),
-        fake.write(part, raw(&image), 512, device(), |_| {})
-            .await
-            .unwrap_err(),
-    ];
-    let work = Conversion {
-        source: image.clone(),
-        from: Convertible::Vmdk,
-        target: disk,
-        most: 512,
-    };
-    std::fs::write(&work.target, "").unwrap();
-    let Err(Unconverted::Failed(converted)) = fake.convert(&work).await else {
-        panic!("converted");
-    };
-    let reasons = errors.map(|error| error.reason).into_iter();
-    for reason in reasons.chain([converted]) {
-        assert_eq!(reason, "65534\nCapEff:\t0000000000000000");
-    }
-    assert_eq!(std::fs::metadata(&image).unwrap().uid(), 0);
-}
-
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_file_of_another_user_is_written_as_the_configured_user() {
-    let dir = tempfile::tempdir().unwrap();
-    let (image, disk) = files(dir.path());
-    let fake = script(dir.path(), "id -u >&2; exit 1");
-    qemu_img().overlay(&disk, raw(&image), 512).await.unwrap();
-    std::os::unix::fs::chown(&disk, Some(4711), Some(4712)).unwrap();
-    let open = || File::options().read(true).write(true).open(&disk).unwrap();
-    let reasons = [
-        fake.grow(&disk, 2 << 20).await.unwrap_err().reason,
-        fake.format_qcow2(open(), 2 << 20).await.unwrap_err(),
-        fake.fill((open(), Format::Raw), raw(&image), 1 << 20, |_| {})
-            .await
-            .unwrap_err(),
-    ];
-    assert_eq!(reasons, ["65534"; 3]);
-    let after = std::fs::metadata(&disk).unwrap();
-    assert_eq!((after.uid(), after.gid()), (4711, 4712));
-}
-
 /// A pod that has the volume, too, gives a disk that is being made to another user of the node, and
 /// writes a header that has the content in a file of that user.
 #[tokio::test]
@@ -265,23 +182,25 @@ async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() 
         std::os::unix::fs::chown(owned, Some(VICTIM), Some(VICTIM)).unwrap();
     }
 
-    let open = || {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        options.open(&path).unwrap()
-    };
-    qemu_img().format_qcow2(open(), 1 << 20).await.unwrap();
+    std::fs::write(&path, "").unwrap();
+    qemu_img()
+        .format_qcow2(opened(&path), 1 << 20)
+        .await
+        .unwrap();
     let attack = || {
         std::fs::write(&path, &swap).unwrap();
         std::os::unix::fs::chown(&path, Some(VICTIM), Some(VICTIM)).unwrap();
     };
     attack();
     let program = qemu_img();
-    let filled = program.fill((open(), Format::Qcow2), raw(&image), 1 << 20, |_| {});
+    let filled = program.fill((opened(&path), Format::Qcow2), raw(&image), 1 << 20, |_| {});
     let refused = filled.await.unwrap_err();
     assert!(refused.contains("external data file"), "{refused}");
     for refused in [
-        qemu_img().enlarge_qcow2(open(), 2 << 20).await.unwrap_err(),
+        qemu_img()
+            .enlarge_qcow2(opened(&path), 2 << 20)
+            .await
+            .unwrap_err(),
         // A disk of ours, whose emulator its guest has taken over.
         qemu_img().grow(&path, 2 << 20).await.unwrap_err().reason,
     ] {

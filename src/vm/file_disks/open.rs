@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::FileDisk;
 use super::error::{Error, Result};
 use super::place::io;
+use super::prepare::look;
 use crate::platform::Platform;
 use crate::vm::disks::serial;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
@@ -40,7 +41,7 @@ impl<P: Platform> Containers<P> {
         for (index, disk) in disks.iter().enumerate() {
             let place = self.place(disk).await?;
             let (missing, write) = (Error::Missing(disk.shown()), !disk.read_only);
-            let files = self.at(disk, move || place.find_all(write));
+            let files = look(&place, disk, move |place| place.find_all(write));
             let files = files.await?.ok_or(missing)?;
             opened.extend(files.into_iter().map(OwnedFd::from));
             let path = self.paths.disk_stand_in(&row.id, index);

@@ -3,15 +3,16 @@
 //! Invariant: the first content is written to an unfinished file, synced, then named. A file that
 //! has its name only grows.
 //! Failure: [`Error`]; the unfinished file is removed with the container. A volume whose server does
-//! not answer is an error after a deadline; a stop of the sandbox ends all of it at once.
+//! not answer is an error after a deadline; a stop of the sandbox ends all of it at once, but for
+//! the growth of a disk, each step of which has a deadline.
 
 use std::fs::File;
-use std::sync::Arc;
 
 use super::FileDisk;
 use super::error::{Error, Result};
 use super::place::{Place, io};
 use crate::disk::qemu_img::Base;
+use crate::foreign::Open;
 use crate::images::{Format, Image};
 use crate::platform::Platform;
 use crate::vm::error::Result as Outcome;
@@ -50,13 +51,13 @@ impl<P: Platform> Containers<P> {
         row: &Container,
         disk: &FileDisk,
         image: Option<&Image>,
-    ) -> Result<Option<(File, u64)>> {
-        let place = Arc::new(self.place(disk).await?);
+    ) -> Result<Option<(Open<File>, u64)>> {
+        let place = self.place(disk).await?;
         let write = !disk.read_only;
-        let found = self.look(&place, disk, move |place| place.find(write));
+        let found = look(&place, disk, move |place| place.find(write));
         let found = found.await?;
         match found {
-            Some(found) => Ok(Some(found)),
+            Some((file, size)) => Ok(Some((place.keep(file), size))),
             None if disk.read_only => Err(Error::Missing(disk.shown())),
             None => {
                 let size = first_size(disk, image)?;
@@ -69,27 +70,28 @@ impl<P: Platform> Containers<P> {
     async fn make_file(
         &self,
         row: &Container,
-        place: &Arc<Place>,
+        place: &Open<Place>,
         disk: &FileDisk,
         (image, size): (Option<&Image>, u64),
     ) -> Result<()> {
-        let made = self.look(place, disk, Place::begin).await?;
-        let file = &made.file;
+        let made = look(place, disk, Place::begin).await?;
+        let made = place.keep(made);
         faultpoint::point("vm.file.begun");
         let qemu_img = self.parts.disks.qemu_img();
         let written = |reason| Error::Write {
             file: disk.shown(),
             reason,
         };
-        let again = || file.try_clone().map_err(io(disk, "open"));
+        // The program gets descriptors of its own.
+        let file = made.local().file.try_clone().map_err(io(disk, "open"))?;
+        let file = made.keep(file);
         match disk.format {
             Format::Raw => {
-                let file = again()?;
-                let set = self.look(place, disk, move |_| Ok(file.set_len(size)));
-                set.await?.map_err(io(disk, "size"))?;
+                let set = file.look(move |file| file.set_len(size)).await;
+                set.map_err(foreign(disk))?.map_err(io(disk, "size"))?;
             }
             Format::Qcow2 => {
-                let formatted = qemu_img.format_qcow2(again()?, size).await;
+                let formatted = qemu_img.format_qcow2(file.clone(), size).await;
                 formatted.map_err(written)?;
             }
         }
@@ -111,16 +113,16 @@ impl<P: Platform> Containers<P> {
                     );
                 }
             };
-            let filled = qemu_img.fill((again()?, disk.format), base, size, progress);
+            let filled = qemu_img.fill((file.clone(), disk.format), base, size, progress);
             filled.await.map_err(written)?;
         }
         faultpoint::point("vm.file.written");
         let finish = {
-            let place = Arc::clone(place);
-            move || place.finish(&made)
+            let made = made.clone();
+            move |place: &Place| place.finish(made.local())
         };
         // A large file takes its time to reach its server.
-        let finished = self.foreign.run(&disk.directory, finish).await;
+        let finished = place.run(finish).await;
         let is_named = finished.map_err(foreign(disk))??;
         if !is_named {
             return Err(Error::InUse(disk.shown()));
@@ -131,17 +133,14 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Grows a disk that is smaller than requested.
-    async fn enlarge(&self, disk: &FileDisk, file: File, size: u64) -> Result<()> {
+    async fn enlarge(&self, disk: &FileDisk, file: Open<File>, size: u64) -> Result<()> {
         let Some(wanted) = disk.size.filter(|wanted| *wanted > size && !disk.read_only) else {
             return Ok(());
         };
         match disk.format {
             Format::Raw => {
-                let grown = self
-                    .foreign
-                    .look(&disk.directory, move || file.set_len(wanted));
-                let grown = grown.await.map_err(foreign(disk))?;
-                grown.map_err(io(disk, "grow"))
+                let grown = file.look(move |file| file.set_len(wanted)).await;
+                grown.map_err(foreign(disk))?.map_err(io(disk, "grow"))
             }
             Format::Qcow2 => {
                 let grown = self.parts.disks.qemu_img().enlarge_qcow2(file, wanted);
@@ -157,8 +156,8 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn undo_file_disks(&self, row: &Container) {
         for disk in row.spec.file_disks.iter().filter(|disk| !disk.read_only) {
             let undone = async {
-                let place = Arc::new(self.place_of(disk).await?);
-                self.look(&place, disk, Place::undo).await
+                let place = self.place_of(disk).await?;
+                look(&place, disk, Place::undo).await
             };
             // The volume may be gone, and is not ours: it keeps no container.
             if let Err(error) = undone.await {
@@ -168,36 +167,28 @@ impl<P: Platform> Containers<P> {
     }
 
     /// The place of a disk that this node uses.
-    pub(super) async fn place(&self, disk: &FileDisk) -> Result<Place> {
+    pub(super) async fn place(&self, disk: &FileDisk) -> Result<Open<Place>> {
         self.permitted(disk)?;
         self.place_of(disk).await
     }
 
-    async fn place_of(&self, disk: &FileDisk) -> Result<Place> {
+    async fn place_of(&self, disk: &FileDisk) -> Result<Open<Place>> {
         let (root, wanted) = (self.settings.shares.root.clone(), disk.clone());
-        self.at(disk, move || Place::open(&root, &wanted)).await
+        let open = move || Place::open(&root, &wanted);
+        let opened = self.foreign.look(&disk.directory, open).await;
+        let place = opened.map_err(foreign(disk))??;
+        Ok(self.foreign.keep(&disk.directory, place))
     }
+}
 
-    /// Works at the place of a disk, within a deadline.
-    async fn look<T: Send + 'static>(
-        &self,
-        place: &Arc<Place>,
-        disk: &FileDisk,
-        work: impl FnOnce(&Place) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let place = Arc::clone(place);
-        self.at(disk, move || work(&place)).await
-    }
-
-    /// Works on the volume of a disk, within a deadline.
-    pub(super) async fn at<T: Send + 'static>(
-        &self,
-        disk: &FileDisk,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let worked = self.foreign.look(&disk.directory, work).await;
-        worked.map_err(foreign(disk))?
-    }
+/// Works at the place of a disk, within a deadline.
+pub(super) async fn look<T: Send + 'static>(
+    place: &Open<Place>,
+    disk: &FileDisk,
+    work: impl FnOnce(&Place) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let looked = place.look(work).await;
+    looked.map_err(foreign(disk))?
 }
 
 /// The size in bytes of a disk that is not there yet.

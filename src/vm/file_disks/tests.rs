@@ -171,13 +171,13 @@ async fn a_disk_that_is_being_made_cannot_be_reached_by_a_name() {
     fs::remove_file(volume.path("disk.img")).unwrap();
     let place = node.containers.place(&row.spec.file_disks[0]);
     let place = place.await.unwrap();
-    let made = place.begin().unwrap();
+    let made = place.local().begin().unwrap();
     made.file.write_all_at(b"ours", 0).unwrap();
     let mark = volume.path(".disk.img.vmlet-new");
     assert_eq!(mark.metadata().unwrap().len(), 0);
     fs::remove_file(&mark).unwrap();
     fs::write(&mark, "theirs").unwrap();
-    assert!(place.finish(&made).unwrap());
+    assert!(place.local().finish(&made).unwrap());
     assert_eq!(volume.names(), ["disk.img"]);
     assert_eq!(fs::read(volume.path("disk.img")).unwrap(), b"ours");
 }

@@ -1,0 +1,122 @@
+//! Files that the program may write to while it runs.
+//!
+//! Invariant: a file is as it was once its loan has ended, by whatever end; a thread of its owner
+//! ends it.
+//! Failure: a file that cannot be taken back is logged.
+
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+
+use nix::unistd::geteuid;
+
+use super::QemuImg;
+use crate::foreign::Open;
+use crate::helper::User;
+
+/// A file that the user of the helper may write to for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) loan: Open<Loan>,
+    pub(super) is_device: bool,
+}
+
+/// Takes its file back when it ends, which blocks.
+#[derive(Debug)]
+pub(super) struct Loan {
+    pub(super) file: File,
+    before: Option<Before>,
+}
+
+/// How a file was before it was lent.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    /// It belonged to this user and group.
+    Owner(u32, u32),
+    /// It had this mode.
+    Mode(u32),
+}
+
+impl QemuImg {
+    /// Lets the helper's user write to a file, whatever user owns it.
+    pub(super) async fn lend(&self, file: &Open<File>) -> Result<Lent, String> {
+        let user = self.helper.user();
+        let lend = move |file: &File| {
+            let is = file.metadata()?;
+            let has_access = !geteuid().is_root() || [0, is.uid()].contains(&user.uid);
+            let mut loan = Loan {
+                file: file.try_clone()?,
+                before: None,
+            };
+            if !has_access {
+                loan.before = Some(grant(file, &is, user)?);
+            }
+            Ok((loan, is.file_type().is_block_device()))
+        };
+        let (loan, is_device) = look(file, "lend it to qemu-img", lend).await?;
+        let loan = file.keep(loan);
+        Ok(Lent { loan, is_device })
+    }
+}
+
+impl Lent {
+    /// Another descriptor of the file, for the program.
+    pub(super) fn inherited(&self) -> Result<Open<File>, String> {
+        let file = self.loan.local().file.try_clone();
+        let file = file.map_err(|e| format!("duplicate its descriptor: {e}"))?;
+        Ok(self.loan.keep(file))
+    }
+
+    /// Waits until the file is taken back; one that does not answer in time is when it does.
+    pub(super) async fn take_back(self) {
+        if let Err(error) = self.loan.close().await {
+            tracing::warn!(
+                error = crate::one_line(&error),
+                "file not taken back from qemu-img yet"
+            );
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let returned = match self.before {
+            None => Ok(()),
+            Some(Before::Owner(uid, gid)) => fchown(&self.file, Some(uid), Some(gid)),
+            Some(Before::Mode(mode)) => self.file.set_permissions(Permissions::from_mode(mode)),
+        };
+        if let Err(error) = returned {
+            // A machine's file that stays with QEMU's user, as after a kill of the daemon, goes to
+            // the machine's user when libvirt starts the machine.
+            tracing::warn!(
+                error = crate::one_line(&error),
+                "file not taken back from qemu-img"
+            );
+        }
+    }
+}
+
+/// Lets this user write to a file; what is to be put back afterwards.
+fn grant(file: &File, is: &Metadata, user: User) -> io::Result<Before> {
+    match fchown(file, Some(user.uid), Some(user.gid)) {
+        Ok(()) => Ok(Before::Owner(is.uid(), is.gid())),
+        // Storage that maps root to another user lets only that one write, and gives no file away.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            let mode = is.mode() & 0o7777;
+            file.set_permissions(Permissions::from_mode(mode | 0o006))?;
+            Ok(Before::Mode(mode))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Works on what is open within a deadline; an error begins with the step.
+pub(super) async fn look<T: Send + Sync + 'static, R: Send + 'static>(
+    open: &Open<T>,
+    step: &str,
+    work: impl FnOnce(&T) -> io::Result<R> + Send + 'static,
+) -> Result<R, String> {
+    let looked = open.look(work).await;
+    let looked = looked.map_err(|e| format!("{step}: {}", crate::one_line(&e)))?;
+    looked.map_err(|e| format!("{step}: {e}"))
+}
