@@ -82,6 +82,12 @@ impl Disk {
         let phase = self.memory.as_ref().map(|memory| memory.phase);
         phase == Some(MemoryPhase::Whole)
     }
+
+    /// Whether memory is being written beside it.
+    pub fn is_being_saved(&self) -> bool {
+        let phase = self.memory.as_ref().map(|memory| memory.phase);
+        phase == Some(MemoryPhase::Writing)
+    }
 }
 
 impl Record for Disk {

@@ -24,6 +24,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0007_registries.sql")),
     M::up(include_str!("migrations/0008_image_use.sql")),
     M::up(include_str!("migrations/0009_pin_texts.sql")),
+    M::up(include_str!("migrations/0010_held_guests.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

@@ -11,10 +11,13 @@ use podspec::ContainerId;
 
 use super::facts::Interface;
 use super::machines::{Agent, Machines};
-use crate::disk::{Disks, MemoryPhase};
+use crate::disk::Disks;
 use crate::platform::Platform;
 use crate::vm::Container;
 use crate::vm::state::Phase;
+
+/// Why a guest is paused whose disk failed.
+const IO_ERROR: &str = "PausedIOError";
 
 /// Nanoseconds in a millisecond.
 const MILLI: i64 = 1_000_000;
@@ -35,11 +38,8 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
         false => Default::default(),
     };
     let disk = row.vm().and_then(|vm| disks.get(vm));
-    let saving = disk.is_some_and(|disk| {
-        let memory = disk.memory.as_ref();
-        memory.is_some_and(|memory| memory.phase == MemoryPhase::Writing)
-    });
-    let (power, pause_reason) = power(row.phase, known.power, saving);
+    let saving = disk.is_some_and(|disk| disk.is_being_saved());
+    let (power, pause_reason) = power(row.phase, cause(known.power, row.held), saving);
     let sandbox = machines.containers.sandbox_of(row);
     let pod = sandbox.map(|sandbox| sandbox.config.metadata.clone());
     let pod = pod.unwrap_or_default();
@@ -56,8 +56,8 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
         container_id: row.id.to_string(),
         power: power.into(),
         pause_reason: pause_reason.to_owned(),
-        pause_message: match power {
-            v1::machine::Power::Paused => known.failed_disks,
+        pause_message: match pause_reason {
+            IO_ERROR => known.failed_disks,
             _ => String::new(),
         },
         agent: match known.agent {
@@ -89,6 +89,14 @@ fn interface(interface: Interface) -> v1::Interface {
     }
 }
 
+/// A guest that its owner has paused as well continues only for a request, whatever its disks do.
+fn cause(known: Option<Power>, held: bool) -> Option<Power> {
+    match known {
+        Some(Power::Paused(Pause::IoError)) if held => Some(Power::Paused(Pause::Asked)),
+        known => known,
+    }
+}
+
 fn power(phase: Phase, known: Option<Power>, saving: bool) -> (v1::machine::Power, &'static str) {
     use v1::machine::Power as Wire;
     match (phase, known) {
@@ -96,7 +104,7 @@ fn power(phase: Phase, known: Option<Power>, saving: bool) -> (v1::machine::Powe
         (Phase::Created | Phase::Exited | Phase::Removing, _) => (Wire::Off, ""),
         _ if saving => (Wire::Saving, ""),
         (_, Some(Power::Paused(Pause::Asked))) => (Wire::Paused, "PausedByUser"),
-        (_, Some(Power::Paused(Pause::IoError))) => (Wire::Paused, "PausedIOError"),
+        (_, Some(Power::Paused(Pause::IoError))) => (Wire::Paused, IO_ERROR),
         _ => (Wire::On, ""),
     }
 }
@@ -104,6 +112,15 @@ fn power(phase: Phase, known: Option<Power>, saving: bool) -> (v1::machine::Powe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_by_the_owner_outranks_that_by_a_disk() {
+        let failed = Some(Power::Paused(Pause::IoError));
+        assert_eq!(cause(failed, true), Some(Power::Paused(Pause::Asked)));
+        for (power, held) in [(failed, false), (Some(Power::On), true), (None, true)] {
+            assert_eq!(cause(power, held), power);
+        }
+    }
 
     #[test]
     fn power_follows_the_row_first_and_then_the_hypervisor() {

@@ -38,6 +38,8 @@ pub struct Container {
     pub finished_at: i64,
     /// When a stop in progress kills it, in nanoseconds since the epoch; 0 without one.
     pub kill_at: i64,
+    /// A client has paused its guest: only a request lets it run again.
+    pub held: bool,
     /// How it ended.
     pub exit: Option<Exit>,
     /// Processes of the pod's cgroup that had been killed for lack of memory when the machine was
@@ -62,6 +64,7 @@ impl Container {
             started_at: 0,
             finished_at: 0,
             kill_at: 0,
+            held: false,
             exit: None,
             oom_kills: 0,
             updated: None,

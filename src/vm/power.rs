@@ -88,10 +88,15 @@ impl<P: Platform> Containers<P> {
         Ok(())
     }
 
-    /// Keeps the guest from running.
+    /// Keeps the guest from running. One that stands still because a disk failed is not resumed
+    /// when that has space, either.
     pub async fn pause(&self, vm: VmUid) -> Result<()> {
-        let domain = self.running_vm(vm)?.domain();
-        let paused = self.parts.hypervisor.suspend(domain).await;
+        let row = self.running_vm(vm)?;
+        // libvirt keeps the reason of the pause that there is.
+        if !row.held {
+            self.record(&row, |row| row.held = true).await?;
+        }
+        let paused = self.parts.hypervisor.suspend(row.domain()).await;
         paused.map_err(hypervisor("pause"))
     }
 
@@ -99,6 +104,9 @@ impl<P: Platform> Containers<P> {
     pub async fn unpause(&self, vm: VmUid) -> Result<()> {
         let row = self.running_vm(vm)?;
         let domain = row.domain();
+        if row.held {
+            self.record(&row, |row| row.held = false).await?;
+        }
         if self.has_disk_failed(domain).await {
             self.resume_after_failure(domain).await?;
         } else {

@@ -38,7 +38,7 @@ impl Row for Container {
     fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
         let mut statement = t.prepare(
             "SELECT id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec,
-                    oom_kills, resources, wanted
+                    oom_kills, resources, wanted, held
              FROM containers",
         )?;
         let rows = statement.query_map([], |row| {
@@ -66,6 +66,7 @@ impl Row for Container {
                     .get::<_, Option<String>>(11)?
                     .map(|json| serde_json::from_str(&json).map_err(decode(11)))
                     .transpose()?,
+                held: row.get(12)?,
             })
         })?;
         rows.collect()
@@ -90,8 +91,8 @@ impl Row for Container {
         t.execute(
             "UPDATE containers
              SET phase = ?1, started_at = ?2, finished_at = ?3, kill_at = ?4, exit = ?5,
-                 oom_kills = ?6, resources = ?7, wanted = ?8, spec = ?9
-             WHERE id = ?10 AND phase = ?11",
+                 oom_kills = ?6, resources = ?7, wanted = ?8, held = ?9, spec = ?10
+             WHERE id = ?11 AND phase = ?12",
             params![
                 self.phase.as_str(),
                 self.started_at,
@@ -101,6 +102,7 @@ impl Row for Container {
                 self.oom_kills,
                 self.updated.as_ref().map(encode).transpose()?,
                 self.wanted.as_ref().map(encode).transpose()?,
+                self.held,
                 encode(&self.spec)?,
                 self.id.as_str(),
                 expected.as_str(),

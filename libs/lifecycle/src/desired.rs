@@ -215,7 +215,7 @@ fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
 
 /// An instance that is to continue is paused or not, as its owner wants. What is paused for
 /// another reason, such as a full disk, is left to its node, which resumes it once there is space,
-/// unless a request says otherwise.
+/// unless a request says otherwise; one that its owner pauses as well then waits for the owner.
 fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
     let uid = instance.uid.clone();
     match instance.paused.as_deref() {
@@ -223,6 +223,7 @@ fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
         None if m.spec.paused => Action::Pause { uid },
         Some("PausedByUser") if !m.spec.paused => Action::Unpause { uid },
         Some(PAUSED_IO_ERROR) if m.meta.unpauses(&uid) => Action::Unpause { uid },
+        Some(PAUSED_IO_ERROR) if m.spec.paused => Action::Pause { uid },
         _ => Action::Nothing,
     }
 }

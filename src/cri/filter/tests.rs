@@ -59,6 +59,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         started_at: 0,
         finished_at: 0,
         kill_at: 0,
+        held: false,
         exit: None,
         oom_kills: 0,
         updated: None,

@@ -305,6 +305,7 @@ mod tests {
             started_at: 2,
             finished_at: 0,
             kill_at,
+            held: false,
             exit: None,
             oom_kills: 0,
             updated: None,

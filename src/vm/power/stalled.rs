@@ -1,7 +1,7 @@
 //! Guests that do not run: paused by a request, or by QEMU because a disk failed.
 //!
 //! Invariant: a guest is resumed only for a request, a stop, or room on its disks; one whose memory
-//! is being saved is left alone.
+//! is being saved is left alone, and one that its owner has paused waits for a request or a stop.
 //! Failure: [`Error::DiskFails`] for a guest that pauses again at once, [`Unresponsive`] for one
 //! that cannot power off.
 
@@ -61,6 +61,13 @@ impl<P: Platform> Containers<P> {
         }
     }
 
+    /// Whether the memory of a guest is being saved, which ends its pause by itself. libvirt shows
+    /// that for a guest that ran before; of another one it keeps the reason of the earlier pause.
+    pub(in crate::vm) fn is_being_saved(&self, row: &Container) -> bool {
+        let disk = row.vm().and_then(|vm| self.parts.disks.get(vm));
+        disk.is_some_and(|disk| disk.is_being_saved())
+    }
+
     /// Whether QEMU has paused the guest because a disk failed; false when libvirt does not say.
     pub(in crate::vm) async fn has_disk_failed(&self, domain: Uuid) -> bool {
         let power = self.parts.hypervisor.power(domain).await;
@@ -84,6 +91,9 @@ impl<P: Platform> Containers<P> {
         row: &Container,
         attempts: &mut Attempts,
     ) -> Result<(), Unresponsive> {
+        if self.is_being_saved(row) {
+            return Ok(());
+        }
         let (driver, domain) = (&self.parts.hypervisor, row.domain());
         let resumed = match driver.power(domain).await {
             Ok(Some(Power::Paused(Pause::Asked))) => {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariant: only machines of ours that run are touched, and only while the reason of their pause
-//! is an I/O error; a stop in progress decides by itself.
+//! is an I/O error; a stop in progress decides by itself. A guest that its owner has paused as well,
+//! or whose memory is being saved, is left alone.
 //! Failure: a guest that stands still again is resumed less and less often, at last every five
 //! minutes.
 
@@ -125,7 +126,8 @@ impl<P: Platform> Containers<P> {
         });
         let attempts = due.filter_map(|(id, known)| {
             let row = self.parts.table.get(id)?;
-            (row.phase == Phase::Running).then(move || self.try_to_resume(row, known))
+            let waits = row.phase == Phase::Running && !row.held && !self.is_being_saved(&row);
+            waits.then(move || self.try_to_resume(row, known))
         });
         let attempts: Vec<_> = attempts.collect();
         let attempts = stream::iter(attempts).buffer_unordered(ABREAST);
@@ -139,6 +141,7 @@ impl<P: Platform> Containers<P> {
             return;
         }
         match self.resume_after_failure(domain).await {
+            Ok(()) if self.was_paused(&row).await => {}
             Ok(()) => {
                 known.runs_since = Some(Instant::now());
                 self.set_guest_time(&row);
@@ -157,5 +160,15 @@ impl<P: Platform> Containers<P> {
                 }
             }
         }
+    }
+
+    /// Pauses the guest again if its owner has paused it just now, before it ran.
+    async fn was_paused(&self, row: &Container) -> bool {
+        let is_held = self.parts.table.get(&row.id).is_some_and(|now| now.held);
+        if is_held && let Err(error) = self.parts.hypervisor.suspend(row.domain()).await {
+            let error = crate::one_line(&error);
+            tracing::warn!(container = %row.id, error, "guest not paused again");
+        }
+        is_held
     }
 }

@@ -55,6 +55,13 @@ fn s35_what_a_full_disk_stopped_is_not_let_run_on() {
 }
 
 #[test]
+fn s35_its_owner_can_pause_it_so_that_space_does_not_let_it_run_on() {
+    let mut case = Case::parse("Manual halting - paused");
+    case.instance.as_mut().unwrap().paused = Some("PausedIOError".into());
+    assert_eq!(case.step().action, Action::Pause { uid: UID.into() });
+}
+
+#[test]
 fn s35_a_request_lets_it_run_once() {
     let mut case = Case::parse("Manual halting -");
     case.instance.as_mut().unwrap().paused = Some("PausedIOError".into());
