@@ -258,9 +258,7 @@ impl Images {
         &self,
         wanted: Vec<ClusterMapping>,
     ) -> Result<Vec<Option<String>>> {
-        let mappings = Arc::clone(&self.inner.mappings);
-        let replace = move || mappings.replace_cluster(&wanted);
-        let replaced = tokio::task::spawn_blocking(replace).await?;
+        let replaced = self.inner.mappings.replace_in_turn(wanted).await;
         replaced.map_err(|error| Error::Mappings(Arc::new(error)))
     }
 

@@ -166,7 +166,7 @@ const fn exec_code(error: &vm::exec::Error) -> Code {
         E::NoAgent(_) | E::Forbidden(_) | E::NoShell(_) | E::Ended => Code::FailedPrecondition,
         E::NoCommand(_) => Code::InvalidArgument,
         E::Abandoned => Code::Cancelled,
-        E::Budget(_) => Code::ResourceExhausted,
+        E::Budget(_) | E::Crowded => Code::ResourceExhausted,
         // Also when libvirt took too long: that says nothing about the guest.
         E::Hypervisor(_) => Code::Unavailable,
         E::Lost(_) => Code::Internal,

@@ -122,10 +122,10 @@ impl Downloader {
         let ended = self.persist(target, || transfer.attempt(known)).await;
         // At the end of its time a transfer is dropped, and its last write goes on.
         partial.settle().await;
-        let continuable = partial.read(|p| p.received() > 0);
+        let continuable = partial.read(|p| p.received() > 0).await;
         match ended {
             Ok(Ending::Whole) => {
-                partial.read(Partial::complete);
+                partial.read(Partial::complete).await;
                 return Ok(Fetched::Whole(partial));
             }
             Err(error) if continuable && is_kept_after(&error) => return Err(error),

@@ -5,7 +5,9 @@
 //! second, and in a directory files are in the order of their names. A file that is not usable keeps
 //! its last usable rules; a file that is gone has none. A file with the same content is not parsed
 //! again, so that its clients keep their connections.
-//! Failure: none for a pull; the log and a metric report a file that is refused.
+//! One thread at a time works on the directories: others wait without one.
+//! Failure: none for a pull; the log and a metric report a file that is refused. A directory that
+//! does not answer leaves the last rules in use.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,6 +22,7 @@ use super::client::Clients;
 use super::settings::Protocol;
 use super::translate::{Rule, Translator};
 use super::transport::{Profile, Transport};
+use crate::foreign::Foreign;
 use crate::metrics::{Metrics, TranslationFiles};
 
 mod cluster;
@@ -27,6 +30,9 @@ mod file;
 
 pub use cluster::ClusterMapping;
 pub(super) use file::{Problem, parse};
+
+/// Whose turn it is to work on the directories.
+const OWNER: &str = "the directory of image translations";
 
 /// The rules of the settings and of all files.
 pub(super) struct Mappings {
@@ -37,9 +43,9 @@ pub(super) struct Mappings {
     metrics: Arc<Metrics>,
     /// The rules of the settings.
     settings: Translator,
-    /// Held while the files of the cluster are replaced.
-    replacing: Mutex<()>,
-    /// Held while the directories are read.
+    /// Threads that work on the directories.
+    foreign: Foreign,
+    /// Held while the directories are read, by the thread that has the turn.
     known: Mutex<Known>,
     current: Mutex<Arc<Translator>>,
 }
@@ -76,7 +82,7 @@ impl Mappings {
             metrics,
             current: Mutex::new(Arc::new(settings.clone())),
             settings,
-            replacing: Mutex::default(),
+            foreign: Foreign::default(),
             known: Mutex::default(),
         }
     }
@@ -86,12 +92,46 @@ impl Mappings {
         Transport::new(profile, &self.clients)
     }
 
+    /// The directories do not answer until what this returns is dropped.
+    #[cfg(test)]
+    pub(super) fn hang(&self) -> impl Drop + use<> {
+        self.foreign.hold(OWNER.to_owned())
+    }
+
     /// The rules as of the last reading.
     pub(super) fn latest(&self) -> Arc<Translator> {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the directories. Blocks.
+    /// Reads the directories in turn, on a thread and within a deadline.
+    pub(super) async fn read_in_turn(self: &Arc<Self>) -> Arc<Translator> {
+        let this = Arc::clone(self);
+        match self.foreign.look(OWNER, move || this.read()).await {
+            Ok(translator) => translator,
+            Err(error) => {
+                let error = crate::one_line(&error);
+                tracing::warn!(
+                    error,
+                    "image translations not read: the previous ones stay in use"
+                );
+                self.latest()
+            }
+        }
+    }
+
+    /// Puts these mappings of the cluster in the place of those that were there, in turn and on a
+    /// thread. Why each is refused, in order.
+    pub(super) async fn replace_in_turn(
+        self: &Arc<Self>,
+        mappings: Vec<ClusterMapping>,
+    ) -> io::Result<Vec<Option<String>>> {
+        let this = Arc::clone(self);
+        let replace = move || this.replace_cluster(&mappings);
+        let replaced = self.foreign.run(OWNER, replace).await;
+        replaced.map_err(io::Error::other)?
+    }
+
+    /// Reads the directories. Blocks; the caller has the turn.
     pub(super) fn read(&self) -> Arc<Translator> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = (0..self.directories.len())

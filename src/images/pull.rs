@@ -73,17 +73,14 @@ impl Inner {
         tls: Option<&ServerTls>,
     ) -> Result<Place> {
         let host = name.bare().split('/').next().unwrap_or_default().to_owned();
-        let (registries, mappings) = (Arc::clone(&self.registries), Arc::clone(&self.mappings));
+        let translator = self.mappings.read_in_turn().await;
+        let registries = Arc::clone(&self.registries);
         let read = move || {
             let hosts = [host.as_str(), DOCKER_HUB];
-            let served: Vec<_> = hosts
-                .into_iter()
-                .filter(|host| registries.serves(host))
-                .map(str::to_owned)
-                .collect();
-            (served, mappings.read())
+            let served = hosts.into_iter().filter(|host| registries.serves(host));
+            served.map(str::to_owned).collect::<Vec<_>>()
         };
-        let (served, translator) = tokio::task::spawn_blocking(read).await?;
+        let served = tokio::task::spawn_blocking(read).await?;
         let serves = |host: &str| served.iter().any(|one| one == host);
         let place = translator.translate(name, origin, serves)?;
         let refuse = |reason: &'static str| Error::InvalidName {
@@ -187,7 +184,11 @@ impl Inner {
                 .fetch(&target, partial, validators, leadership.meter());
             match (fetched.await?, known) {
                 (Fetched::Whole(partial), _) => {
-                    return Ok(Arrival::New(desired.download(&partial), partial, None));
+                    return Ok(Arrival::New(
+                        desired.download(&partial).await,
+                        partial,
+                        None,
+                    ));
                 }
                 (Fetched::Unchanged, Some((arrived, _))) => {
                     desired.check(arrived.content)?;
@@ -259,7 +260,7 @@ impl DesiredImage {
         }
     }
 
-    fn download(&self, partial: &Handle) -> Download {
+    async fn download(&self, partial: &Handle) -> Download {
         Download {
             name: self.name.clone(),
             key: self.source.key(),
@@ -268,7 +269,7 @@ impl DesiredImage {
             expected: self.name.digest(),
             named: None,
             user: String::new(),
-            validators: partial.read(|p| p.note().validators.clone()),
+            validators: partial.read(|p| p.note().validators.clone()).await,
         }
     }
 }

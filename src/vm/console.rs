@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
@@ -103,7 +103,7 @@ impl Follower {
     /// As [`Follower::start`], at another pace.
     pub async fn start_with(paths: Paths, settings: Settings) -> Result<Self> {
         let opened = paths.clone();
-        let open = on_thread(move || {
+        let open = move || {
             let mut transfer = Transfer::open(opened.clone())?;
             let watch = Watch::on(transfer.raw().file()).map_err(|source| Error::Watch {
                 path: opened.raw,
@@ -111,8 +111,8 @@ impl Follower {
             })?;
             let log = transfer.reopen();
             Ok((transfer, watch, log))
-        });
-        let (transfer, watch, log) = in_time(async { open.await? }).await?;
+        };
+        let (transfer, watch, log) = soon_on_thread(open).await?;
         let (commands, received) = mpsc::channel(1);
         let follow = Follow::new(transfer, watch, paths, settings, log);
         let task = tokio::spawn(follow.run(received));
@@ -182,13 +182,13 @@ impl Follower {
 /// files are fine.
 pub async fn remove(paths: &Paths) -> Result<()> {
     let raw = paths.raw.clone();
-    let removed = on_thread(move || {
+    let removed = move || {
         let position = PositionFile::of(&raw);
         let [live, spare] = position.paths();
         // The raw file first: a position without it is harmless, the reverse would repeat lines.
         [&raw, live, spare].into_iter().try_for_each(remove_file)
-    });
-    in_time(async { removed.await? }).await
+    };
+    soon_on_thread(removed).await
 }
 
 fn remove_file(path: &Path) -> Result<()> {
@@ -203,7 +203,27 @@ fn remove_file(path: &Path) -> Result<()> {
 
 /// Runs `work` on a blocking thread, also to its end when the caller has disconnected.
 async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let permit = THREADS.acquire().await.map_err(|_| Error::Ended)?;
+    on_thread_of(place().await?, work).await
+}
+
+/// As [`on_thread`], within the deadline. The wait for the place of a thread has one of its own.
+async fn soon_on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let place = timeout(DEADLINE, place()).await;
+    let place = place.map_err(|_| Error::Crowded)??;
+    in_time(async { on_thread_of(place, work).await? }).await
+}
+
+/// The place of a thread.
+async fn place() -> Result<SemaphorePermit<'static>> {
+    THREADS.acquire().await.map_err(|_| Error::Ended)
+}
+
+async fn on_thread_of<T: Send + 'static>(
+    permit: SemaphorePermit<'static>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     // The permit returns with the answer, when the thread is free for the next work.
     let (answer, _permit) = spawn_blocking(move || (work(), permit))
         .await

@@ -38,6 +38,10 @@ use command::Run;
 /// What a command without a time-out gets.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
 
+/// How long a command waits for those of other machines: well below the two minutes that kubelet
+/// gives a request beyond the time-out of the command.
+const TURN: Duration = Duration::from_secs(30);
+
 /// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may
 /// still boot.
 const BOOT: i64 = 120 * 1_000_000_000;
@@ -94,11 +98,11 @@ impl<P: Platform> Containers<P> {
         let start = self.exec_start(id, command.clone(), false, None).await?;
         self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);
+        let machine_slot = tokio::time::timeout(timeout, self.exec_slots.in_machine(id)).await;
+        let machine_slot = machine_slot.map_err(|_| Error::Timeout(timeout))?;
+        let slot = tokio::time::timeout(TURN, self.exec_slots.on_node(machine_slot)).await;
+        let slot = slot.map_err(|_| Error::Crowded)?;
         let deadline = Instant::now() + timeout;
-        let slot = tokio::time::timeout_at(deadline, self.exec_slots.take(id)).await;
-        let Ok(slot) = slot else {
-            return Err(Error::Timeout(timeout).into());
-        };
         let gone = CancellationToken::new();
         let _gone = gone.clone().drop_guard();
         let limits = Limits {

@@ -50,7 +50,8 @@ impl Transfer<'_> {
     pub(super) async fn attempt(&self, known: Option<&Validators>) -> Result<Ending> {
         let (received, whole, note) = self
             .partial
-            .read(|p| (p.received(), p.is_whole(), p.note().clone()));
+            .read(|p| (p.received(), p.is_whole(), p.note().clone()))
+            .await;
         self.meter.set(received, note.total);
         let ask = match (note.validators.strong(), known) {
             _ if whole => Plan::Unless(note.validators.clone()),
@@ -99,7 +100,7 @@ impl Transfer<'_> {
     }
 
     async fn body(&self, response: Response, total: Option<u64>) -> Result<Ending> {
-        let received = self.partial.read(|p| p.received());
+        let received = self.partial.read(|p| p.received()).await;
         self.request.fits(total.unwrap_or_default())?;
         let downloader = self.request.downloader;
         let claimed = downloader.room.claim(total.unwrap_or(received));

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
 
 use super::file::{LONGEST, Problem};
 use super::{Mappings, names};
@@ -31,13 +30,11 @@ pub struct ClusterMapping {
 
 impl Mappings {
     /// Puts these mappings in the place of those that were there. Why each is refused, in order.
-    /// Blocks.
-    pub(in crate::images) fn replace_cluster(
+    /// Blocks; the caller has the turn.
+    pub(super) fn replace_cluster(
         &self,
         mappings: &[ClusterMapping],
     ) -> io::Result<Vec<Option<String>>> {
-        let turn = self.replacing.lock();
-        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
         let directory = &self.directories[1];
         std::fs::create_dir_all(directory)?;
         remove_unfinished(directory)?;

@@ -1,13 +1,15 @@
 //! A partial download for async code.
 //!
 //! Invariant: all I/O happens on blocking threads; a job that was begun ends, also if its caller
-//! goes away, and the file stays locked until then.
+//! goes away, and the file stays locked until then. Who waits for the lock blocks no thread: the
+//! disk of the job that has it may not answer.
 //! Failure: a full disk is distinguished from other I/O errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
 use super::super::error::{Error, Result};
@@ -19,7 +21,7 @@ use crate::space::{Claim, Full, Space};
 pub(in crate::images) struct Handle {
     partial: Arc<Mutex<Partial>>,
     /// Held by the job that appends.
-    appending: Arc<tokio::sync::Mutex<()>>,
+    appending: Arc<Mutex<()>>,
     dir: Arc<Path>,
 }
 
@@ -48,9 +50,8 @@ impl Handle {
         T: Send + 'static,
         F: FnOnce(&mut Partial) -> io::Result<T> + Send + 'static,
     {
-        let partial = Arc::clone(&self.partial);
-        let locked = move || job(&mut partial.lock().unwrap_or_else(PoisonError::into_inner));
-        let done = tokio::task::spawn_blocking(locked).await?;
+        let mut partial = self.lock().await;
+        let done = tokio::task::spawn_blocking(move || job(&mut partial)).await?;
         done.map_err(|e| disk_error(e, &self.dir))
     }
 
@@ -60,9 +61,8 @@ impl Handle {
         T: Send + 'static,
         F: FnOnce(&mut Partial) -> Result<T> + Send + 'static,
     {
-        let partial = Arc::clone(&self.partial);
-        let locked = move || job(&mut partial.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(locked).await?
+        let mut partial = self.lock().await;
+        tokio::task::spawn_blocking(move || job(&mut partial)).await?
     }
 
     /// A reader of the file beside its writer, for a blocking thread.
@@ -70,9 +70,9 @@ impl Handle {
         self.work(|p| p.follow()).await
     }
 
-    /// Reads the state in memory; no I/O.
-    pub(in crate::images) fn read<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
-        read(&self.lock())
+    /// Reads the state in memory, once no job changes it; no I/O.
+    pub(in crate::images) async fn read<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
+        read(&*self.lock().await)
     }
 
     /// The directory of all downloads.
@@ -107,12 +107,12 @@ impl Handle {
         size: u64,
     ) -> JoinHandle<Result<Vec<u8>>> {
         let appending = Arc::clone(&self.appending).lock_owned().await;
+        let mut partial = self.lock().await;
         let handle = self.clone();
         tokio::task::spawn_blocking(move || {
             let _appending = appending;
             let claimed = claim.at_least(size);
             claimed.map_err(|full| handle.no_space(full))?;
-            let mut partial = handle.lock();
             let appended = partial.append(&bytes);
             appended.map_err(|e| disk_error(e, &handle.dir))?;
             bytes.clear();
@@ -125,8 +125,8 @@ impl Handle {
         drop(self.appending.lock().await);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Partial> {
-        self.partial.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn lock(&self) -> OwnedMutexGuard<Partial> {
+        Arc::clone(&self.partial).lock_owned().await
     }
 
     fn no_space(&self, full: Full) -> Error {

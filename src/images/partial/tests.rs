@@ -188,3 +188,30 @@ proptest! {
         }
     }
 }
+
+/// The runtime of the test has one thread.
+#[tokio::test]
+async fn a_job_whose_disk_does_not_answer_blocks_no_thread_of_the_runtime() {
+    let dir = scratch();
+    let key = "k".to_owned();
+    let handle = Handle::open(dir.path().into(), key, boot_id::KERNEL.into()).await;
+    let handle = handle.unwrap();
+    let (answer, answered) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let job = tokio::spawn({
+        let handle = handle.clone();
+        let hang = move |_: &mut Partial| {
+            begin.send(()).unwrap();
+            // An error is what it waits for: the other end no longer exists.
+            answered.recv().unwrap_err();
+            Ok(())
+        };
+        async move { handle.work(hang).await }
+    });
+    begun.await.unwrap();
+    let mut received = std::pin::pin!(handle.read(Partial::received));
+    assert!(futures_util::poll!(received.as_mut()).is_pending());
+    drop(answer);
+    assert_eq!(received.await, 0);
+    job.await.unwrap().unwrap();
+}

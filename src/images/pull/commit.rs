@@ -136,7 +136,8 @@ impl Inner {
         });
         let image = self.catalog.image(digest);
         drop(held);
-        self.metrics.received(partial.read(|p| p.received()));
+        let received = partial.read(|p| p.received()).await;
+        self.metrics.received(received);
         let (name, location) = (&download.name, &download.location);
         tracing::info!(%digest, %name, location, size = facts.size, "image pulled");
         let image = image.ok_or_else(|| Error::Absent {
@@ -160,7 +161,7 @@ impl Inner {
     async fn usable(&self, download: &Download, unpacked: Unpacked) -> Result<(Unpacked, Facts)> {
         match self.judge(download, &unpacked.file).await? {
             Accepted::Disk(disk) => {
-                let facts = facts_of(&unpacked.file, disk);
+                let facts = facts_of(&unpacked.file, disk).await;
                 Ok((unpacked, facts))
             }
             Accepted::Convertible { from, virtual_size } => {
@@ -217,9 +218,9 @@ impl Inner {
 }
 
 /// What is recorded of a disk.
-pub(super) fn facts_of(file: &Handle, disk: Disk) -> Facts {
+pub(super) async fn facts_of(file: &Handle, disk: Disk) -> Facts {
     Facts {
-        size: file.read(|p| p.received()),
+        size: file.read(|p| p.received()).await,
         virtual_size: disk.virtual_size,
         format: disk.format,
     }

@@ -43,7 +43,7 @@ impl Inner {
             Ok((digest, made)) => {
                 let (name, location) = (&download.name, &download.location);
                 tracing::info!(%name, location, format = from.as_str(), "image converted");
-                let facts = facts_of(&disk, made);
+                let facts = facts_of(&disk, made).await;
                 let file = disk;
                 Ok((Unpacked { file, digest }, facts))
             }
@@ -66,12 +66,12 @@ impl Inner {
         };
         let whole = virtual_size.saturating_add(tables(virtual_size));
         let most = whole.min(self.downloader.max_bytes());
-        let least = source.read(|p| p.received()).min(most);
+        let least = source.read(|p| p.received()).await.min(most);
         let (room, space) = self.downloader.claim(disk, least, most).await?;
         let work = Conversion {
-            source: source.read(|p| p.path().to_owned()),
+            source: source.read(|p| p.path().to_owned()).await,
             from,
-            target: disk.read(|p| p.path().to_owned()),
+            target: disk.read(|p| p.path().to_owned()).await,
             most: most.min(room.bytes()).min(space.bytes()),
         };
         let converted = tokio::select! {

@@ -98,7 +98,7 @@ impl Inner {
         {
             return Ok(extracted);
         }
-        let size = partial.read(|p| p.received());
+        let size = partial.read(|p| p.received()).await;
         let packed = partial.follow().await?;
         self.extract(download, packed, size).await
     }

@@ -145,12 +145,12 @@ impl Inner {
         let (mut servers, mut target) = resolved.servers(&self.downloader, request.wanted, blob)?;
         loop {
             let partial = self.partial(&download.key).await?;
-            let is_continued = partial.read(|p| p.received() > 0);
+            let is_continued = partial.read(|p| p.received() > 0).await;
             let early = self.extract_early(&download, &partial, blob.size).await?;
             let fetched = self.downloader.fetch(&target, partial, None, meter).await;
             let error = match fetched {
                 Ok(Fetched::Whole(partial)) => {
-                    let actual = partial.read(Partial::digest);
+                    let actual = partial.read(Partial::digest).await;
                     if actual == blob.digest {
                         return Ok(Arrival::New(download, partial, early));
                     }

@@ -215,3 +215,21 @@ async fn a_mapping_that_is_refused_or_not_known_keeps_its_rules() {
         "x is not brought any more"
     );
 }
+
+#[tokio::test]
+async fn a_directory_that_does_not_answer_leaves_the_last_rules_in_use() {
+    let env = environment().await;
+    env.write("10.yaml", &env.rule("disk", "a.img"));
+    let pulled = env.images.pull("disk").await.unwrap();
+    env.write("10.yaml", &env.rule("disk", "b.img"));
+    let mappings = &env.images.inner.mappings;
+    let hung = mappings.hang();
+    let before = mappings.latest();
+    tokio::time::pause();
+    let read = mappings.read_in_turn().await;
+    assert!(Arc::ptr_eq(&before, &read));
+    tokio::time::resume();
+    drop(hung);
+    let changed = env.images.pull("disk").await.unwrap();
+    assert_ne!(pulled.digest, changed.digest);
+}

@@ -96,6 +96,9 @@ pub enum Error {
     /// The deadline passed; a disk does not answer, or the raw file is still being written.
     #[error("console files do not answer in time")]
     Stuck,
+    /// Other consoles use all threads, as they do when a disk does not answer.
+    #[error("no thread for console files became free in time: a disk of consoles does not answer")]
+    Crowded,
     /// The follower has ended before, or a blocking thread of it was lost.
     #[error("console follower has ended")]
     Ended,

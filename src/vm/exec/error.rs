@@ -53,6 +53,11 @@ pub enum Error {
          command later, or have it write its output to a file in the guest"
     )]
     Budget(usize),
+    /// Commands in other machines take all places of the node.
+    #[error(
+        "too many commands run in the virtual machines of this node already: repeat the command later"
+    )]
+    Crowded,
     /// The client disconnected.
     #[error("the client went away and the command was killed")]
     Abandoned,

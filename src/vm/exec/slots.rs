@@ -2,7 +2,9 @@
 //!
 //! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing
 //! from the others; so has the node, since each may hold two streams of output.
-//! Failure: none; a command without a slot waits, up to the caller's deadline.
+//! Failure: none; a command without a slot waits. For one in its machine it does up to its caller's
+//! deadline: who fills a machine with commands that hang is its guest. For one on the node it does
+//! on account of other machines, so that no deadline of the command includes it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,10 +24,16 @@ pub(in crate::vm) struct Slots {
     machines: Mutex<HashMap<ContainerId, Arc<Semaphore>>>,
 }
 
+/// One of the slots of a machine.
+#[derive(Debug)]
+pub(super) struct OfMachine {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
 /// Held while a command runs.
 #[derive(Debug)]
 pub(super) struct Slot {
-    _machine: Option<OwnedSemaphorePermit>,
+    _machine: OfMachine,
     _node: Option<OwnedSemaphorePermit>,
 }
 
@@ -39,8 +47,8 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Waits for a slot in this machine, then for one on the node.
-    pub(super) async fn take(&self, id: &ContainerId) -> Slot {
+    /// Waits for a slot in this machine.
+    pub(super) async fn in_machine(&self, id: &ContainerId) -> OfMachine {
         let machine = {
             let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
             // Permits hold a reference, and so does each waiting task.
@@ -48,11 +56,34 @@ impl Slots {
             let new = || Arc::new(Semaphore::new(PER_MACHINE));
             Arc::clone(machines.entry(id.clone()).or_insert_with(new))
         };
-        // Neither is ever closed.
+        // It is never closed, and neither is the node's.
+        OfMachine {
+            _permit: machine.acquire_owned().await.ok(),
+        }
+    }
+
+    /// Waits for a slot on the node.
+    pub(super) async fn on_node(&self, machine: OfMachine) -> Slot {
         Slot {
-            _machine: machine.acquire_owned().await.ok(),
+            _machine: machine,
             _node: Arc::clone(&self.node).acquire_owned().await.ok(),
         }
+    }
+
+    #[cfg(test)]
+    async fn take(&self, id: &ContainerId) -> Slot {
+        let machine = self.in_machine(id).await;
+        self.on_node(machine).await
+    }
+
+    /// Nothing is free on the node until what this returns is dropped.
+    #[cfg(test)]
+    pub(super) async fn fill(&self) -> OwnedSemaphorePermit {
+        let all = u32::try_from(PER_NODE).unwrap();
+        Arc::clone(&self.node)
+            .acquire_many_owned(all)
+            .await
+            .unwrap()
     }
 }
 

@@ -130,3 +130,25 @@ async fn a_command_that_takes_too_long_is_killed_by_its_pid() {
         scripts[1]
     );
 }
+
+#[tokio::test]
+async fn the_wait_for_commands_of_other_machines_is_no_time_of_a_command() {
+    let second = Some(Duration::from_secs(1));
+    let ended = json!({"exited": true, "exitcode": 0});
+    let node = answering([json!({"pid": 7}), ended]).await;
+    let id = node.started().await;
+    let command = || vec!["probe".to_owned()];
+    let full = node.containers.exec_slots.fill().await;
+    tokio::time::pause();
+    let refused = node.containers.exec(&id, command(), second).await;
+    assert!(
+        matches!(refused, Err(Error::Exec(exec::Error::Crowded))),
+        "{refused:?}"
+    );
+    let room = async {
+        tokio::time::advance(Duration::from_secs(10)).await;
+        drop(full);
+    };
+    let (ran, ()) = tokio::join!(node.containers.exec(&id, command(), second), room);
+    assert_eq!(ran.unwrap().code, 0);
+}
