@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 mod assemble;
 mod files;
 mod form;
+mod json;
 mod layout;
 mod source;
 mod sysprep;

@@ -5,13 +5,14 @@
 //! Failure: [`GuestDataError`] names source and key.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::form::Form;
+use super::json::lines;
 use super::source::{Content, Encoding, Source};
 use super::{GuestData, GuestFile, Layout, NetworkVersion, UserDataSource, files, keys, yaml};
 
@@ -293,27 +294,6 @@ pub fn ignored_user_data(user_data: &[u8]) -> Option<&'static str> {
 pub(super) fn unfit(of: &Source, key: &str, reason: String) -> GuestDataError {
     let (of, key) = (of.clone(), key.to_owned());
     GuestDataError::Value { of, key, reason }
-}
-
-/// JSON that cloud-init's reader of YAML takes for the same: it refuses some characters that are
-/// not escaped, and takes others for ends of lines.
-fn lines(value: &Value) -> String {
-    let mut text = String::new();
-    for c in format!("{value:#}\n").chars() {
-        match c {
-            '\u{7f}'..='\u{9f}'
-            | '\u{2028}'
-            | '\u{2029}'
-            | '\u{feff}'
-            | '\u{fffe}'
-            | '\u{ffff}' => {
-                // Such a character can only be in a string. Writing to a String cannot fail.
-                let _ = write!(text, "\\u{:04x}", u32::from(c));
-            }
-            c => text.push(c),
-        }
-    }
-    text
 }
 
 impl CloudData {

@@ -8,6 +8,7 @@
 
 mod guest;
 mod links;
+mod texts;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::Stack;
