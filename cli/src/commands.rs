@@ -41,7 +41,7 @@ const INTERRUPTED: u8 = 130;
 pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
     let endpoint = &args.node.endpoint;
     match args.command {
-        Command::List(args) => list::run(&args).await,
+        Command::List(args) => Box::pin(list::run(&args)).await,
         Command::Status(args) => status::run(&args).await,
         Command::Events(args) => events::run(&args).await,
         Command::Logs(args) => machine_logs::run(&args).await,

@@ -81,7 +81,7 @@ pub(crate) async fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
         progress: args.watch,
     };
     match args.output {
-        _ if args.watch => watch::run(&cluster, args, columns).await?,
+        _ if args.watch => Box::pin(watch::run(&cluster, args, columns)).await?,
         Output::Table | Output::Wide => table(&cluster, args, columns).await?,
         Output::Name | Output::Json | Output::Yaml => raw(&cluster, args).await?,
     }

@@ -5,6 +5,7 @@
 //! what it needs and stops it; it depends on no other test.
 //! Failure: see each module.
 
+mod absent_node;
 mod agent;
 mod agent_life;
 mod api_away;

@@ -13,6 +13,7 @@ mod events;
 mod exec;
 mod faults;
 mod file_disks;
+mod full_disk;
 mod guest_agent;
 mod ipv6;
 mod isolation;

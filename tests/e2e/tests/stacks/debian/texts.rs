@@ -308,7 +308,7 @@ fn passed_on(text: &str) -> Result<Vec<u8>> {
     let content = Content([("userdata".to_owned(), text.as_bytes().to_vec())].into());
     user_data(
         &[("cloud-init-user-data-source", "secret/seed/userdata")],
-        [(source, content)].into(),
+        &[(source, content)].into(),
     )
 }
 
@@ -319,14 +319,14 @@ fn merged(text: &str) -> Option<Vec<u8>> {
         ("cloud-init-user-data-source", "configmap/keys"),
         ("cloud-init-user-data", text),
     ];
-    user_data(&settings, [(source, Content(BTreeMap::new()))].into()).ok()
+    user_data(&settings, &[(source, Content(BTreeMap::new()))].into()).ok()
 }
 
-fn user_data(settings: &[(&str, &str)], sources: BTreeMap<Source, Content>) -> Result<Vec<u8>> {
+fn user_data(settings: &[(&str, &str)], sources: &BTreeMap<Source, Content>) -> Result<Vec<u8>> {
     let pair = |(key, value): &(&str, &str)| (format!("vmlet.dev/{key}"), (*value).to_owned());
     let data = GuestData::from_pod(&settings.iter().map(pair).collect())?;
     let data = data.context("no guest data")?;
-    Ok(data.assemble(&GUEST, &sources)?.user_data)
+    Ok(data.assemble(&GUEST, sources)?.user_data)
 }
 
 /// Debian's cloud-init and its Python, from the packages that the image is built of.
