@@ -24,6 +24,7 @@ mod protected;
 mod rules;
 mod spellings;
 mod status;
+mod tried;
 mod uninstall;
 mod users;
 mod vmletctl;

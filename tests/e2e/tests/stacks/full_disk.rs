@@ -30,11 +30,14 @@ const PROGRAMS: [&str; 3] = ["libvirtd", "vmlet-tapmanager", "vmlet"];
 #[ignore = "needs root"]
 async fn a_guest_that_fills_the_disk_of_the_node_continues_when_there_is_space() -> Result<()> {
     let stack = Stack::up()?;
+    let image = stack.image()?.to_owned();
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    // Before: images keep more space free than the file system has.
+    cri.pull(&image).await?;
     let state = SmallState::under(&stack).await.context("file system")?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
     let mut writer = PodOptions::named("writer", &stack);
     let size = ("vmlet.dev/root-volume-size".to_owned(), "2Gi".to_owned());
     writer.annotations = [size].into();

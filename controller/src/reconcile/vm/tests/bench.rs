@@ -3,6 +3,8 @@
 //! Invariant: nothing is seen by a pass before [`Bench::sync`], as with a watch that lags.
 //! Failure: panics with what was not there.
 
+mod outcomes;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -19,12 +21,13 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub(super) use self::outcomes::{failure, is_conflict, is_quiet, is_wait, seconds};
 use super::api;
 use super::api::Server;
 use crate::config::Config;
 use crate::context::{Context, Key};
 use crate::events::{Events, Queue, Reported};
-use crate::flow::{Flow, Outcome, PassError};
+use crate::flow::{Outcome, PassError};
 use crate::intake::Intake;
 use crate::reconcile::vm::reconcile;
 use crate::stores::{DataVolume, Feeds, Stores};
@@ -586,34 +589,6 @@ pub(super) fn image(name: &str) -> Value {
         "metadata": { "name": name, "namespace": "ns" },
         "spec": { "source": { "http": { "url": "https://images.example/debian.qcow2" } } },
     })
-}
-
-pub(super) const fn is_quiet(result: &Outcome) -> bool {
-    matches!(result, Ok(Flow::Continue | Flow::Done(_)))
-}
-
-pub(super) const fn is_wait(result: &Outcome) -> bool {
-    matches!(result, Ok(Flow::Waiting(_)))
-}
-
-pub(super) const fn is_conflict(result: &Outcome) -> bool {
-    matches!(result, Err(PassError::Conflict(_)))
-}
-
-/// The text of an ordinary failure.
-pub(super) fn failure(result: &Outcome) -> String {
-    match result {
-        Err(PassError::Failed(error)) => format!("{error:#}"),
-        other => panic!("no failure: {other:?}"),
-    }
-}
-
-pub(super) fn seconds(result: &Outcome) -> Option<u64> {
-    match result {
-        Ok(Flow::RequeueAfter(after)) => Some(after.as_secs()),
-        Ok(Flow::Continue) => None,
-        other => panic!("no delay: {other:?}"),
-    }
 }
 
 /// Facts of a guest that has booted.
