@@ -1,6 +1,6 @@
 //! A state directory that a guest fills, and that has space again.
 //!
-//! Invariant: the directory is a file system of its own, of 1 GiB on a loop device, under the real
+//! Invariant: the directory is a file system of its own, of 3 GiB on a loop device, under the real
 //! daemons, libvirt and QEMU. No guest is lost: the one that writes stands still until there is space,
 //! and then has written every byte.
 //! Failure: the step is named; the file system goes with the test.
@@ -17,7 +17,8 @@ use nix::sys::signal::Signal;
 use nix::sys::statvfs::statvfs;
 
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 1024;
+/// In MiB: images and new disks leave 1 GiB free.
+const SIZE: u64 = 3072;
 /// What the guest finds free, and what it writes.
 const FREE: u64 = 250;
 const WRITTEN: u64 = 400;
@@ -33,7 +34,6 @@ async fn a_guest_that_fills_the_disk_of_the_node_continues_when_there_is_space()
     let image = stack.image()?.to_owned();
     let cri = stack.cri().await?;
     cri.await_ready().await?;
-    // Before: images keep more space free than the file system has.
     cri.pull(&image).await?;
     let state = SmallState::under(&stack).await.context("file system")?;
     let cri = stack.cri().await?;
