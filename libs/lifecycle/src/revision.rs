@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::Machine;
 
-/// The rules by which revisions are made. Whoever changes what is in one (a new field with a default,
-/// a field that takes effect at another time) makes a new version, whose revisions are
-/// `VERSION-DIGITS`, and keeps the old ones in [`under`]. `tests/fixtures/revisions.tsv` shows such a
+/// The rules by which revisions are made. A change of what is in one (a new field with a default, a
+/// field that takes effect at another time) is a new version, whose revisions are `VERSION-DIGITS`;
+/// the old ones stay in [`under`]. `tests/fixtures/revisions.tsv` shows such a
 /// change.
 const VERSION: u32 = 1;
 

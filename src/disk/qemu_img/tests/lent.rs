@@ -143,7 +143,7 @@ async fn a_copy_that_is_cancelled_on_a_volume_that_hangs_is_taken_back_once_that
     let hung = foreign.hold("/volume".to_owned());
     filling.abort();
     assert!(filling.await.unwrap_err().is_cancelled());
-    assert_eq!(owner(), UNPRIVILEGED, "nobody has reached the volume");
+    assert_eq!(owner(), UNPRIVILEGED, "no process has reached the volume");
     drop(hung);
     foreign.look("/volume", || ()).await.unwrap();
     assert_eq!(owner(), 4711);
