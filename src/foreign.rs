@@ -211,7 +211,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Turns<K> {
     fn leave(self: &Arc<Self>, owner: K, left: Left) {
         let mut state = self.state();
         state.left.entry(owner.clone()).or_default().push(left);
-        // Whoever has the turn drops it; the end of a turn starts a thread for what is left.
+        // The holder of the turn drops it; the end of a turn starts a thread for what is left.
         drop(self.begin(state, owner));
     }
 }

@@ -118,7 +118,7 @@ async fn a_guest_that_its_owner_paused_while_its_disk_failed_waits_for_a_request
     node.containers.pause(vm()).await.unwrap();
     node.hypervisor.mend_disk(vm().uuid());
     assert!(node.row(&id).held);
-    // A daemon that starts anew knows it, too.
+    // A daemon that starts again knows it, too.
     let node = node.restarted().await;
     let _resuming = resuming(&node);
     stands(&node).await;
