@@ -33,6 +33,7 @@ mod objects;
 mod poll;
 pub mod samples;
 mod secure;
+mod side_by_side;
 mod stack;
 mod tally;
 mod terminal;
@@ -56,6 +57,8 @@ pub use node_server::{Manner, NodeServer};
 pub use objects::{Answer, Effect, Objects};
 pub use poll::Poller;
 pub use secure::{Authority, SecureServer};
+#[doc(hidden)]
+pub use side_by_side::{side_by_side, to_its_end};
 pub use stack::{Endpoint, REGISTRY, REGISTRY_WITH_LOGIN, Stack, xtask};
 pub use tally::{Mark, Spent};
 pub use terminal::Terminal;

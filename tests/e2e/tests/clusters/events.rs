@@ -15,16 +15,13 @@ const READY: Duration = Duration::from_secs(200);
 const RESTARTED: &str = "jsonpath={.status.containerStatuses[0].restartCount}";
 const GONE: Duration = Duration::from_secs(180);
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_kubelet_follows_pods_by_their_events() -> Result<()> {
-    let cluster = Cluster::up()?;
-    follow_events(&cluster).await?;
+pub(super) async fn a_kubelet_follows_pods_by_their_events(cluster: &Cluster) -> Result<()> {
+    follow_events(cluster).await?;
     cluster.apply(&vm_pod("vm"))?;
     cluster.apply(&container_pod("box", "sleep 20; exit 3"))?;
     cluster.await_ready("pod/vm", READY)?;
     cluster.await_condition("pod/box", &format!("{RESTARTED}=1"), READY)?;
-    ensure!(metric(&cluster, "connection_error_count")? == 0);
+    ensure!(metric(cluster, "connection_error_count")? == 0);
 
     // The end of a guest comes from the daemon. The guest may end before the command's result.
     let _ = Guest::of(cluster.stack(), "vm")?.run(&["poweroff"]);
@@ -39,19 +36,18 @@ async fn a_kubelet_follows_pods_by_their_events() -> Result<()> {
     stack.restart("vmlet")?;
     cluster.await_condition("pod/vm", &format!("{RESTARTED}=2"), READY)?;
     cluster.await_ready("pod/vm", READY)?;
-    ensure!(metric(&cluster, "connection_error_count")? == 0);
+    ensure!(metric(cluster, "connection_error_count")? == 0);
 
     // The proxy's own end is an error; kubelet connects again.
     stack.kill("vmlet-criproxy", Signal::SIGKILL).await?;
     stack.restart("vmlet-criproxy")?;
     cluster.apply(&vm_pod("later"))?;
     cluster.await_ready("pod/later", READY)?;
-    ensure!(metric(&cluster, "connection_error_count")? > 0);
+    ensure!(metric(cluster, "connection_error_count")? > 0);
     for pod in ["vm", "box", "later"] {
         cluster.delete(&format!("pod/{pod}"), GONE)?;
     }
-    cluster.await_clean().await?;
-    cluster.down()
+    cluster.configure_kubelet(|kubelet| kubelet["featureGates"]["EventedPLEG"] = json!(false))
 }
 
 /// Restarts kubelet with the feature gate, and waits until it is connected.

@@ -21,11 +21,9 @@ const PATIENT: i64 = 3600;
 /// machine.
 const AHEAD: i64 = 10;
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes() -> Result<()> {
-    let cluster = Cluster::up()?;
-    cluster.machine_basics()?;
+pub(super) async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes(
+    cluster: &Cluster,
+) -> Result<()> {
     let spec = json!({ "powerState": "PoweredOn", "powerOffTimeout": "300s" });
     cluster.apply(&machine(NAME, &spec))?;
     cluster.await_word(NAME, "Running", UP).await?;
@@ -33,23 +31,23 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes()
 
     // It may still boot, and gets requests until it responds, but not before the time that its
     // owner set.
-    let at = restart(&cluster, json!({ "restartMode": "Soft" }), AHEAD)?;
-    await_restarted(&cluster, &at).await?;
+    let at = restart(cluster, json!({ "restartMode": "Soft" }), AHEAD)?;
+    await_restarted(cluster, &at).await?;
     cluster.await_boots(NAME, &[1, 2], UP).await?;
-    await_end(&cluster, "GuestReboot", "Success").await?;
-    let tasks = ends(&cluster)?;
+    await_end(cluster, "GuestReboot", "Success").await?;
+    let tasks = ends(cluster)?;
     ensure!(tasks.len() == 1, "{tasks:?}");
-    let made = begun(&cluster)?;
+    let made = begun(cluster)?;
     ensure!(made >= at.parse()?, "asked for at {at}, begun at {made}");
 
     // One that does not listen is reset, where that is allowed.
     cluster.await_commands(NAME, UP).await?;
     Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "TrySoft", "powerOffTimeout": "3s" });
-    let at = restart(&cluster, mode, 0)?;
-    await_restarted(&cluster, &at).await?;
+    let at = restart(cluster, mode, 0)?;
+    await_restarted(cluster, &at).await?;
     cluster.await_boots(NAME, &[1, 2, 3], UP).await?;
-    await_end(&cluster, "Reset", "Success").await?;
+    await_end(cluster, "Reset", "Success").await?;
     ensure!(cluster.pod_uid(NAME)? == pod, "another pod");
     let status = cluster.get_json(&["pod", NAME])?;
     let restarts = &status["status"]["containerStatuses"][0]["restartCount"];
@@ -59,17 +57,16 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes()
     cluster.await_commands(NAME, UP).await?;
     Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "Soft", "powerOffTimeout": format!("{PATIENT}s") });
-    restart(&cluster, mode, 0)?;
-    await_end(&cluster, "GuestReboot", "Running").await?;
+    restart(cluster, mode, 0)?;
+    await_end(cluster, "GuestReboot", "Running").await?;
     let off = json!({ "powerState": "PoweredOff", "powerOffMode": "Hard" });
     cluster.patch_vm(NAME, &off)?;
     cluster.await_word(NAME, "Stopped", DOWN).await?;
-    await_patient_end(&cluster).await?;
+    await_patient_end(cluster).await?;
 
     cluster.delete(&format!("vm/{NAME}"), DOWN)?;
     cluster.await_gone(&format!("pod/{NAME}"), DOWN)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    Ok(())
 }
 
 /// Requests a restart so many seconds from now, and returns when that is.

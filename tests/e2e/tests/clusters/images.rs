@@ -9,46 +9,78 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, condition, machine};
 use e2e::{
-    Authority, Cluster, Endpoint, Guest, HeldServer, SecureServer, container_pod, eventually,
-    vm_pod,
+    Authority, Cluster, Endpoint, Guest, HeldServer, Options, SecureServer, cases, container_pod,
+    eventually, vm_pod,
 };
 use serde_json::{Value, json};
+
+use super::{mappings, registries};
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
 
+/// One after the other, because what is on the node matters to most of them.
 #[tokio::test]
 #[ignore = "needs root"]
-async fn image_pulls_follow_the_pull_policy_and_fail_with_clear_errors() -> Result<()> {
-    let cluster = Cluster::up()?;
-    cluster.apply(&container_pod("box", "exec sleep 100000"))?;
-    never(&cluster).await.context("Never, before any pull")?;
-    by_class_alone(&cluster).await.context("IfNotPresent")?;
-    always(&cluster).await.context("Always")?;
-    refused(&cluster)
-        .await
-        .context("images that cannot be had")?;
-    in_use(&cluster).await.context("an image in use")?;
-    slow(&cluster).await.context("a long pull")?;
-    cluster.delete("pod/box", GONE)?;
+async fn images_of_pods_and_machines_come_from_servers_mappings_and_registries() -> Result<()> {
+    let cluster = Cluster::with(Options {
+        registries: true,
+        ..Options::default()
+    })?;
+    cases!(
+        &cluster,
+        [
+            a_node_pulls_an_image_before_a_machine_needs_it,
+            a_machine_follows_its_image_until_it_has_a_disk,
+            no_image_is_left,
+            image_pulls_follow_the_pull_policy_and_fail_with_clear_errors,
+            mappings::a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted,
+            registries::container_disks_run_with_the_pull_secrets_of_their_pods,
+        ]
+    );
     cluster.await_clean().await?;
     cluster.down()
 }
 
+/// Removes the images, which no machine uses any more.
+async fn no_image_is_left(cluster: &Cluster) -> Result<()> {
+    eventually(GONE, "a node without an image", || async {
+        cluster.stack().crictl(&["rmi", "--all"])?;
+        let images = cluster.stack().crictl(&["images", "-q"])?;
+        ensure!(images.trim().is_empty(), "{images}");
+        Ok(())
+    })
+    .await
+}
+
+pub(super) async fn image_pulls_follow_the_pull_policy_and_fail_with_clear_errors(
+    cluster: &Cluster,
+) -> Result<()> {
+    cluster.apply(&container_pod("box", "exec sleep 100000"))?;
+    never(cluster).await.context("Never, before any pull")?;
+    by_class_alone(cluster).await.context("IfNotPresent")?;
+    always(cluster).await.context("Always")?;
+    refused(cluster)
+        .await
+        .context("images that cannot be had")?;
+    in_use(cluster).await.context("an image in use")?;
+    slow(cluster).await.context("a long pull")?;
+    cluster.delete("pod/box", GONE)
+}
+
 /// A typing error in the URL shows on the image and on the machine, before any pod, and can be
 /// repaired.
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn a_machine_follows_its_image_until_it_has_a_disk(
+    cluster: &Cluster,
+) -> Result<()> {
     let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     let host = served.split('/').nth(2).context("no host in the URL")?;
     cluster.apply(&class("tiny", "128Mi"))?;
-    certificates(&cluster).await.context("tlsSecret")?;
+    certificates(cluster).await.context("tlsSecret")?;
     cluster.apply(&image(&format!("http://{host}/None.qcow2?key=hush")))?;
     cluster.apply(&machine("vm", &json!({ "powerState": "PoweredOn" })))?;
     let words = "None.qcow2 answered 404";
-    await_message(&cluster, words).await?;
+    await_message(cluster, words).await?;
     cluster
         .await_vm("vm", "the cause on the machine", READY, |vm| {
             let cause = condition(vm, "VirtualMachineImageReady");
@@ -64,7 +96,7 @@ async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
     cluster.apply(&image(&format!("http://{host}/Hello.QCOW2?version=12")))?;
     cluster.await_word("vm", "Running", READY).await?;
     cluster.await_boots("vm", &[1], READY).await?;
-    await_image(&cluster, |image| {
+    await_image(cluster, |image| {
         let status = &image["status"];
         let ready = condition(image, "Ready");
         ensure!(ready["reason"] == "Available", "{ready}");
@@ -118,43 +150,40 @@ async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
     cluster.await_word("vm", "Stopped", GONE).await?;
     cluster.patch_vm("vm", &json!({ "powerState": "PoweredOn" }))?;
     cluster.await_boots("vm", &[2], READY).await?;
-    cluster.delete("vm/vm", GONE)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    cluster.delete("vm/vm", GONE)
 }
 
 /// The node pulls the image before any machine names it; the machine then starts from the file that
 /// is there.
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn a_node_pulls_an_image_before_a_machine_needs_it(
+    cluster: &Cluster,
+) -> Result<()> {
     let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     let host = served.split('/').nth(2).context("no host in the URL")?;
     cluster.apply(&class("tiny", "128Mi"))?;
     cluster.apply(&image(&format!("http://{host}/None.qcow2?key=hush")))?;
-    let failed = pull(&cluster, &["--all-nodes"]);
+    let failed = pull(cluster, &["--all-nodes"]);
     let failed = format!("{:#}", failed.err().context("a missing file was pulled")?);
     let words = "1 of 1 nodes failed to pull image guest: node node1: ";
     ensure!(
         failed.contains(words) && failed.contains("answered 404") && !failed.contains("hush"),
         "{failed}"
     );
-    pull(&cluster, &["--stop"])?;
+    pull(cluster, &["--stop"])?;
     cluster.apply(&image(&format!("http://{host}/Hello.qcow2?version=1")))?;
-    let refused = pull(&cluster, &["--nodes", "pool=none"]);
+    let refused = pull(cluster, &["--nodes", "pool=none"]);
     let refused = format!("{:#}", refused.err().context("no node has the label")?);
     ensure!(refused.contains("no node has the labels"), "{refused}");
     let images = cluster.stack().crictl(&["images", "-q"])?;
     ensure!(images.trim().is_empty(), "it was pulled: {images}");
 
     cluster.kubectl(&["label", "node", "node1", "pool=early"])?;
-    let done = pull(&cluster, &["--nodes", "pool=early"])?;
+    let done = pull(cluster, &["--nodes", "pool=early"])?;
     let title = "virtualmachineimage.vmlet.dev/guest is on 1 node";
     ensure!(done == title, "{done}");
     let images = cluster.stack().crictl(&["images", "-q"])?;
     ensure!(images.lines().count() == 1, "{images}");
-    await_image(&cluster, |image| {
+    await_image(cluster, |image| {
         let pulls = &image["status"]["prePull"];
         ensure!(
             pulls["ready"] == 1 && pulls["desired"] == 1 && pulls["nodes"] == json!(["node1"]),
@@ -171,7 +200,7 @@ async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
         Ok(())
     })
     .await?;
-    let listed = vmletctl(&cluster, &["image", "list"])?;
+    let listed = vmletctl(cluster, &["image", "list"])?;
     ensure!(
         listed.contains("PRE-PULL") && listed.contains("1/1"),
         "{listed}"
@@ -184,8 +213,8 @@ async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
     cluster.await_word("vm", "Running", READY).await?;
     cluster.await_boots("vm", &[1], READY).await?;
     ensure!(downloads() == before, "the machine pulled it again");
-    pull(&cluster, &["--stop"])?;
-    await_image(&cluster, |image| {
+    pull(cluster, &["--stop"])?;
+    await_image(cluster, |image| {
         let (spec, status) = (&image["spec"]["prePull"], &image["status"]["prePull"]);
         ensure!(spec.is_null() && status.is_null(), "{spec} {status}");
         Ok(())
@@ -193,8 +222,7 @@ async fn a_node_pulls_an_image_before_a_machine_needs_it() -> Result<()> {
     .await?;
     cluster.delete("vm/vm", GONE)?;
     cluster.kubectl(&["delete", "vmimage", "guest"])?;
-    cluster.await_clean().await?;
-    cluster.down()
+    Ok(())
 }
 
 /// `vmletctl image pull guest` with these options.

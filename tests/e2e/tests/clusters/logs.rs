@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::{Cluster, Guest, Tick, eventually, in_time, ticks, vm_pod};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 const READY: Duration = Duration::from_secs(300);
@@ -19,41 +19,37 @@ const GONE: Duration = Duration::from_secs(180);
 /// A log of so many bytes is not rotated within the next half minute.
 const NEARLY_FULL: u64 = 60 * 1024;
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
-    let cluster = Cluster::up()?;
-    cluster.configure_kubelet(|settings| settings["containerLogMaxSize"] = json!("64Ki"))?;
-    cluster.apply(&vm_pod("machine"))?;
-    cluster.await_ready("pod/machine", READY)?;
-    tail_and_since(&cluster)
+pub(super) async fn people_see_of_a_machine_what_they_see_of_a_container(
+    cluster: &Cluster,
+) -> Result<()> {
+    cluster.apply(&vm_pod("writer"))?;
+    cluster.await_ready("pod/writer", READY)?;
+    tail_and_since(cluster)
         .await
         .context("--tail and --since")?;
-    follow(&cluster).await.context("-f")?;
-    rotation(&cluster).await.context("rotation")?;
-    figures(&cluster).await.context("figures")?;
-    top(&cluster).await.context("top")?;
-    previous(&cluster).await.context("--previous")?;
-    debug(&cluster).await.context("kubectl debug")?;
-    cluster.delete("pod/machine", GONE)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    follow(cluster).await.context("-f")?;
+    rotation(cluster).await.context("rotation")?;
+    figures(cluster).await.context("figures")?;
+    top(cluster).await.context("top")?;
+    previous(cluster).await.context("--previous")?;
+    debug(cluster).await.context("kubectl debug")?;
+    cluster.delete("pod/writer", GONE)
 }
 
 async fn tail_and_since(cluster: &Cluster) -> Result<()> {
     eventually(READY, "eight ticks", || async {
-        let seen = ticks(&cluster.kubectl(&["logs", "machine"])?).len();
+        let seen = ticks(&cluster.kubectl(&["logs", "writer"])?).len();
         ensure!(seen >= 8, "{seen} ticks");
         Ok(())
     })
     .await?;
-    let tail = cluster.kubectl(&["logs", "machine", "--tail=3"])?;
+    let tail = cluster.kubectl(&["logs", "writer", "--tail=3"])?;
     ensure!(tail.lines().count() == 3, "{tail}");
-    let shown = vmletctl(cluster, &["logs", "machine", "--tail=3"])?;
+    let shown = vmletctl(cluster, &["logs", "writer", "--tail=3"])?;
     ensure!(ticks(&shown).len() == 3, "{shown}");
     // What is followed may have grown, but its beginning is the same.
-    let all = ticks(&vmletctl(cluster, &["logs", "machine"])?);
-    let before = ticks(&cluster.kubectl(&["logs", "machine"])?);
+    let all = ticks(&vmletctl(cluster, &["logs", "writer"])?);
+    let before = ticks(&cluster.kubectl(&["logs", "writer"])?);
     ensure!(
         !all.is_empty() && before.starts_with(&all),
         "{all:?}\n{before:?}"
@@ -61,8 +57,8 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
     // A guest that was paused for a moment has printed nothing in the last seconds.
     eventually(READY, "the last seconds alone", || async {
         let (all, since) = (
-            ticks(&cluster.kubectl(&["logs", "machine"])?),
-            ticks(&cluster.kubectl(&["logs", "machine", "--since=3s"])?),
+            ticks(&cluster.kubectl(&["logs", "writer"])?),
+            ticks(&cluster.kubectl(&["logs", "writer", "--since=3s"])?),
         );
         ensure!(
             !since.is_empty() && since.len() < all.len(),
@@ -92,7 +88,7 @@ fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
 
 /// New lines come as the guest prints them.
 async fn follow(cluster: &Cluster) -> Result<()> {
-    let kubectl = cluster.kubectl_command(&["logs", "machine", "-f", "--tail=1"])?;
+    let kubectl = cluster.kubectl_command(&["logs", "writer", "-f", "--tail=1"])?;
     let mut child = tokio::process::Command::from(kubectl)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -115,7 +111,7 @@ async fn follow(cluster: &Cluster) -> Result<()> {
 
 /// The guest writes more than a log file may hold; what is left is whole.
 async fn rotation(cluster: &Cluster) -> Result<()> {
-    let guest = Guest::of(cluster.stack(), "machine")?;
+    let guest = Guest::of(cluster.stack(), "writer")?;
     let flood = "i=0; while [ $i -lt 1500 ]; do \
                  echo \"flood $i 0123456789012345678901234567890123456789012345678901234567890123\"; \
                  i=$((i+1)); done >/dev/console";
@@ -130,9 +126,9 @@ async fn rotation(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await?;
-    let before = ticks(&cluster.kubectl(&["logs", "machine"])?).pop();
+    let before = ticks(&cluster.kubectl(&["logs", "writer"])?).pop();
     eventually(READY, "ticks after the rotation", || async {
-        let seen = ticks(&cluster.kubectl(&["logs", "machine"])?);
+        let seen = ticks(&cluster.kubectl(&["logs", "writer"])?);
         let last = seen.last().context("none yet")?;
         ensure!(
             before.is_none_or(|before| last.count > before.count),
@@ -155,7 +151,7 @@ fn files(cluster: &Cluster) -> Result<Vec<String>> {
 
 /// The log that grows.
 fn log_file(cluster: &Cluster) -> Result<PathBuf> {
-    let guest = Guest::of(cluster.stack(), "machine")?;
+    let guest = Guest::of(cluster.stack(), "writer")?;
     let status: Value =
         serde_json::from_str(&cluster.stack().crictl(&["inspect", guest.container()])?)?;
     let path = status["status"]["logPath"].as_str().context("logPath")?;
@@ -170,7 +166,7 @@ async fn figures(cluster: &Cluster) -> Result<()> {
     eventually(READY, "figures of the machine", || async {
         let summary: Value = serde_json::from_str(&cluster.kubectl(&["get", "--raw", path])?)?;
         let pods = summary["pods"].as_array().context("pods")?;
-        let pod = pods.iter().find(|pod| pod["podRef"]["name"] == "machine");
+        let pod = pods.iter().find(|pod| pod["podRef"]["name"] == "writer");
         let pod = pod.context("the machine is not in the summary")?;
         for (what, of) in [("pod", pod), ("container", &pod["containers"][0])] {
             let cpu = of["cpu"]["usageCoreNanoSeconds"].as_u64();
@@ -207,15 +203,11 @@ async fn top(cluster: &Cluster) -> Result<()> {
         for (name, whose, least) in [
             ("node_cpu_usage_seconds_total", "", 1.0),
             ("node_memory_working_set_bytes", "", 1e8),
-            ("pod_cpu_usage_seconds_total", "pod=\"machine\"", 0.1),
-            ("pod_memory_working_set_bytes", "pod=\"machine\"", 16e6),
-            ("container_cpu_usage_seconds_total", "pod=\"machine\"", 0.1),
-            (
-                "container_memory_working_set_bytes",
-                "pod=\"machine\"",
-                16e6,
-            ),
-            ("container_start_time_seconds", "pod=\"machine\"", 1e9),
+            ("pod_cpu_usage_seconds_total", "pod=\"writer\"", 0.1),
+            ("pod_memory_working_set_bytes", "pod=\"writer\"", 16e6),
+            ("container_cpu_usage_seconds_total", "pod=\"writer\"", 0.1),
+            ("container_memory_working_set_bytes", "pod=\"writer\"", 16e6),
+            ("container_start_time_seconds", "pod=\"writer\"", 1e9),
         ] {
             let found = value(name, whose);
             ensure!(found > Some(least), "{name} of {whose:?}: {found:?}");
@@ -228,9 +220,9 @@ async fn top(cluster: &Cluster) -> Result<()> {
 /// A second container is refused before its image is looked for.
 async fn debug(cluster: &Cluster) -> Result<()> {
     let image = "--image=nowhere.example/tool";
-    cluster.kubectl(&["debug", "pod/machine", image, "--attach=false"])?;
+    cluster.kubectl(&["debug", "pod/writer", image, "--attach=false"])?;
     eventually(READY, "the refusal", || async {
-        let pod = cluster.get_json(&["pod", "machine"])?;
+        let pod = cluster.get_json(&["pod", "writer"])?;
         let state = &pod["status"]["ephemeralContainerStatuses"][0]["state"];
         let text = state["waiting"]["message"].as_str().unwrap_or_default();
         ensure!(text.contains("no place for another container"), "{state}");
@@ -243,27 +235,27 @@ async fn previous(cluster: &Cluster) -> Result<()> {
     // Of the last run kubelet shows the last file: the guest must not end right after a rotation.
     eventually(READY, "a log that is not about to be rotated", || async {
         let size = fs::metadata(log_file(cluster)?)?.len();
-        let seen = ticks(&cluster.kubectl(&["logs", "machine"])?).len();
+        let seen = ticks(&cluster.kubectl(&["logs", "writer"])?).len();
         ensure!(size < NEARLY_FULL && seen > 0, "{size} bytes, {seen} ticks");
         Ok(())
     })
     .await?;
     // The guest powers off while the request is in progress: only what comes of it counts.
-    let _ = Guest::of(cluster.stack(), "machine")?.run(&["poweroff"]);
+    let _ = Guest::of(cluster.stack(), "writer")?.run(&["poweroff"]);
     eventually(READY, "the restart", || async {
-        let log = cluster.kubectl(&["logs", "machine"])?;
+        let log = cluster.kubectl(&["logs", "writer"])?;
         ensure!(log.contains("VMLET-BOOTS 2"), "{log}");
         Ok(())
     })
     .await?;
-    let log = cluster.kubectl(&["logs", "machine", "--previous"])?;
+    let log = cluster.kubectl(&["logs", "writer", "--previous"])?;
     ensure!(
         !log.contains("VMLET-BOOTS 2") && !ticks(&log).is_empty(),
         "{log}"
     );
     // kubelet writes to the API server after it knows itself.
     eventually(READY, "the status and the events", || async {
-        let pod = cluster.get_json(&["pod", "machine"])?;
+        let pod = cluster.get_json(&["pod", "writer"])?;
         let status = &pod["status"]["containerStatuses"][0];
         let last = &status["lastState"]["terminated"];
         ensure!(status["restartCount"] == 1, "{status}");
@@ -271,7 +263,7 @@ async fn previous(cluster: &Cluster) -> Result<()> {
             last["exitCode"] == 0 && last["reason"] == "Completed",
             "{last}"
         );
-        let words = cluster.kubectl(&["describe", "pod", "machine"])?;
+        let words = cluster.kubectl(&["describe", "pod", "writer"])?;
         for event in ["Scheduled", "Pulled", "Created", "Started"] {
             ensure!(words.contains(event), "no event {event}:\n{words}");
         }

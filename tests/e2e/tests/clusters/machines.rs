@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::causes::{History, Tally};
 use e2e::machines::{class, machine};
-use e2e::{Cluster, Guest, eventually, ticks};
+use e2e::{Cluster, Guest, cases, eventually, ticks};
 use serde_json::{Value, json};
 
-use super::class_edits;
+use super::{class_edits, guest_reboot};
 
 const SEED: &str = "power-seed";
 const KEY: &str = "ssh-ed25519 AAAA a";
@@ -57,32 +57,28 @@ struct Budget {
     others: usize,
 }
 
+/// One after the other, because some count the disks of the node, or what is written about the
+/// only machine.
 #[tokio::test]
 #[ignore = "needs root"]
-async fn every_run_strategy_is_honoured() -> Result<()> {
+async fn machines_have_the_states_that_their_owners_desire() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
     cluster.await_inspected(UP).await?;
-    always(&cluster).await.context("Always")?;
-    rerun_on_failure(&cluster).await.context("RerunOnFailure")?;
-    manual(&cluster).await.context("Manual")?;
-    once(&cluster).await.context("Once")?;
-    cluster.await_clean().await?;
-    cluster.down()
-}
-
-#[tokio::test]
-#[ignore = "needs root"]
-async fn power_states_classes_and_drains_keep_the_disk() -> Result<()> {
-    let cluster = Cluster::up()?;
-    cluster.machine_basics()?;
-    cluster.await_inspected(UP).await?;
-    power(&cluster).await.context("power states")?;
-    resize(&cluster).await.context("another class")?;
-    class_edits::adopted(&cluster)
-        .await
-        .context("an edited class")?;
-    drain(&cluster).await.context("drain")?;
+    cases!(
+        &cluster,
+        [
+            power,
+            resize,
+            class_edits::adopted,
+            drain,
+            guest_reboot::a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes,
+            always,
+            rerun_on_failure,
+            manual,
+            once,
+        ]
+    );
     cluster.await_clean().await?;
     cluster.down()
 }

@@ -14,35 +14,32 @@ use serde_json::{Value, json};
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted(
+    cluster: &Cluster,
+) -> Result<()> {
     let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     let host = served.split('/').nth(2).context("no host in the URL")?;
     let url = format!("http://{host}/$1.qcow2");
     let rule = |regexp: &str| json!([{ "regexp": regexp, "url": url }]);
 
     cluster.apply(&mapping(&rule("^(hello)$"), &json!({})))?;
-    await_ready(&cluster, "True", "").await?;
-    run(&cluster, "first").await.context("accepted")?;
+    await_ready(cluster, "True", "").await?;
+    run(cluster, "first").await.context("accepted")?;
 
     // What a node cannot use leaves the previous rules in force.
     cluster.apply(&mapping(&rule("^(hello$"), &json!({})))?;
-    await_ready(&cluster, "False", "node node1: ").await?;
-    run(&cluster, "second").await.context("refused")?;
+    await_ready(cluster, "False", "node node1: ").await?;
+    run(cluster, "second").await.context("refused")?;
     let secret = json!({ "namespace": "default", "name": "none" });
     let transports = json!({ "default": { "tls": { "secret": secret } } });
     cluster.apply(&mapping(&rule("^(hello)$"), &transports))?;
-    await_ready(&cluster, "False", "Secret default/none").await?;
+    await_ready(cluster, "False", "Secret default/none").await?;
 
     cluster.delete("imagemapping/corp", GONE)?;
     let words = "no translation rule matches it";
     cluster.apply(&pod("third"))?;
     cluster.await_event("third", "Failed", words, READY).await?;
-    cluster.delete("pod/third", GONE)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    cluster.delete("pod/third", GONE)
 }
 
 /// Runs a pod to its boot, and deletes it.

@@ -15,10 +15,9 @@ const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
 const NODE_PORT: u16 = 30_080;
 const HOST_PORT: u16 = 18_080;
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn services_dns_and_host_ports_work_for_machines_and_containers_alike(
+    cluster: &Cluster,
+) -> Result<()> {
     cluster.apply(&container_pod("box", SERVE))?;
     cluster.apply(&machine())?;
     cluster.apply(&vm_pod("other"))?;
@@ -35,7 +34,7 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
         page(
             &format!("container {from} to VM {to}"),
             to,
-            &service_ip(&cluster, to)?,
+            &service_ip(cluster, to)?,
             |url| cluster.kubectl(&["exec", from, "--", "wget", "-q", "-O", "-", url]),
         )
         .await?;
@@ -50,21 +49,18 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
     page(
         "VM to container",
         "box",
-        &service_ip(&cluster, "box")?,
+        &service_ip(cluster, "box")?,
         |url| machine.wget(url),
     )
     .await?;
-    page(
-        "VM to VM",
-        "other",
-        &service_ip(&cluster, "other")?,
-        |url| machine.wget(url),
-    )
+    page("VM to VM", "other", &service_ip(cluster, "other")?, |url| {
+        machine.wget(url)
+    })
     .await?;
     page(
         "VM to VM",
         "machine",
-        &service_ip(&cluster, "machine")?,
+        &service_ip(cluster, "machine")?,
         |url| other.wget(url),
     )
     .await?;
@@ -79,12 +75,12 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
     page(
         "VM to itself",
         "machine",
-        &service_ip(&cluster, "machine")?,
+        &service_ip(cluster, "machine")?,
         |url| machine.wget(url),
     )
     .await?;
 
-    let address = node_address(&cluster)?;
+    let address = node_address(cluster)?;
     for (way, url) in [
         ("NodePort", format!("http://{address}:{NODE_PORT}/")),
         ("host port", format!("http://{address}:{HOST_PORT}/")),
@@ -115,8 +111,7 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
     for pod in ["box", "machine", "other"] {
         cluster.delete(&format!("pod/{pod}"), GONE)?;
     }
-    cluster.await_clean().await?;
-    cluster.down()
+    Ok(())
 }
 
 /// A VM pod with a host port and DNS settings of its own.

@@ -14,10 +14,7 @@ const READY: Duration = Duration::from_secs(200);
 const GONE: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn kubectl_sees_the_containers_of_one_machine(cluster: &Cluster) -> Result<()> {
     cluster.apply(&e2e::example("processes.yaml")?)?;
     cluster.await_ready("pod/processes", READY)?;
     let logs = cluster.kubectl(&["logs", "processes", "-c", "web"])?;
@@ -53,10 +50,10 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
                    .lastState.terminated.message}";
     let message = cluster.kubectl(&["get", "pod", "processes", "-o", message])?;
     ensure!(message == "no work", "{message:?}");
-    volumes_are_those_of_kubelet(&cluster).await?;
+    volumes_are_those_of_kubelet(cluster).await?;
 
     // A restart of the node's programs ends nothing.
-    let before = container_ids(&cluster)?;
+    let before = container_ids(cluster)?;
     let stack = cluster.stack();
     for program in ["vmlet", "vmlet-criproxy"] {
         stack.kill(program, Signal::SIGKILL).await?;
@@ -68,11 +65,9 @@ async fn kubectl_sees_the_containers_of_one_machine() -> Result<()> {
         Ok(())
     })
     .await?;
-    let after = container_ids(&cluster)?;
+    let after = container_ids(cluster)?;
     ensure!(before[0] == after[0], "{before:?} became {after:?}");
-    cluster.delete("pod/processes", GONE)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    cluster.delete("pod/processes", GONE)
 }
 
 /// The token, the names of the node, a volume of both containers, a ConfigMap with its update.

@@ -8,19 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, condition, machine};
-use e2e::{Cluster, Options, REGISTRY, REGISTRY_WITH_LOGIN, eventually, vm_pod};
+use e2e::{Cluster, REGISTRY, REGISTRY_WITH_LOGIN, eventually, vm_pod};
 use serde_json::json;
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()> {
-    let cluster = Cluster::with(Options {
-        registries: true,
-        ..Options::default()
-    })?;
+pub(super) async fn container_disks_run_with_the_pull_secrets_of_their_pods(
+    cluster: &Cluster,
+) -> Result<()> {
     let example = e2e::example("registry.yaml")?;
     let example = example.replace("registry.example", REGISTRY_WITH_LOGIN);
     cluster.apply(&example.replace("change-me", "hush"))?;
@@ -46,13 +42,12 @@ async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()>
         "--timeout=180s",
     ])?;
 
-    machine_of(&cluster, &image, true).await.context("login")?;
+    machine_of(cluster, &image, true).await.context("login")?;
     let artifact = format!("{REGISTRY}/disks/artifact:1");
-    machine_of(&cluster, &artifact, false)
+    machine_of(cluster, &artifact, false)
         .await
         .context("artifact")?;
-    cluster.await_clean().await?;
-    cluster.down()
+    Ok(())
 }
 
 /// A machine from an image in a registry.
@@ -76,12 +71,11 @@ async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Resu
         let (ready, kind) = (condition(&image, "Ready"), &image["status"]["type"]);
         ensure!(ready["status"] == "True", "{image}");
         // kubelet alone pulls one with a secret: no node reads what it is, and nodes report it.
-        match is_secret {
-            true => {
-                ensure!(ready["reason"] == "OnNodes" && kind.is_null(), "{image}");
-                ensure!(image["status"]["nodeCount"] == 1, "{image}");
-            }
-            false => ensure!(kind == "qcow2", "{image}"),
+        if is_secret {
+            ensure!(ready["reason"] == "OnNodes" && kind.is_null(), "{image}");
+            ensure!(image["status"]["nodeCount"] == 1, "{image}");
+        } else {
+            ensure!(kind == "qcow2", "{image}");
         }
         Ok(())
     })

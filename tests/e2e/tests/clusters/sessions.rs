@@ -27,10 +27,9 @@ const LONG_INPUT: usize = 100_000_000;
 /// Connections of one session at a time.
 const CONNECTIONS: usize = 50;
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn kubectl_has_sessions_in_a_machine_across_restarts_of_every_program() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn kubectl_has_sessions_in_a_machine_across_restarts_of_every_program(
+    cluster: &Cluster,
+) -> Result<()> {
     let mut machine = vm_pod("machine");
     machine["spec"]["containers"][0]["livenessProbe"] = json!({
         "exec": { "command": ["sh", "-c", "test $(hostname) = machine"] },
@@ -39,27 +38,25 @@ async fn kubectl_has_sessions_in_a_machine_across_restarts_of_every_program() ->
     });
     cluster.apply(&machine)?;
     cluster.await_ready("pod/machine", READY)?;
-    commands(&cluster).await.context("exec")?;
-    input(&cluster).await.context("exec -i")?;
-    terminal(&cluster).await.context("exec -it")?;
-    copies(&cluster).context("cp")?;
-    attach(&cluster).await.context("attach")?;
-    forward(&cluster).await.context("port-forward")?;
+    commands(cluster).await.context("exec")?;
+    input(cluster).await.context("exec -i")?;
+    terminal(cluster).await.context("exec -it")?;
+    copies(cluster).context("cp")?;
+    attach(cluster).await.context("attach")?;
+    forward(cluster).await.context("port-forward")?;
     for (program, signal, carries) in [
         ("vmlet", Signal::SIGTERM, true),
         ("vmlet", Signal::SIGKILL, true),
         ("vmlet-criproxy", Signal::SIGKILL, false),
         ("kubelet", Signal::SIGKILL, true),
     ] {
-        let cut = cut(&cluster, program, signal, carries).await;
+        let cut = cut(cluster, program, signal, carries).await;
         cut.with_context(|| format!("a session during {signal} of {program}"))?;
     }
     let pod = cluster.get_json(&["pod", "machine"])?;
     let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
     ensure!(*restarts == 0, "{restarts} restarts");
-    cluster.delete("pod/machine", GONE)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    cluster.delete("pod/machine", GONE)
 }
 
 fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<Command> {

@@ -26,11 +26,9 @@ const REQUESTS: [&str; 6] = [
     "RuntimeService/StopPodSandbox",
 ];
 
-// The collector receives on another thread while the test waits for kubectl.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "needs root"]
-async fn requests_and_their_steps_are_in_the_traces_of_kubelet() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn requests_and_their_steps_are_in_the_traces_of_kubelet(
+    cluster: &Cluster,
+) -> Result<()> {
     let stack = cluster.stack();
     let collector = Collector::at(stack.listen()?).await;
     let endpoint = collector.endpoint();
@@ -47,7 +45,9 @@ async fn requests_and_their_steps_are_in_the_traces_of_kubelet() -> Result<()> {
     })?;
     cluster.await_condition("node/node1", "condition=Ready", READY)?;
 
-    cluster.apply(&vm_pod("vm"))?;
+    let mut pod = vm_pod("vm");
+    pod["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
+    cluster.apply(&pod)?;
     cluster.await_ready("pod/vm", READY)?;
     cluster.delete("pod/vm", GONE)?;
     eventually(READY, "spans of kubelet and of the daemon", || async {
@@ -61,8 +61,7 @@ async fn requests_and_their_steps_are_in_the_traces_of_kubelet() -> Result<()> {
         s.span.trace_id == start.span.trace_id && s.span.parent_span_id == start.span.span_id
     });
     ensure!(steps.count() > 0, "no step below {start:?}");
-    cluster.await_clean().await?;
-    cluster.down()
+    Ok(())
 }
 
 /// An error unless the daemon's span of the request is a child of a span that kubelet sent.

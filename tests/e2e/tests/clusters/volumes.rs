@@ -16,10 +16,9 @@ const UPDATED: Duration = Duration::from_secs(240);
 const GONE: Duration = Duration::from_secs(180);
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_guest_has_the_volumes_of_its_pod_and_sees_their_updates() -> Result<()> {
-    let cluster = Cluster::up()?;
+pub(super) async fn a_guest_has_the_volumes_of_its_pod_and_sees_their_updates(
+    cluster: &Cluster,
+) -> Result<()> {
     cluster.apply(&e2e::example("volumes.yaml")?)?;
     cluster.await_ready("pod/volumes", READY)?;
     let run = |line: &str| cluster.kubectl(&["exec", "volumes", "--", "sh", "-c", line]);
@@ -59,7 +58,5 @@ async fn a_guest_has_the_volumes_of_its_pod_and_sees_their_updates() -> Result<(
     ensure!(fs::metadata(&file)?.uid() == 2000, "another owner");
     cluster.delete("pod/volumes", GONE)?;
     cluster.delete("configmap/volumes", GONE)?;
-    cluster.delete("secret/volumes", GONE)?;
-    cluster.await_clean().await?;
-    cluster.down()
+    cluster.delete("secret/volumes", GONE)
 }

@@ -8,15 +8,26 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Stack, eventually, scaled};
+use e2e::{Stack, cases, eventually, scaled};
 use serde_json::{Value, json};
 
 const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn crictl_runs_a_pod_from_creation_to_removal() -> Result<()> {
+async fn crictl_drives_pods_by_names_and_ids() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            crictl_runs_a_pod_from_creation_to_removal,
+            full_ids_work_everywhere_and_a_restart_boots_the_same_disk
+        ]
+    );
+    stack.down()
+}
+
+async fn crictl_runs_a_pod_from_creation_to_removal(stack: &Stack) -> Result<()> {
     stack.cri().await?.await_ready().await?;
     ensure!(stack.crictl(&["version"])?.contains("RuntimeName:  vmlet"));
     let info: Value = serde_json::from_str(&stack.crictl(&["info"])?)?;
@@ -33,7 +44,7 @@ async fn crictl_runs_a_pod_from_creation_to_removal() -> Result<()> {
     let images = stack.crictl(&["images"])?;
     ensure!(images.contains("vmlet.dev/hello"), "{images}");
 
-    let (pod_file, container_file) = manifests(&stack, &image)?;
+    let (pod_file, container_file) = manifests(stack, &image)?;
     let pod = stack.crictl(&["runp", &pod_file])?;
     let container = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
     // From here on by what crictl prints in its tables.
@@ -56,7 +67,7 @@ async fn crictl_runs_a_pod_from_creation_to_removal() -> Result<()> {
         .context("pod ip")?
         .to_owned();
 
-    follow_until(&stack, container13, "VMLET-GUEST-READY")?;
+    follow_until(stack, container13, "VMLET-GUEST-READY")?;
     ensure!(
         stack
             .fetch(&format!("http://{ip}/"), BOOT)
@@ -81,18 +92,14 @@ async fn crictl_runs_a_pod_from_creation_to_removal() -> Result<()> {
     ensure!(!stack.crictl(&["images"])?.contains("vmlet.dev/hello"));
     ensure!(stack.crictl(&["ps", "-a", "-q"])?.is_empty());
     ensure!(stack.crictl(&["pods", "-q"])?.is_empty());
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn full_ids_work_everywhere_and_a_restart_boots_the_same_disk() -> Result<()> {
-    let stack = Stack::up()?;
+async fn full_ids_work_everywhere_and_a_restart_boots_the_same_disk(stack: &Stack) -> Result<()> {
     stack.cri().await?.await_ready().await?;
     let image = stack.image()?.to_owned();
     stack.crictl(&["pull", &image])?;
-    let (pod_file, container_file) = manifests(&stack, &image)?;
+    let (pod_file, container_file) = manifests(stack, &image)?;
     let pod = stack.crictl(&["runp", &pod_file])?;
     let first = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
     let second = stack.crictl(&["create", &pod, &container_file, &pod_file]);
@@ -101,8 +108,8 @@ async fn full_ids_work_everywhere_and_a_restart_boots_the_same_disk() -> Result<
         "a second live container"
     );
     stack.crictl(&["start", &first])?;
-    follow_until(&stack, &first, "VMLET-BOOTS 1")?;
-    follow_until(&stack, &first, "VMLET-GUEST-READY")?;
+    follow_until(stack, &first, "VMLET-BOOTS 1")?;
+    follow_until(stack, &first, "VMLET-GUEST-READY")?;
     stack.crictl(&["stop", "-t", "90", &first])?;
 
     let again = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
@@ -116,8 +123,7 @@ async fn full_ids_work_everywhere_and_a_restart_boots_the_same_disk() -> Result<
     .await?;
     stack.crictl(&["rmp", "-f", &pod])?;
     stack.crictl(&["rmi", &image])?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
 /// Runs `crictl logs -f` until a line has `text`.

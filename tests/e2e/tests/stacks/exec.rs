@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Console, Cri, PodOptions, Stack, await_text, eventually, in_time};
+use e2e::{Console, Cri, PodOptions, Stack, await_text, cases, eventually, in_time};
 use tonic::Code;
 
 const MIB: usize = 1 << 20;
@@ -35,27 +35,38 @@ async fn guest(stack: &Stack, name: &str, agent: &str) -> Result<(Cri, String)> 
     Ok((cri, container))
 }
 
-async fn down(stack: Stack, cri: &Cri) -> Result<()> {
+async fn clean(stack: &Stack, cri: &Cri) -> Result<()> {
     for sandbox in cri.sandboxes().await? {
         cri.remove_pod(&sandbox.id).await?;
     }
-    stack.await_clean().await?;
+    stack.await_clean().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root"]
+async fn commands_run_in_guests_with_either_agent() -> Result<()> {
+    let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            a_command_comes_back_byte_for_byte,
+            a_command_that_is_given_up_is_killed_with_all_that_it_started,
+            an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end
+        ]
+    );
     stack.down()
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_command_comes_back_byte_for_byte() -> Result<()> {
-    let stack = Stack::up()?;
-    let (cri, id) = guest(&stack, "exact", QEMU).await?;
-    exact(&stack, &cri, &id, "exact").await?;
+async fn a_command_comes_back_byte_for_byte(stack: &Stack) -> Result<()> {
+    let (cri, id) = guest(stack, "exact", QEMU).await?;
+    exact(stack, &cri, &id, "exact").await?;
     let left = cri.shell(&id, "pidof vmlet-guest || true").await?;
     ensure!(left.is_empty(), "vmlet-guest runs without a port: {left}");
     for sandbox in cri.sandboxes().await? {
         cri.remove_pod(&sandbox.id).await?;
     }
 
-    let (_, id) = guest(&stack, "ours", OURS).await?;
+    let (_, id) = guest(stack, "ours", OURS).await?;
     // From here on there is no other agent.
     cri.shell(
         &id,
@@ -63,8 +74,8 @@ async fn a_command_comes_back_byte_for_byte() -> Result<()> {
     )
     .await?;
     cri.shell(&id, "rm /tmp/port").await?;
-    exact(&stack, &cri, &id, "ours").await?;
-    down(stack, &cri).await
+    exact(stack, &cri, &id, "ours").await?;
+    clean(stack, &cri).await
 }
 
 /// What holds for every agent.
@@ -179,16 +190,15 @@ fn crictl(stack: &Stack, id: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs root"]
-async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Result<()> {
-    let stack = Stack::up()?;
-    let (cri, id) = guest(&stack, "limits", QEMU).await?;
+async fn a_command_that_is_given_up_is_killed_with_all_that_it_started(
+    stack: &Stack,
+) -> Result<()> {
+    let (cri, id) = guest(stack, "limits", QEMU).await?;
     limits(&cri, &id).await?;
-    let (_, ours) = guest(&stack, "ours", OURS).await?;
+    let (_, ours) = guest(stack, "ours", OURS).await?;
     limits(&cri, &ours).await?;
-    without_an_agent(&stack, &cri, &id).await?;
-    down(stack, &cri).await
+    without_an_agent(stack, &cri, &id).await?;
+    clean(stack, &cri).await
 }
 
 /// Time-outs, clients that disconnect, and commands at once.
@@ -272,17 +282,16 @@ async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs root"]
-async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Result<()> {
-    let stack = Stack::up()?;
-    let (cri, mute) = guest(&stack, "mute", QEMU).await?;
-    let (_, well) = Box::pin(cri.boot(&PodOptions::named("well", &stack), stack.image()?)).await?;
+async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end(
+    stack: &Stack,
+) -> Result<()> {
+    let (cri, mute) = guest(stack, "mute", QEMU).await?;
+    let (_, well) = Box::pin(cri.boot(&PodOptions::named("well", stack), stack.image()?)).await?;
     cri.await_agent(&well).await?;
-    let mut console = Console::open(&stack, &mute)?;
+    let mut console = Console::open(stack, &mute)?;
     // The sum distinguishes its output from what was typed.
     console.type_line("kill -STOP $(pidof qemu-ga) && echo it-stands-still-$((40+2))")?;
-    let log = PodOptions::named("mute", &stack).log(0);
+    let log = PodOptions::named("mute", stack).log(0);
     await_text(&log, "it-stands-still-42", SOON).await?;
 
     // A guest that hangs is one whose probe fails, not one without an agent.
@@ -309,7 +318,7 @@ async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Re
         Ok(())
     };
     in_time(SOON, "the end of all commands", ended).await?;
-    down(stack, &cri).await
+    clean(stack, &cri).await
 }
 
 /// Runs a command in a machine with an unresponsive agent, again and again until the machine is

@@ -9,21 +9,34 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Console, PodOptions, Stack, await_text, eventually, ticks, v1};
+use e2e::{Console, PodOptions, Stack, await_text, cases, eventually, ticks, v1};
 use nix::sys::signal::Signal;
 
 const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn qemu_starts_in_the_cgroup_of_its_pod() -> Result<()> {
+async fn kubelet_has_what_it_needs_beyond_the_life_cycle() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            qemu_starts_in_the_cgroup_of_its_pod,
+            a_rotated_log_goes_on_in_the_new_file_without_a_gap,
+            the_guest_learns_its_name_and_its_name_servers,
+            sigterm_ends_the_daemon_and_no_machine
+        ]
+    );
+    stack.down()
+}
+
+async fn qemu_starts_in_the_cgroup_of_its_pod(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
     let parent = format!("/{}/pod-x", stack.var("VMLET_NETNS")?);
-    let mut pod = PodOptions::named("caged", &stack);
+    let mut pod = PodOptions::named("caged", stack);
     pod.cgroup_parent.clone_from(&parent);
     let sandbox = cri.run(pod.sandbox()).await?;
     let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
@@ -60,19 +73,15 @@ async fn qemu_starts_in_the_cgroup_of_its_pod() -> Result<()> {
     })
     .await?;
     drop(groups);
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_rotated_log_goes_on_in_the_new_file_without_a_gap() -> Result<()> {
-    let stack = Stack::up()?;
+async fn a_rotated_log_goes_on_in_the_new_file_without_a_gap(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("rotated", &stack);
+    let pod = PodOptions::named("rotated", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     let log = pod.log(0);
     await_text(&log, "VMLET-TICK 2 ", BOOT).await?;
@@ -116,19 +125,15 @@ async fn a_rotated_log_goes_on_in_the_new_file_without_a_gap() -> Result<()> {
     let refused = cri.runtime.clone().reopen_container_log(reopen).await.err();
     ensure!(refused.is_some_and(|e| e.code() == tonic::Code::FailedPrecondition));
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn the_guest_learns_its_name_and_its_name_servers() -> Result<()> {
-    let stack = Stack::up()?;
+async fn the_guest_learns_its_name_and_its_name_servers(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("named", &stack);
+    let pod = PodOptions::named("named", stack);
     let mut config = pod.sandbox();
     config.dns_config = Some(v1::DnsConfig {
         servers: vec!["10.96.0.10".to_owned()],
@@ -142,7 +147,7 @@ async fn the_guest_learns_its_name_and_its_name_servers() -> Result<()> {
     let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
     cri.start(&container).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
-    let mut console = Console::open(&stack, &container)?;
+    let mut console = Console::open(stack, &container)?;
     // The sum distinguishes the end of the output from what was typed.
     let words =
         "hostname; cat /etc/resolv.conf; cat /sys/class/net/*/address; echo end-of-$((40+2))";
@@ -155,25 +160,21 @@ async fn the_guest_learns_its_name_and_its_name_servers() -> Result<()> {
     ] {
         ensure!(log.contains(word), "{word:?} is missing: {log}");
     }
-    let mac = stack_mac(&stack, &sandbox)?;
+    let mac = stack_mac(stack, &sandbox)?;
     ensure!(
         log.contains(&mac),
         "the guest's NIC has not the plugin's address {mac}: {log}"
     );
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
-    let stack = Stack::up()?;
+async fn sigterm_ends_the_daemon_and_no_machine(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("steady", &stack);
+    let pod = PodOptions::named("steady", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     for program in ["vmlet", "vmlet-tapmanager"] {
@@ -203,8 +204,7 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
         "{status:?}"
     );
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
 /// A cgroup in every hierarchy that limits something, removed when dropped.

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Stack, eventually, v1};
+use e2e::{Stack, cases, eventually, v1};
 use nix::sys::signal::Signal;
 use tonic::Code;
 
@@ -19,33 +19,42 @@ use crate::shares;
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn processes_have_the_volumes_of_their_containers() -> Result<()> {
+async fn processes_have_the_volumes_of_their_pods() -> Result<()> {
     let stack = Stack::up()?;
-    let pod = Pod::with(&stack, "volumes", |_| {}).await?;
-    let volumes = Volumes::new(&stack)?;
+    cases!(
+        &stack,
+        [
+            processes_have_the_volumes_of_their_containers,
+            files_of_a_pod_with_a_user_belong_to_that_user,
+            a_machine_without_a_share_for_volumes_loses_no_data
+        ]
+    );
+    stack.down()
+}
+
+async fn processes_have_the_volumes_of_their_containers(stack: &Stack) -> Result<()> {
+    let pod = Pod::with(stack, "volumes", |_| {}).await?;
+    let volumes = Volumes::new(stack)?;
     roots_files_are_those_of_the_guest(&pod, &volumes).await?;
     access_is_that_of_the_mount(&pod, &volumes).await?;
     what_is_no_file_and_no_directory_is_refused(&pod, &volumes).await?;
     a_dead_daemon_loses_no_volume(&pod, &volumes).await?;
-    let servers = shares::servers(&stack)?;
+    let servers = shares::servers(stack)?;
     ensure!(servers.len() == 2, "{servers:?}");
     eventually(SOON, "no volume of a container that has ended", || async {
-        let left = mounted(&stack)?;
+        let left = mounted(stack)?;
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })
     .await?;
     pod.remove().await?;
-    shares::await_no_process(&stack).await?;
-    stack.down()
+    shares::await_no_process(stack).await?;
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn files_of_a_pod_with_a_user_belong_to_that_user() -> Result<()> {
-    let stack = Stack::up()?;
-    let pod = Pod::with(&stack, "owned", |_| {}).await?;
-    let volumes = Volumes::new(&stack)?;
+async fn files_of_a_pod_with_a_user_belong_to_that_user(stack: &Stack) -> Result<()> {
+    let pod = Pod::with(stack, "owned", |_| {}).await?;
+    let volumes = Volumes::new(stack)?;
     let data = volumes.directory("data", 0o2770)?;
     nix::unistd::chown(&data, Some(0.into()), Some(4321.into()))?;
     let script = "id -u; echo mine >/data/file; stat -c %u:%g /data/file /data";
@@ -64,14 +73,11 @@ async fn files_of_a_pod_with_a_user_belong_to_that_user() -> Result<()> {
     let file = fs::metadata(data.join("file"))?;
     ensure!((file.uid(), file.gid()) == (1234, 4321), "{file:?}");
     pod.remove().await?;
-    stack.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_machine_without_a_share_for_volumes_loses_no_data() -> Result<()> {
-    let stack = Stack::up()?;
-    let volumes = Volumes::new(&stack)?;
+async fn a_machine_without_a_share_for_volumes_loses_no_data(stack: &Stack) -> Result<()> {
+    let volumes = Volumes::new(stack)?;
     let data = volumes.directory("data", 0o755)?;
     let off = |config: &mut v1::PodSandboxConfig| {
         let annotations = &mut config.annotations;
@@ -84,17 +90,17 @@ async fn a_machine_without_a_share_for_volumes_loses_no_data() -> Result<()> {
         ensure!(refused.message().contains(words), "{refused}");
         anyhow::Ok(())
     };
-    let pod = Pod::with(&stack, "off", off).await?;
+    let pod = Pod::with(stack, "off", off).await?;
     refused(&pod).await?;
     pod.remove().await?;
     // The machine is a container, whose shares are fixed.
-    let pod = Pod::with(&stack, "machine", |_| {}).await?;
+    let pod = Pod::with(stack, "machine", |_| {}).await?;
     let mut machine = pod.config("machine", "");
     machine.command.clear();
     pod.create(machine).await?;
     refused(&pod).await?;
     pod.remove().await?;
-    stack.down()
+    Ok(())
 }
 
 /// What only root may enter has files that the guest's root reads and makes.

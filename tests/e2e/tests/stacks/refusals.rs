@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use e2e::conversation::{Line, Question};
-use e2e::{PodOptions, Stack, v1};
+use e2e::{PodOptions, Stack, cases, v1};
 use http::{HeaderName, HeaderValue};
 use tonic::{Code, Status};
 
@@ -19,13 +19,27 @@ const PROTOCOL: &str = include_str!("../../../fixtures/cri-fields.tsv");
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
+async fn what_cannot_be_done_is_refused_and_leaves_nothing() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            images_that_cannot_be_had_are_refused_by_name,
+            bad_requests_are_refused_and_leave_nothing,
+            a_plugin_chain_that_fails_half_way_is_undone,
+            noise_on_the_socket_has_no_effect,
+            another_user_gets_nothing_even_through_an_open_socket
+        ]
+    );
+    stack.down()
+}
+
+async fn bad_requests_are_refused_and_leave_nothing(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("refused", &stack);
+    let pod = PodOptions::named("refused", stack);
 
     expect(
         cri.run(v1::PodSandboxConfig::default()).await,
@@ -61,7 +75,7 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
         ("vmlet.dev/memory", "a lot"),
     ];
     for (name, value) in annotated {
-        let mut pod = PodOptions::named("annotated", &stack);
+        let mut pod = PodOptions::named("annotated", stack);
         pod.annotations = [(name.to_owned(), value.to_owned())].into();
         let sandbox = cri.run(pod.sandbox()).await?;
         let create = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox()));
@@ -86,7 +100,7 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
     )?;
     ensure!(error.contains("volumeMode: Block"), "{error}");
     cri.remove_pod(&sandbox).await?;
-    let mut future = PodOptions::named("future", &stack);
+    let mut future = PodOptions::named("future", stack);
     let board = (
         "vmlet.dev/machine-type".to_owned(),
         "pc-q35-99.0".to_owned(),
@@ -106,9 +120,8 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
     expect(create.await, Code::InvalidArgument, "metadata")?;
     cri.remove_pod(&sandbox).await?;
     ensure!(cri.containers().await?.is_empty());
-    methods_that_a_machine_cannot_have(&stack).await?;
-    stack.await_clean().await?;
-    stack.down()
+    methods_that_a_machine_cannot_have(stack).await?;
+    stack.await_clean().await
 }
 
 /// Each method of the protocol, with a message of no bytes: the daemon has it, or states that it
@@ -153,10 +166,7 @@ async fn methods_that_a_machine_cannot_have(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn images_that_cannot_be_had_are_refused_by_name() -> Result<()> {
-    let stack = Stack::up()?;
+async fn images_that_cannot_be_had_are_refused_by_name(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     let url = stack.var("VMLET_TEST_IMAGE_URL")?.to_owned();
     let wrong = format!("{url}@sha256:{}", "0".repeat(64));
@@ -186,13 +196,10 @@ async fn images_that_cannot_be_had_are_refused_by_name() -> Result<()> {
         "{error:?}"
     );
     ensure!(cri.image_ids().await?.is_empty(), "an image is left");
-    stack.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_plugin_chain_that_fails_half_way_is_undone() -> Result<()> {
-    let stack = Stack::up()?;
+async fn a_plugin_chain_that_fails_half_way_is_undone(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let file = stack.dir().join("cni/conf/10-vmlet.conflist");
@@ -203,7 +210,7 @@ async fn a_plugin_chain_that_fails_half_way_is_undone() -> Result<()> {
         plugins.push(failing);
     }
     std::fs::write(&file, broken.to_string())?;
-    let pod = PodOptions::named("half", &stack);
+    let pod = PodOptions::named("half", stack);
     let error = cri.run(pod.sandbox()).await.err();
     ensure!(
         error
@@ -224,14 +231,10 @@ async fn a_plugin_chain_that_fails_half_way_is_undone() -> Result<()> {
     std::fs::write(&file, good)?;
     let sandbox = cri.run(pod.sandbox()).await?;
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn noise_on_the_socket_has_no_effect() -> Result<()> {
-    let stack = Stack::up()?;
+async fn noise_on_the_socket_has_no_effect(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let socket = stack.dir().join("run/vmlet.sock");
@@ -247,13 +250,10 @@ async fn noise_on_the_socket_has_no_effect() -> Result<()> {
     }
     ensure!(stack.is_alive("vmlet"), "the daemon died");
     cri.await_ready().await?;
-    stack.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn another_user_gets_nothing_even_through_an_open_socket() -> Result<()> {
-    let stack = Stack::up()?;
+async fn another_user_gets_nothing_even_through_an_open_socket(stack: &Stack) -> Result<()> {
     stack.cri().await?.await_ready().await?;
     let socket = stack.dir().join("run/vmlet.sock");
     for dir in [
@@ -268,12 +268,12 @@ async fn another_user_gets_nothing_even_through_an_open_socket() -> Result<()> {
     let words = ["--endpoint", &format!("unix://{}", socket.display()), "ps"];
     let as_stranger = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     for (how, arguments) in [(&[][..], &words[..]), (&as_stranger, &["--version"])] {
-        let served = vmletctl(&stack, how, arguments)?;
+        let served = vmletctl(stack, how, arguments)?;
         ensure!(served.status.success(), "{how:?} {arguments:?}: {served:?}");
     }
     let word = "connection of another user";
     ensure!(!stack.log("vmlet").contains(word), "it was refused before");
-    let refused = vmletctl(&stack, &as_stranger, &words)?;
+    let refused = vmletctl(stack, &as_stranger, &words)?;
     ensure!(
         !refused.status.success() && refused.stdout.is_empty(),
         "a stranger was served: {refused:?}"
@@ -285,7 +285,7 @@ async fn another_user_gets_nothing_even_through_an_open_socket() -> Result<()> {
         "refused for another reason: {refused:?}"
     );
     stack.cri().await?.await_ready().await?;
-    stack.down()
+    Ok(())
 }
 
 /// Runs vmletctl as another user, by `setpriv`.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Cri, PodOptions, Stack, eventually, v1};
+use e2e::{Cri, PodOptions, Stack, cases, eventually, v1};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -21,14 +21,25 @@ const SHARE_USER: u32 = 65_534;
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
+async fn guests_have_the_directories_of_their_pods() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            a_guest_reads_and_writes_the_directories_of_its_pod,
+            shares_have_the_identity_of_the_container_and_end_with_a_start_that_fails
+        ]
+    );
+    stack.down()
+}
+
+async fn a_guest_reads_and_writes_the_directories_of_its_pod(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let mut pod = PodOptions::named("shared", &stack);
-    let (data, fixed) = volumes(&stack, &mut pod)?;
+    let mut pod = PodOptions::named("shared", stack);
+    let (data, fixed) = volumes(stack, &mut pod)?;
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_volumes(&cri, &container).await?;
     cri.shell(&container, "echo from the guest >\"/srv/it's data/new\"")
@@ -53,21 +64,20 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod() -> Result<()> {
     ensure!(refused.contains("Read-only file system"), "{refused}");
     ensure!(!fixed.join("new").exists());
 
-    let processes = processes(&stack)?;
+    let processes = processes(stack)?;
     // Each waits for its child in namespaces.
     ensure!(processes.len() == 6, "{processes:?}");
     let confined = processes.iter().filter(|pid| is_confined(pid)).count();
     ensure!(confined == 3, "{confined} of {processes:?} are confined");
 
-    changes_arrive(&stack, &cri, &pod, &container, &data).await?;
+    changes_arrive(stack, &cri, &pod, &container, &data).await?;
 
     cri.stop(&container, 60).await?;
-    await_no_process(&stack).await?;
+    await_no_process(stack).await?;
     the_next_container_has_them(&cri, &pod, &sandbox, &image).await?;
     cri.remove_pod(&sandbox).await?;
-    await_no_process(&stack).await?;
-    stack.await_clean().await?;
-    stack.down()
+    await_no_process(stack).await?;
+    stack.await_clean().await
 }
 
 /// A ConfigMap, and two directories that only root may enter: one to write to, one that is read-only.
@@ -127,16 +137,15 @@ pub(crate) async fn the_next_container_has_them(
     Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fails() -> Result<()> {
-    let stack = Stack::up()?;
+async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fails(
+    stack: &Stack,
+) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let mut pod = PodOptions::named("owned", &stack);
-    let data = directory(&stack, "data")?;
+    let mut pod = PodOptions::named("owned", stack);
+    let data = directory(stack, "data")?;
     nix::unistd::chown(&data, Some(0.into()), Some(4321.into()))?;
     fs::set_permissions(&data, fs::Permissions::from_mode(0o2770))?;
     pod.writable = vec![(data.clone(), "/data".to_owned())];
@@ -158,7 +167,7 @@ async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fai
     ensure!(cri.start(&container).await.is_err());
     stack.restart("vmlet")?;
     cri.await_ready().await?;
-    await_no_process(&stack).await?;
+    await_no_process(stack).await?;
 
     cri.start(&container).await?;
     cri.await_agent(&container).await?;
@@ -166,9 +175,8 @@ async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fai
     let file = fs::metadata(data.join("file"))?;
     ensure!((file.uid(), file.gid()) == (1234, 4321), "{file:?}");
     cri.remove_pod(&sandbox).await?;
-    await_no_process(&stack).await?;
-    stack.await_clean().await?;
-    stack.down()
+    await_no_process(stack).await?;
+    stack.await_clean().await
 }
 
 /// A directory of the node that any user may write to.

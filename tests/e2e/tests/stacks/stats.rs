@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Console, Cri, PodOptions, Stack, await_text, eventually, in_time, v1};
+use e2e::{Console, Cri, PodOptions, Stack, await_text, cases, eventually, in_time, v1};
 use nix::sys::signal::Signal;
 
 mod metrics;
@@ -22,19 +22,30 @@ const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "cpuset", "memory", "pids"];
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn figures_follow_what_the_guest_does() -> Result<()> {
+async fn figures_and_limits_are_those_of_the_pod() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            figures_follow_what_the_guest_does,
+            a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed
+        ]
+    );
+    stack.down()
+}
+
+async fn figures_follow_what_the_guest_does(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
     let group = PodCgroup::make(&format!("/{}/pod-s", stack.var("VMLET_NETNS")?))?;
-    let mut pod = PodOptions::named("busy", &stack);
+    let mut pod = PodOptions::named("busy", stack);
     pod.cgroup_parent.clone_from(&group.name);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
 
-    let pid = pid(&stack, &container)?;
+    let pid = pid(stack, &container)?;
     group.check_member(pid)?;
     let idle = of_container(&cri, &container).await?;
     let memory = idle.memory.as_ref().context("no memory")?;
@@ -53,7 +64,7 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
         Ok(now)
     })
     .await?;
-    let mut console = Console::open(&stack, &container)?;
+    let mut console = Console::open(stack, &container)?;
     console.type_line("while :; do :; done &")?;
     eventually(BOOT, "the share of a guest that never rests", || async {
         let now = rate(&cri, &container).await?;
@@ -93,7 +104,7 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
     lists_are_streamed(&cri, &sandbox, &container).await?;
     metrics::follow_the_machine(&cri, &sandbox, &container, pid).await?;
     move_to_first_cpu(&cri, &container, pid).await?;
-    without_libvirt(&stack, &cri, &container).await?;
+    without_libvirt(stack, &cri, &container).await?;
 
     let cri = stack.cri().await?;
     cri.await_ready().await?;
@@ -120,8 +131,7 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
     );
     cri.remove_pod(&sandbox).await?;
     drop(group);
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
 /// While libvirt is away the last figures serve: it returns only when they are there. How soon
@@ -158,17 +168,14 @@ async fn move_to_first_cpu(cri: &Cri, container: &str, pid: i32) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed() -> Result<()> {
-    let stack = Stack::up()?;
+async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
     let group = PodCgroup::make(&format!("/{}/pod-o", stack.var("VMLET_NETNS")?))?;
     group.limit_memory(400 << 20)?;
-    let mut pod = PodOptions::named("greedy", &stack);
+    let mut pod = PodOptions::named("greedy", stack);
     pod.cgroup_parent.clone_from(&group.name);
     let sandbox = cri.run(pod.sandbox()).await?;
     let mut config = pod.container(&image, 0);
@@ -178,7 +185,7 @@ async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed() -> Result
     let container = Box::pin(cri.create(&sandbox, config, pod.sandbox())).await?;
     cri.start(&container).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
-    let mut console = Console::open(&stack, &container)?;
+    let mut console = Console::open(stack, &container)?;
     console.type_line("dd if=/dev/zero of=/fill bs=1M")?;
     let status = cri.await_exit(&container, BOOT).await?;
     ensure!(
@@ -194,8 +201,7 @@ async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed() -> Result
     ensure!(status.reason == "Error", "{status:?}");
     cri.remove_pod(&sandbox).await?;
     drop(group);
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
 /// Each streamed list has the items of the list, and honours its filter.

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, Terminal, await_text, in_time, v1};
+use e2e::{Cri, PodOptions, Stack, Terminal, await_text, cases, in_time, v1};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tonic::Code;
@@ -24,33 +24,43 @@ const MOST_URLS: usize = 1000;
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn commands_and_connections_reach_the_guest() -> Result<()> {
+async fn sessions_reach_guests_and_end_with_the_daemon() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            a_session_ends_with_the_daemon,
+            commands_and_connections_reach_the_guest
+        ]
+    );
+    stack.down()
+}
+
+async fn commands_and_connections_reach_the_guest(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("streams", &stack);
+    let pod = PodOptions::named("streams", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     cri.await_agent(&container).await?;
 
-    commands(&stack, &container)?;
-    input(&stack, &container).await?;
-    terminal(&stack, &container).await?;
-    connections(&stack, &sandbox).await?;
-    console(&stack, &container, &pod.log(0)).await?;
-    without_streams(&stack, &cri).await?;
+    commands(stack, &container)?;
+    input(stack, &container).await?;
+    terminal(stack, &container).await?;
+    connections(stack, &sandbox).await?;
+    console(stack, &container, &pod.log(0)).await?;
+    without_streams(stack, &cri).await?;
     // From here on no further session can begin for a minute.
-    urls(&stack, &cri, &container).await?;
+    urls(stack, &cri, &container).await?;
 
     cri.stop(&container, 0).await?;
     let refused = stack.crictl(&["exec", &container, "true"]).err();
     let refused = format!("{:?}", refused.context("a stopped machine ran a command")?);
     ensure!(refused.contains("exited"), "{refused}");
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
 /// Output of both streams, exit codes, and what is refused.
@@ -310,27 +320,23 @@ impl Forward {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_session_ends_with_the_daemon() -> Result<()> {
-    let stack = Stack::up()?;
+async fn a_session_ends_with_the_daemon(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("cut", &stack);
+    let pod = PodOptions::named("cut", stack);
     let (sandbox, _) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
-    let mut forward = Forward::start(&stack, &sandbox, &["18080:80"])?;
+    let mut forward = Forward::start(stack, &sandbox, &["18080:80"])?;
     stack.fetch("http://127.0.0.1:18080/", SOON).await?;
     stack.restart("vmlet")?;
     let ended = async { Ok(forward.0.wait().await?) };
     in_time(SOON, "the end of the session", ended).await?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;
-    let _forward = Forward::start(&stack, &sandbox, &["18080:80"])?;
+    let _forward = Forward::start(stack, &sandbox, &["18080:80"])?;
     stack.fetch("http://127.0.0.1:18080/", SOON).await?;
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }

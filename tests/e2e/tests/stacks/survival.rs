@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, Tick, await_text, eventually, ticks};
+use e2e::{Cri, PodOptions, Stack, Tick, await_text, cases, eventually, ticks};
 use nix::sys::signal::Signal;
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -18,13 +18,25 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
+async fn guests_outlive_the_programs_of_their_node() -> Result<()> {
     let stack = Stack::up()?;
+    cases!(
+        &stack,
+        [
+            a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137,
+            a_guest_survives_the_death_of_every_program,
+            requests_fail_with_a_sentence_while_libvirt_is_away
+        ]
+    );
+    stack.down()
+}
+
+async fn a_guest_survives_the_death_of_every_program(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("survivor", &stack);
+    let pod = PodOptions::named("survivor", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     let log = pod.log(0);
     for word in ["VMLET-GUEST-READY", "VMLET-TICK"] {
@@ -37,7 +49,7 @@ async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
     for program in ["vmlet", "vmlet-tapmanager", "libvirtd"] {
         stack.kill(program, Signal::SIGKILL).await?;
         stack.restart(program)?;
-        check_alive(&stack, &pod, &container, &page)
+        check_alive(stack, &pod, &container, &page)
             .await
             .with_context(|| program.to_owned())?;
     }
@@ -47,7 +59,7 @@ async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
     for program in ["libvirtd", "vmlet-tapmanager", "vmlet"] {
         stack.restart(program)?;
     }
-    check_alive(&stack, &pod, &container, &page)
+    check_alive(stack, &pod, &container, &page)
         .await
         .context("all at once")?;
 
@@ -63,19 +75,15 @@ async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
     );
     check_counter(&ticks(&std::fs::read_to_string(&log)?))?;
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
-    let stack = Stack::up()?;
+async fn requests_fail_with_a_sentence_while_libvirt_is_away(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("waiting", &stack);
+    let pod = PodOptions::named("waiting", stack);
     let sandbox = cri.run(pod.sandbox()).await?;
     let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
     stack.kill("libvirtd", Signal::SIGKILL).await?;
@@ -100,25 +108,23 @@ async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
     .await?;
     ensure!(hasty.is_none(), "refused at once: {hasty:?}");
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137() -> Result<()> {
-    let stack = Stack::up()?;
+async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137(
+    stack: &Stack,
+) -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let pod = PodOptions::named("off", &stack);
+    let pod = PodOptions::named("off", stack);
     let (sandbox, first) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     let page = format!("http://{}/", cri.ip(&sandbox).await?);
     stack.fetch(&page, BOOT).await?;
     // QEMU forgets what it has not read yet when the other end hangs up.
-    let _console = type_on_console(&stack, &first, "poweroff\n")?;
+    let _console = type_on_console(stack, &first, "poweroff\n")?;
     let status = cri.await_exit(&first, BOOT).await?;
     ensure!(
         (status.exit_code, status.reason.as_str()) == (0, "Completed"),
@@ -139,8 +145,7 @@ async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137() -
     );
     ensure!(!status.message.is_empty(), "a kill has a message");
     cri.remove_pod(&sandbox).await?;
-    stack.await_clean().await?;
-    stack.down()
+    stack.await_clean().await
 }
 
 /// Types on the guest's serial console through its socket, which stays open.
