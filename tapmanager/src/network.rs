@@ -22,7 +22,7 @@ mod repair;
 
 pub(crate) use kinds::obstacle;
 pub(crate) use known::{adopt, attachments, macs};
-pub(crate) use leases::{ipv6_leases, leases};
+pub(crate) use leases::{ipv6_ports, leases};
 pub(crate) use repair::repairs;
 
 /// Name of the link that plugins are requested.

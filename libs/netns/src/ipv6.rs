@@ -6,7 +6,7 @@
 //!
 //! Invariant: the lease is the CNI result; no address is ever chosen here, and no prefix is offered
 //! for the guest to choose one. The namespace's own IPv6 stays off: everything is sent and received
-//! as frames on the guest's tap.
+//! as frames, with guests on their taps, with gateways outside the node on the plugin's link.
 //! Failure: if the server ends, guests keep routes for 18 hours and addresses for 24; new ones get
 //! none.
 
@@ -15,6 +15,8 @@ mod dhcp;
 mod frame;
 mod gateway;
 mod lease;
+mod neighbour;
+mod outside;
 mod server;
 mod socket;
 
@@ -22,13 +24,14 @@ mod socket;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use super::frame::{Inbound, dhcp as dhcp_frame, parse as parse_frame};
+    pub use super::neighbour::{Notice, parse as parse_notice};
 }
 
 pub use advert::{Advert, adverts};
 pub use dhcp::{decode, encode, reply};
 pub use gateway::Node;
 pub use lease::Lease;
-pub use server::{Error, Server};
+pub use server::{Error, Port, Server};
 
 use std::net::Ipv6Addr;
 

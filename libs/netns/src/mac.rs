@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::Read;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,36 @@ impl Mac {
     #[must_use]
     pub const fn bytes(self) -> [u8; 6] {
         self.0
+    }
+
+    /// Whether it is of one station; the address of six zeros is of none.
+    #[must_use]
+    pub(crate) fn is_unicast(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+
+    /// The IPv6 address that a station makes of it (RFC 4291, appendix A).
+    #[must_use]
+    pub(crate) const fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        Ipv6Addr::from_octets([
+            0xfe,
+            0x80,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            a ^ 2,
+            b,
+            c,
+            0xff,
+            0xfe,
+            d,
+            e,
+            f,
+        ])
     }
 
     /// A random unicast address of the locally administered range.

@@ -50,11 +50,11 @@ pub(crate) fn leases(network: &Network, hostname: &str) -> Vec<(String, Lease)> 
     network.nics.iter().filter_map(lease).collect()
 }
 
-/// The router advertisement and DHCPv6 lease of each NIC that has an IPv6 address, with its tap.
-pub(crate) fn ipv6_leases(network: &Network, hostname: &str) -> Vec<(String, ipv6::Lease)> {
+/// What each NIC that has an IPv6 address gets by router advertisements and DHCPv6.
+pub(crate) fn ipv6_ports(network: &Network, hostname: &str) -> Vec<ipv6::Port> {
     let servers = network.dns.servers.iter();
     let dns: Vec<Ipv6Addr> = servers.filter_map(|s| s.parse().ok()).collect();
-    let lease = |nic: &Nic| {
+    let port = |nic: &Nic| {
         let addresses: Vec<_> = nic.addresses.iter().filter_map(|a| v6(a.net)).collect();
         let route = |route: &Route| {
             let hop = match route.gw {
@@ -73,9 +73,13 @@ pub(crate) fn ipv6_leases(network: &Network, hostname: &str) -> Vec<(String, ipv
             searches: network.dns.searches.clone(),
             hostname: Some(hostname.to_owned()).filter(|name| !name.is_empty()),
         };
-        (!lease.addresses.is_empty()).then(|| (nic.tap.clone(), lease))
+        (!lease.addresses.is_empty()).then(|| ipv6::Port {
+            link: nic.link.clone(),
+            tap: nic.tap.clone(),
+            lease,
+        })
     };
-    network.nics.iter().filter_map(lease).collect()
+    network.nics.iter().filter_map(port).collect()
 }
 
 fn v6(net: IpNet) -> Option<Ipv6Net> {
@@ -126,9 +130,11 @@ mod tests {
     #[test]
     fn each_address_family_gets_its_own_configuration() {
         let network = dual_stack();
-        let (tap, six) = &ipv6_leases(&network, "vm-1")[0];
+        let port = &ipv6_ports(&network, "vm-1")[0];
         let (bridge, four) = &leases(&network, "vm-1")[0];
-        assert_eq!((tap.as_str(), bridge.as_str()), ("vmtap0", "vmbr0"));
+        let names = [&port.link, &port.tap, bridge];
+        assert_eq!(names, ["eth0", "vmtap0", "vmbr0"]);
+        let six = &port.lease;
         let hop = Some("fd00:1::1".parse().unwrap());
         assert_eq!(six.addresses, ["fd00:1::5/64".parse().unwrap()]);
         assert_eq!(
@@ -147,13 +153,10 @@ mod tests {
     fn a_nic_without_a_family_has_no_lease_of_it() {
         let result = json!({"cniVersion": "1.0.0"});
         let six = network(&[link("eth0", &["fd00:1::5/64"], &[])], result.clone()).unwrap();
-        assert_eq!(
-            (leases(&six, "").len(), ipv6_leases(&six, "").len()),
-            (0, 1)
-        );
+        assert_eq!((leases(&six, "").len(), ipv6_ports(&six, "").len()), (0, 1));
         let four = network(&[link("eth0", &["10.1.0.5/24"], &[])], result).unwrap();
         assert_eq!(
-            (leases(&four, "").len(), ipv6_leases(&four, "").len()),
+            (leases(&four, "").len(), ipv6_ports(&four, "").len()),
             (1, 0)
         );
     }

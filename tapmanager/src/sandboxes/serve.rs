@@ -31,8 +31,8 @@ impl Servers {
         let dhcp = dhcp::Server::start(ns, leases)
             .await
             .map_err(Failure::Dhcp)?;
-        let leases = network::ipv6_leases(network, hostname);
-        let ipv6 = ipv6::Server::start(ns, node, leases)
+        let ports = network::ipv6_ports(network, hostname);
+        let ipv6 = ipv6::Server::start(ns, node, ports)
             .await
             .map_err(Failure::Ipv6)?;
         Ok(Self {

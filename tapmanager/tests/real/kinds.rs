@@ -12,11 +12,11 @@ use crate::guest::{Guest, run};
 use crate::network::boot;
 use crate::node::{Node, pod};
 
-fn chain(plugins: &Value) -> Value {
+pub(crate) fn chain(plugins: &Value) -> Value {
     json!({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
 }
 
-fn host_local(node: &Node, range: &Value) -> Value {
+pub(crate) fn host_local(node: &Node, range: &Value) -> Value {
     json!({
         "type": "host-local", "dataDir": node.scratch.path().join("leases"),
         "ranges": [[range]], "routes": [{"dst": "0.0.0.0/0"}]
@@ -24,7 +24,7 @@ fn host_local(node: &Node, range: &Value) -> Value {
 }
 
 /// A node whose link `wan0` leads to the address 10.66.0.1 of somewhere else.
-async fn node_with_parent() -> (Node, Namespace) {
+pub(crate) async fn node_with_parent() -> (Node, Namespace) {
     let node = Node::new().await;
     let dir = node.scratch.path().to_owned();
     let outside = Namespace::create(&dir, "outside").await.unwrap();
@@ -57,7 +57,7 @@ async fn pings(guest: &Guest, address: &str) {
         .await;
 }
 
-async fn no_pod_is_left(node: &Node, ids: &[&str]) {
+pub(crate) async fn no_pod_is_left(node: &Node, ids: &[&str]) {
     for id in ids {
         node.client().check(id).await.unwrap();
         node.client().del(id).await.unwrap();

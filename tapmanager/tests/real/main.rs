@@ -19,5 +19,6 @@ mod node;
 mod plugins;
 mod recovery;
 mod repairs;
+mod routers;
 #[path = "../../../libs/netns/tests/netns/speaks6.rs"]
 mod speaks6;

@@ -214,6 +214,11 @@ impl Node {
 
     /// Waits for a line of the log that holds `text`.
     pub(crate) async fn logged(&self, text: &str) -> String {
+        self.logged_times(text, 1).await
+    }
+
+    /// Waits until `times` lines of the log hold `text`; returns the last of them.
+    pub(crate) async fn logged_times(&self, text: &str, times: usize) -> String {
         let wait = async {
             loop {
                 let grown = self.log.grown.notified();
@@ -223,7 +228,8 @@ impl Node {
                     .lock()
                     .unwrap()
                     .iter()
-                    .find(|l| l.contains(text))
+                    .filter(|l| l.contains(text))
+                    .nth(times - 1)
                     .cloned();
                 match found {
                     Some(line) => return line,

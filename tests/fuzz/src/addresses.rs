@@ -7,7 +7,7 @@
 //! Failure: a panic.
 
 use dhcproto::{Decodable, Encodable};
-use netns::ipv6::fuzzing::{Inbound, dhcp_frame, parse_frame};
+use netns::ipv6::fuzzing::{Inbound, Notice, dhcp_frame, parse_frame, parse_notice};
 use netns::{Mac, dhcp, ipv6};
 
 const MAC: [u8; 6] = [0x0a, 0xbb, 0xcc, 0, 0, 7];
@@ -214,16 +214,26 @@ fn options6(mut bytes: &[u8]) -> Option<Vec<(u16, Vec<u8>)>> {
     bytes.is_empty().then_some(all)
 }
 
-/// A frame of a guest; its first byte chooses the lease.
+/// A frame of a guest, or of a neighbour of its pod; its first byte chooses the lease.
 ///
 /// # Panics
 ///
-/// When a frame counts that is not of the NIC, or an answer does not lead to it.
+/// When a frame counts that is not of the NIC, an answer does not lead to it, or a notice of a
+/// neighbour is about more than one station.
 #[allow(clippy::expect_used, reason = "the panic is the finding")]
 pub fn ipv6_frames(input: &[u8]) {
     let Some((kind, frame)) = input.split_first() else {
         return;
     };
+    match parse_notice(frame) {
+        Some(Notice::Router { address, mac }) => {
+            assert!(address.is_unicast_link_local() && frame[6..12] == mac.bytes());
+        }
+        Some(Notice::Neighbour { target, mac }) => {
+            assert!(!target.is_multicast() && mac.bytes()[0] & 1 == 0);
+        }
+        None => {}
+    }
     let lease = lease6(*kind);
     let Some(inbound) = parse_frame(frame, lease.mac) else {
         return;

@@ -6,7 +6,7 @@
 //! Failure: none; names of links must be plain (see `bridge_setup`), the rest is numbers.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use super::TABLE;
 use crate::mac::Mac;
@@ -133,7 +133,7 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
         frames,
         "    ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 return"
     );
-    let link_local = IpAddr::V6(link_local(mac));
+    let link_local = IpAddr::V6(mac.link_local());
     let six = addresses.iter().filter(|ip| ip.is_ipv6()).copied();
     if let (Some(own), Some(targets)) = (
         set(six.clone().chain([link_local])),
@@ -174,29 +174,6 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
          {frames}{solicited}    drop\n  }}\n"
     );
     text
-}
-
-/// The address that a guest makes of its MAC address (RFC 4291, appendix A).
-fn link_local(mac: Mac) -> Ipv6Addr {
-    let [a, b, c, d, e, f] = mac.bytes();
-    Ipv6Addr::from([
-        0xfe,
-        0x80,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        a ^ 2,
-        b,
-        c,
-        0xff,
-        0xfe,
-        d,
-        e,
-        f,
-    ])
 }
 
 /// `None` of no addresses, for which there is no notation.

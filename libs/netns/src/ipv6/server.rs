@@ -2,13 +2,16 @@
 //!
 //! Invariant: advertisements are sent at the start, when the guest asks and every few minutes; when
 //! a gateway's link-local address changes, the old one is withdrawn. A guest that floods us is
-//! slowed down. Dropping the [`Server`] ends it.
+//! slowed down, and a search for a gateway outside keeps nobody waiting. Dropping the [`Server`]
+//! ends it.
 //! Failure: a receive error (the tap is going, say) is logged and followed by a pause; a gateway
-//! that cannot be found is looked for again, less and less often; the server never ends by itself.
+//! that is on no link of the node, or nowhere, is looked for again, less and less often; the server
+//! never ends by itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv6Addr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -18,6 +21,7 @@ use super::advert::{self, Advert};
 use super::frame::{self, Inbound};
 use super::gateway::{self, Node};
 use super::lease::Lease;
+use super::outside::{self, Routers, Search};
 use super::socket::{self, Frames};
 use crate::namespace::{self, Namespace};
 use crate::pace::{PAUSE_AFTER_FRAME, Warning};
@@ -48,6 +52,17 @@ pub enum Error {
     },
 }
 
+/// One NIC of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// The plugin's link, which leads outside.
+    pub link: String,
+    /// The guest's tap.
+    pub tap: String,
+    /// What the guest gets.
+    pub lease: Lease,
+}
+
 /// The IPv6 server of one pod.
 #[derive(Debug)]
 pub struct Server {
@@ -55,34 +70,35 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves each lease on the tap of that name in `ns`; gateways are looked for among the links
-    /// of `node`, which all servers share. Must be called on a tokio runtime.
+    /// Serves each port of `ns` on its tap; gateways are looked for among the links of `node`, which
+    /// all servers share, then on the port's link. Must be called on a tokio runtime.
     ///
     /// # Errors
     /// When a socket cannot be made; nothing is served then.
-    pub async fn start(
-        ns: &Namespace,
-        node: &Node,
-        leases: Vec<(String, Lease)>,
-    ) -> Result<Self, Error> {
+    pub async fn start(ns: &Namespace, node: &Node, ports: Vec<Port>) -> Result<Self, Error> {
         let mut tasks = JoinSet::new();
-        for (link, lease) in leases {
-            let name = link.clone();
+        for Port { link, tap, lease } in ports {
+            let name = tap.clone();
             let socket = ns
-                .run(move || socket::open(&name))
+                .run(move || socket::open(&name, &socket::from_guest()))
                 .await
                 .map_err(Error::Namespace)?;
             let frames = socket
                 .and_then(Frames::new)
-                .map_err(|source| Error::Socket { link, source })?;
+                .map_err(|source| Error::Socket { link: tap, source })?;
             let nic = Nic {
                 frames,
                 lease,
                 node: node.clone(),
-                routers: BTreeMap::new(),
+                ns: ns.clone(),
+                link,
+                routers: Routers::new(),
+                foreign: Vec::new(),
+                learnt: Routers::new(),
+                search: None,
                 since: Instant::now(),
                 looked: None,
-                wait: CHECK_INTERVAL,
+                wait: Duration::ZERO,
                 warned: false,
                 unreadable: Warning::default(),
                 declined: Warning::default(),
@@ -93,16 +109,27 @@ impl Server {
     }
 }
 
+type Found = Result<Routers, outside::Error>;
+type Running = Pin<Box<dyn Future<Output = Found> + Send>>;
+
 /// One NIC with what is known of its gateways.
 struct Nic {
     frames: Frames,
     lease: Lease,
     node: Node,
-    routers: BTreeMap<Ipv6Addr, Ipv6Addr>,
+    ns: Namespace,
+    link: String,
+    /// What is advertised.
+    routers: Routers,
+    /// Gateways that are on no link of the node.
+    foreign: Vec<Ipv6Addr>,
+    /// What searches outside found of them.
+    learnt: Routers,
+    search: Option<Running>,
     /// When this server started: the pod has its links.
     since: Instant,
     looked: Option<Instant>,
-    /// Before the next look for a gateway that was not found.
+    /// Least time between two looks for gateways.
     wait: Duration,
     warned: bool,
     unreadable: Warning,
@@ -119,8 +146,15 @@ impl Nic {
             tokio::select! {
                 _ = ticks.tick() => {
                     let due = reported.is_none_or(|at| at.elapsed() >= PERIOD);
-                    let changed = (due || self.is_to_look()) && self.refresh().await;
+                    let changed = (due || self.is_incomplete()) && self.refresh().await;
                     if due || changed {
+                        self.advertise();
+                        reported = Some(Instant::now());
+                    }
+                }
+                found = ended(&mut self.search) => {
+                    self.search = None;
+                    if self.learn(found) {
                         self.advertise();
                         reported = Some(Instant::now());
                     }
@@ -147,28 +181,22 @@ impl Nic {
         }
     }
 
-    /// Whether a gateway is missing and it is time to look for it once more. One that is no link of
-    /// the node never becomes one, as a rule.
-    fn is_to_look(&mut self) -> bool {
+    fn is_incomplete(&self) -> bool {
         let hops = self.lease.hops();
-        if hops.iter().all(|hop| self.routers.contains_key(hop)) {
-            self.wait = CHECK_INTERVAL;
-            return false;
-        }
-        let is_time = self.looked.is_none_or(|at| at.elapsed() >= self.wait);
-        if is_time {
-            self.wait = (self.wait * 2).min(PERIOD);
-        }
-        is_time
+        hops.iter().any(|hop| !self.routers.contains_key(hop))
     }
 
     /// Looks for the gateways unless that was just done. Returns whether anything changed.
+    ///
+    /// A gateway that is no link of the node never becomes one, as a rule: the node is asked again
+    /// after twice the time.
     async fn refresh(&mut self) -> bool {
-        if self.looked.is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
+        let pause = self.wait.max(CHECK_INTERVAL);
+        if self.looked.is_some_and(|at| at.elapsed() < pause) {
             return false;
         }
         self.looked = Some(Instant::now());
-        let hops = self.lease.hops();
+        self.wait = (self.wait * 2).clamp(CHECK_INTERVAL, PERIOD);
         let found = match self.node.link_locals(&self.lease, self.since).await {
             Ok(found) => found,
             Err(error) => {
@@ -178,13 +206,61 @@ impl Nic {
                 return false;
             }
         };
-        if found.len() < hops.len() && !self.warned {
-            let unknown: Vec<_> = hops.iter().filter(|hop| !found.contains_key(hop)).collect();
-            tracing::warn!(mac = %self.lease.mac, ?unknown, "gateways not found");
+        self.foreign = self.lease.hops();
+        self.foreign.retain(|hop| !found.contains_key(hop));
+        let foreign = &self.foreign;
+        self.learnt.retain(|hop, _| foreign.contains(hop));
+        if foreign.is_empty() {
+            self.wait = CHECK_INTERVAL;
+            self.search = None;
+        } else if self.search.is_none() {
+            let search = Search::new(&self.lease, foreign, &self.learnt);
+            self.search = Some(Box::pin(search.run(self.ns.clone(), self.link.clone())));
+        }
+        let all = self.learnt.iter().map(|(hop, router)| (*hop, *router));
+        self.replace(found.into_iter().chain(all).collect())
+    }
+
+    /// Takes over what a search found. Returns whether anything changed.
+    fn learn(&mut self, found: Found) -> bool {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                if self.unreadable.is_due() {
+                    tracing::warn!(mac = %self.lease.mac, %error, "gateways not refreshed");
+                }
+                return false;
+            }
+        };
+        for (hop, router) in found {
+            if self.learnt.insert(hop, router) != Some(router) {
+                tracing::info!(mac = %self.lease.mac, gateway = %hop, %router, "gateway found outside the node");
+            }
+        }
+        let mut unknown = self.foreign.clone();
+        unknown.retain(|hop| !self.learnt.contains_key(hop));
+        tracing::debug!(mac = %self.lease.mac, ?unknown, "search for gateways ended");
+        if unknown.is_empty() {
+            self.wait = PERIOD;
+        } else if !self.warned {
+            tracing::warn!(
+                mac = %self.lease.mac,
+                link = %self.link,
+                ?unknown,
+                "gateways neither on the node nor answering outside, guest has no IPv6 routes over them"
+            );
             self.warned = true;
         }
+        let mut all = self.routers.clone();
+        all.extend(&self.learnt);
+        self.replace(all)
+    }
+
+    /// Withdraws those that are not among `routers`, which are the ones to be advertised. Returns
+    /// whether anything changed.
+    fn replace(&mut self, routers: Routers) -> bool {
         let old: BTreeSet<Ipv6Addr> = self.routers.values().copied().collect();
-        let new: BTreeSet<Ipv6Addr> = found.values().copied().collect();
+        let new: BTreeSet<Ipv6Addr> = routers.values().copied().collect();
         for source in old.difference(&new) {
             self.send(&Advert {
                 source: *source,
@@ -192,8 +268,8 @@ impl Nic {
                 options: Vec::new(),
             });
         }
-        let changed = self.routers != found;
-        self.routers = found;
+        let changed = self.routers != routers;
+        self.routers = routers;
         changed
     }
 
@@ -238,5 +314,13 @@ impl Nic {
         if let Some(Err(error)) = frame.map(|frame| self.frames.send(frame)) {
             tracing::debug!(%error, mac = %self.lease.mac, "frame not sent to the guest");
         }
+    }
+}
+
+/// The outcome of a search; without one it never ends.
+async fn ended(search: &mut Option<Running>) -> Found {
+    match search {
+        Some(search) => search.await,
+        None => std::future::pending().await,
     }
 }

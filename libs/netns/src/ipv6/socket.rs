@@ -1,8 +1,8 @@
-//! A socket for frames on one tap.
+//! A socket for frames on one link: the guest's tap, or the link to the outside.
 //!
-//! Invariant: it receives only what the guest sends and only what the filter lets through, so that
-//! the guest's traffic costs nothing here; what it sends goes to the guest and passes no bridge and
-//! no packet filter. The only `unsafe` of IPv6 is in this file: addresses and one option of packet
+//! Invariant: it receives only what comes in over that link, and of it only what the filter lets
+//! through, so that the guest's traffic costs nothing here; what it sends leaves over that link and
+//! passes no bridge and no packet filter. The only `unsafe` of IPv6 is in this file: addresses and one option of packet
 //! sockets have no safe form.
 //! Failure: every step that fails has its own error.
 
@@ -19,13 +19,13 @@ use nix::sys::socket::{
 use socket2::{SockFilter, SockRef};
 use tokio::io::unix::AsyncFd;
 
-/// Opens a socket on the tap of that name in the namespace of the calling thread.
-pub(super) fn open(tap: &str) -> io::Result<OwnedFd> {
-    let index = nix::net::if_::if_nametoindex(tap)?;
+/// Opens a socket on the link of that name in the namespace of the calling thread.
+pub(super) fn open(link: &str, filter: &[SockFilter]) -> io::Result<OwnedFd> {
+    let index = nix::net::if_::if_nametoindex(link)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     // Without a protocol nothing is received until the filter is set and the link is chosen.
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
-    SockRef::from(&socket).attach_filter(&filter())?;
+    SockRef::from(&socket).attach_filter(filter)?;
     ignore_outgoing(&socket)?;
     bind(socket.as_raw_fd(), &address(index)?)?;
     Ok(socket)
@@ -49,17 +49,28 @@ fn address(index: u32) -> io::Result<LinkAddr> {
     address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
+fn load(size: u16, at: u32) -> SockFilter {
+    SockFilter::new(size, 0, 0, at)
+}
+
+/// Jumps count from the next instruction.
+fn is(value: u32, yes: u8, no: u8) -> SockFilter {
+    SockFilter::new(JUMP_IF_EQUAL, yes, no, value)
+}
+
+fn keep(bytes: u32) -> SockFilter {
+    SockFilter::new(RETURN, 0, 0, bytes)
+}
+
 /// Router solicitations and datagrams for the port of DHCPv6 servers, for the kernel's filter
 /// machine.
-fn filter() -> [SockFilter; 11] {
-    const LOAD_HALF: u16 = 0x28;
-    const LOAD_BYTE: u16 = 0x30;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let load = |size, at| SockFilter::new(size, 0, 0, at);
-    // Jumps count from the next instruction.
-    let is = |value, yes, no| SockFilter::new(JUMP_IF_EQUAL, yes, no, value);
-    let keep = |bytes| SockFilter::new(RETURN, 0, 0, bytes);
+pub(super) fn from_guest() -> [SockFilter; 11] {
     [
         load(LOAD_HALF, 12), // type of the frame: IPv6?
         is(0x86dd, 0, 7),
@@ -70,6 +81,26 @@ fn filter() -> [SockFilter; 11] {
         is(17, 0, 2),
         load(LOAD_HALF, 56), // destination port
         is(547, 1, 0),
+        keep(0),
+        keep(u32::MAX),
+    ]
+}
+
+/// Advertisements of routers and of neighbours. Frames of a VLAN, whose tag the kernel has taken
+/// off, are not of this link.
+pub(super) fn from_routers() -> [SockFilter; 11] {
+    /// Where the kernel says whether there was a tag: `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT`.
+    const TAGGED: u32 = 0xffff_f000 + 48;
+    [
+        load(LOAD_WORD, TAGGED),
+        is(0, 0, 7),
+        load(LOAD_HALF, 12), // type of the frame: IPv6?
+        is(0x86dd, 0, 5),
+        load(LOAD_BYTE, 20), // next header: ICMPv6?
+        is(58, 0, 3),
+        load(LOAD_BYTE, 54), // type of the message
+        is(134, 2, 0),
+        is(136, 1, 0),
         keep(0),
         keep(u32::MAX),
     ]

@@ -69,11 +69,16 @@ fn checksum(header: &[u8]) -> [u8; 2] {
 }
 
 pub(crate) fn ip6(from: &str, to: &str, next: u8, body: &[u8]) -> Bytes {
+    ip6_hops(from, to, next, 255, body)
+}
+
+/// An IPv6 packet that may cross `hops` routers more.
+pub(crate) fn ip6_hops(from: &str, to: &str, next: u8, hops: u8, body: &[u8]) -> Bytes {
     let length = u16::try_from(body.len()).unwrap().to_be_bytes();
     [
         &[0x60, 0, 0, 0][..],
         &length,
-        &[next, 255],
+        &[next, hops],
         &six(from),
         &six(to),
         body,
@@ -102,6 +107,14 @@ pub(crate) fn icmp6(kind: u8, target: &str) -> Bytes {
         &[1, 1, 2, 0, 0, 0, 0, 9],
     ]
     .concat()
+}
+
+/// An ICMPv6 message between these addresses, with its checksum.
+pub(crate) fn icmp6_sum(from: &str, to: &str, message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let pseudo = [&six(from)[..], &six(to), &length, &[0, 0, 0, 58], message].concat();
+    let [x, y] = checksum(&pseudo);
+    [&message[..2], &[x, y], &message[4..]].concat()
 }
 
 /// A fragment header before `body`; the offset counts eights.

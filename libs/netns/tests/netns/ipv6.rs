@@ -7,7 +7,7 @@
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
 
-use netns::ipv6::{Lease, Node, Server};
+use netns::ipv6::{Lease, Node, Port, Server};
 use netns::netlink::Kernel;
 use netns::{Guard, Namespace, bridge_setup, open_tap};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -16,7 +16,7 @@ use crate::guest::{Guest, NIC, Scratch, run};
 use crate::speaks6::{dhclient, routed, wake};
 
 /// A pod whose `eth0` leads to `out0` of a node that has `fd00:99::1` behind it.
-async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
+pub(crate) async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
     let node = Namespace::create(dir.path(), "node").await.unwrap();
     let pod = Namespace::create(dir.path(), "pod").await.unwrap();
     let wire = format!(
@@ -49,14 +49,18 @@ fn lease(record: &bridge_setup::LinkRecord) -> Lease {
 }
 
 /// A guest in the place of the pod's link, and its server.
-async fn plug(dir: &Scratch, pod: &Namespace, node: &Namespace) -> (Guest, Server) {
+pub(crate) async fn plug(dir: &Scratch, pod: &Namespace, node: &Namespace) -> (Guest, Server) {
     let net = Kernel::open(pod).await.unwrap();
     bridge_setup::prepare(&net).await.unwrap();
     let records = bridge_setup::survey(&net).await.unwrap();
     let own = Guard::Own(vec!["fd00:7::5".parse().unwrap()]);
     bridge_setup::apply(&net, &records, &[own]).await.unwrap();
-    let leases = vec![(records[0].tap.clone(), lease(&records[0]))];
-    let server = Server::start(pod, &Node::new(node.clone()), leases)
+    let port = Port {
+        link: records[0].link.clone(),
+        tap: records[0].tap.clone(),
+        lease: lease(&records[0]),
+    };
+    let server = Server::start(pod, &Node::new(node.clone()), vec![port])
         .await
         .unwrap();
     let tap = open_tap(pod, &records[0].tap).await.unwrap();

@@ -14,6 +14,7 @@ mod frames;
 mod guest;
 mod ipv6;
 mod links;
+mod outside;
 mod speaks6;
 mod spoofing;
 mod traffic;
