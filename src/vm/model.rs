@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use podspec::{ContainerId, Instance, Machine, Role, SandboxId, VmUid};
 use serde::{Deserialize, Serialize};
+use service::boot_clock::Deadline;
 use uuid::Uuid;
 
 use super::state::Phase;
@@ -36,14 +37,13 @@ pub struct Container {
     pub started_at: i64,
     /// Nanoseconds since the epoch; 0 until it ended.
     pub finished_at: i64,
-    /// When a stop in progress kills it, in nanoseconds since the epoch; 0 without one.
-    pub kill_at: i64,
+    /// When a stop in progress kills it.
+    pub kill_at: Option<Deadline>,
     /// A client has paused its guest: only a request lets it run again.
     pub held: bool,
     /// How it ended.
     pub exit: Option<Exit>,
-    /// Processes of the pod's cgroup that had been killed for lack of memory when the machine was
-    /// started.
+    /// Processes of the pod's cgroup that lack of memory had killed when the machine was started.
     pub oom_kills: i64,
     /// Resources after an update; see [`Self::resources`].
     pub updated: Option<LinuxResources>,
@@ -63,7 +63,7 @@ impl Container {
             created_at: clock::now(),
             started_at: 0,
             finished_at: 0,
-            kill_at: 0,
+            kill_at: None,
             held: false,
             exit: None,
             oom_kills: 0,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use netns::bridge_setup::LinkRecord;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
+use service::boot_clock::Deadline;
 use service::files;
 use tapmanager::wire::{AddRequest, Network, StartRequest};
 
@@ -93,9 +94,9 @@ impl Start {
     }
 
     /// Whether it is void.
-    pub(crate) const fn is_expired(&self, now: Duration) -> bool {
-        let now = now.as_secs();
-        now >= self.expires || self.expires > now + TOKEN_LIFE.as_secs()
+    pub(crate) fn is_expired(&self, now: Duration) -> bool {
+        let left = Deadline::at(Duration::from_secs(self.expires)).left_at(now);
+        left.is_zero() || left > TOKEN_LIFE
     }
 }
 

@@ -58,7 +58,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         created_at: 1,
         started_at: 0,
         finished_at: 0,
-        kill_at: 0,
+        kill_at: None,
         held: false,
         exit: None,
         oom_kills: 0,

@@ -5,9 +5,11 @@
 //! Failure: an end that cannot be recorded is found again by reconciliation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libvirt::{End, Event as HypervisorEvent, Hypervisor, State};
 use podspec::ContainerId;
+use service::boot_clock;
 use uuid::Uuid;
 
 use crate::clock;
@@ -31,7 +33,8 @@ impl<P: Platform> Containers<P> {
             End::GuestShutdown | End::Destroyed | End::Saved => false,
         };
         let unresponsive = self.unresponsive(|all| all.get(id).cloned());
-        let end = |row: &Container, at| exit(end, killed, unresponsive.as_deref(), row, at);
+        let now = boot_clock::now();
+        let end = |row: &Container| exit(end, killed, unresponsive.as_deref(), row, now);
         let recorded = self.record_end(id, end).await?;
         self.unresponsive(|all| all.remove(id));
         match recorded {
@@ -45,7 +48,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn record_end(
         &self,
         id: &ContainerId,
-        exit: impl Fn(&Container, i64) -> Exit,
+        exit: impl Fn(&Container) -> Exit,
     ) -> Result<Option<Arc<Container>>> {
         // Events, stops and reconciliation may all see the same end.
         let _once = self.end_lock(id).await;
@@ -58,7 +61,7 @@ impl<P: Platform> Containers<P> {
             let Some(row) = self.running(id) else {
                 return Ok(None);
             };
-            let exit = exit(&row, finished_at);
+            let exit = exit(&row);
             let record = |row: &mut Container| {
                 row.finished_at = finished_at;
                 row.exit = Some(exit);
@@ -234,13 +237,18 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// The end as clients see it.
+/// Whether the grace period of a stop is over, so long after the start of the node.
+fn is_due(row: &Container, now: Duration) -> bool {
+    row.kill_at.is_none_or(|at| at.left_at(now).is_zero())
+}
+
+/// The end as clients see it, so long after the start of the node.
 fn exit(
     end: End,
     killed_for_memory: bool,
     unresponsive: Option<&str>,
     row: &Container,
-    finished_at: i64,
+    now: Duration,
 ) -> Exit {
     let error = |message: &str| Exit {
         code: KILLED,
@@ -267,7 +275,7 @@ fn exit(
         End::Destroyed if let Some(reason) = unresponsive => error(&format!(
             "killed: the guest is paused and could not power off: {reason}"
         )),
-        End::Destroyed if row.phase == Phase::Stopping && finished_at >= row.kill_at => {
+        End::Destroyed if row.phase == Phase::Stopping && is_due(row, now) => {
             error("killed: the guest had not powered off when the grace period ended")
         }
         End::Destroyed => error("killed: another client destroyed the libvirt domain"),
@@ -281,11 +289,12 @@ fn exit(
 #[cfg(test)]
 mod tests {
     use podspec::{CpuModel, Machine, Mib, SandboxId, Vcpus};
+    use service::boot_clock::Deadline;
 
     use super::*;
     use crate::vm::model::Spec;
 
-    fn row(phase: Phase, kill_at: i64) -> Container {
+    fn row(phase: Phase, kill_at: u64) -> Container {
         let machine = Machine {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
@@ -304,7 +313,7 @@ mod tests {
             created_at: 1,
             started_at: 2,
             finished_at: 0,
-            kill_at,
+            kill_at: Some(Deadline::at(Duration::from_secs(kill_at))),
             held: false,
             exit: None,
             oom_kills: 0,
@@ -328,10 +337,14 @@ mod tests {
         }
     }
 
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
     fn a_requested_power_off_is_success() {
         for phase in [Phase::Running, Phase::Stopping] {
-            let exit = exit(End::GuestShutdown, true, None, &row(phase, 10), 5);
+            let exit = exit(End::GuestShutdown, true, None, &row(phase, 10), at(5));
             assert_eq!(
                 (exit.code, exit.reason.as_str(), exit.message.as_str()),
                 (0, "Completed", "")
@@ -342,13 +355,24 @@ mod tests {
     #[test]
     fn every_other_end_has_code_137_and_a_reason() {
         let ends = [
-            (End::Destroyed, Phase::Stopping, "grace period"),
-            (End::Destroyed, Phase::Running, "another client destroyed"),
-            (End::Crashed, Phase::Running, "emulator died"),
-            (End::Unknown, Phase::Running, "cause is unknown"),
+            (End::Destroyed, Phase::Stopping, 10, "grace period"),
+            (
+                End::Destroyed,
+                Phase::Stopping,
+                9,
+                "another client destroyed",
+            ),
+            (
+                End::Destroyed,
+                Phase::Running,
+                20,
+                "another client destroyed",
+            ),
+            (End::Crashed, Phase::Running, 20, "emulator died"),
+            (End::Unknown, Phase::Running, 20, "cause is unknown"),
         ];
-        for (end, phase, word) in ends {
-            let exit = exit(end, false, None, &row(phase, 10), 20);
+        for (end, phase, now, word) in ends {
+            let exit = exit(end, false, None, &row(phase, 10), at(now));
             assert_eq!((exit.code, exit.reason.as_str()), (137, "Error"));
             assert!(exit.message.contains(word), "{}", exit.message);
         }
@@ -361,7 +385,7 @@ mod tests {
             (End::Unknown, "OOMKilled"),
             (End::Destroyed, "Error"),
         ] {
-            let exit = exit(end, true, None, &row(Phase::Stopping, 10), 20);
+            let exit = exit(end, true, None, &row(Phase::Stopping, 10), at(20));
             assert_eq!((exit.code, exit.reason.as_str()), (137, reason));
         }
     }

@@ -28,7 +28,7 @@ impl<P: Platform> Containers<P> {
 
     /// Ends a placeholder at once: no guest has to power off.
     pub(super) async fn give_place_up(&self, row: &Container) -> Result<()> {
-        let exit = |_: &Container, _| Exit {
+        let exit = |_: &Container| Exit {
             code: 0,
             reason: "Provisioned".to_owned(),
             message: "the pod held the place of a virtual machine; nothing booted in it".to_owned(),

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use libvirt::{End, Hypervisor, Shutdown, State};
 use podspec::{ContainerId, SandboxId};
+use service::boot_clock::Deadline;
 use tokio::time::Instant;
 
-use crate::clock;
 use crate::metadata::TableError;
 use crate::platform::Platform;
 use crate::steps::{step, trace};
@@ -50,7 +50,7 @@ impl<P: Platform> Containers<P> {
                 self.settle_starting(&row).await?;
             }
         }
-        let kill_at = clock::from_now(grace);
+        let kill_at = Deadline::after(grace);
         loop {
             let Some(row) = self.parts.table.get(id) else {
                 return Ok(());
@@ -65,8 +65,8 @@ impl<P: Platform> Containers<P> {
                 self.check_connected("stop").await?;
             }
             let earlier = |row: &mut Container| {
-                let first = row.kill_at == 0 || kill_at < row.kill_at;
-                row.kill_at = if first { kill_at } else { row.kill_at };
+                let first = row.kill_at.map_or(kill_at, |before| before.min(kill_at));
+                row.kill_at = Some(first);
             };
             match self
                 .move_on(&row, Event::StopRequested, "stopped", earlier)
@@ -119,7 +119,7 @@ impl<P: Platform> Containers<P> {
         };
         let first = Arc::clone(&row);
         let mut requests = pin!(self.keep_requesting(&first));
-        let mut kill_at = Instant::now() + clock::until(row.kill_at);
+        let mut kill_at = Instant::now() + grace_left(&row);
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(kill_at) => return self.kill(&row).await,
@@ -132,8 +132,8 @@ impl<P: Platform> Containers<P> {
                 Some(row) => row,
                 None => return Ok(()),
             };
-            // Never later, also when the wall clock is set back.
-            kill_at = kill_at.min(Instant::now() + clock::until(row.kill_at));
+            // Only ever earlier.
+            kill_at = kill_at.min(Instant::now() + grace_left(&row));
         }
     }
 
@@ -144,7 +144,7 @@ impl<P: Platform> Containers<P> {
 
     /// Requests the guest to power off, agent first, until the caller stops listening.
     async fn keep_requesting(&self, row: &Container) -> Unresponsive {
-        if clock::until(row.kill_at).is_zero() {
+        if grace_left(row).is_zero() {
             return std::future::pending().await;
         }
         if row.is_process() {
@@ -226,7 +226,7 @@ impl<P: Platform> Containers<P> {
         let mut changes = self.parts.table.changes();
         let mut deadline = None;
         while let Some(row) = self.stopping(id) {
-            let latest = Instant::now() + clock::until(row.kill_at) + CONFIRMATION;
+            let latest = Instant::now() + grace_left(&row) + CONFIRMATION;
             // An earlier kill makes it earlier. Changes of other containers do not put it off.
             let until = deadline.map_or(latest, |deadline: Instant| deadline.min(latest));
             deadline = Some(until);
@@ -248,4 +248,9 @@ impl<P: Platform> Containers<P> {
         }
         Ok(())
     }
+}
+
+/// What is left of the guest's time to power off; nothing without a stop.
+fn grace_left(row: &Container) -> Duration {
+    row.kill_at.map_or(Duration::ZERO, Deadline::left)
 }

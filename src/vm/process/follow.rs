@@ -61,7 +61,7 @@ impl<P: Platform> Containers<P> {
         tokio::spawn(async move {
             let exit = this.follow_to_end(&id, &live, connected).await;
             faultpoint::point("process.exit.known");
-            let recorded = this.record_end(&id, |_, _| exit.clone()).await;
+            let recorded = this.record_end(&id, |_| exit.clone()).await;
             let released = match recorded {
                 Ok(Some(row)) => this.let_go(&row).await,
                 Ok(None) => Ok(()),

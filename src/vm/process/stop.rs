@@ -77,7 +77,7 @@ impl<P: Platform> Containers<P> {
         {
             session.control.close();
         }
-        let exit = |_: &Container, _| Exit {
+        let exit = |_: &Container| Exit {
             code: 128 + SIGKILL,
             reason: "Error".to_owned(),
             message: "killed: the guest did not report the end".to_owned(),

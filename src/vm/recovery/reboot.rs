@@ -46,7 +46,7 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn lost(&self, id: &ContainerId) -> Result<()> {
-        let lost = |_: &Container, _: i64| Exit {
+        let lost = |_: &Container| Exit {
             code: UNKNOWN,
             reason: "Unknown".to_owned(),
             message: "the node was rebooted while the virtual machine ran".to_owned(),

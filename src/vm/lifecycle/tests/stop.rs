@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use libvirt::{DiskFailure, FailedDisk, FakeHypervisor, Hypervisor, Shutdown};
 use podspec::ContainerId;
+use service::boot_clock::Deadline;
 use tokio::task::JoinHandle;
 
-use crate::clock;
 use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
@@ -36,10 +36,15 @@ async fn ends(stop: JoinHandle<Result<()>>) -> Result<()> {
     ended.expect("in time").unwrap()
 }
 
+/// When the stop in progress kills the guest.
+fn deadline(node: &Node, id: &ContainerId) -> Deadline {
+    node.row(id).kill_at.expect("a stop")
+}
+
 /// Time passes until a minute before the kill that is due at `kill_at`, and then to the kill.
-async fn grace_passes(node: &Node, id: &ContainerId, kill_at: i64) {
+async fn grace_passes(node: &Node, id: &ContainerId, kill_at: Deadline) {
     tokio::time::pause();
-    let left = clock::until(kill_at);
+    let left = kill_at.left();
     tokio::time::advance(left.checked_sub(MINUTE).expect("a long grace")).await;
     settle().await;
     assert_eq!(node.phase(id), Phase::Stopping, "it has time left");
@@ -51,7 +56,7 @@ async fn grace_passes(node: &Node, id: &ContainerId, kill_at: i64) {
 async fn a_guest_that_does_not_listen_is_killed_when_its_grace_ends_and_not_before() {
     let node = Node::with(unresponsive()).await;
     let id = node.started().await;
-    let from = clock::from_now(HOUR);
+    let from = Deadline::after(HOUR);
     let stop = stop(&node, &id, HOUR);
     let requested = async {
         while node.hypervisor.shutdowns().len() < 2 {
@@ -61,8 +66,8 @@ async fn a_guest_that_does_not_listen_is_killed_when_its_grace_ends_and_not_befo
     tokio::time::timeout(TIMEOUT, requested)
         .await
         .expect("asked");
-    let kill_at = node.row(&id).kill_at;
-    assert!(from <= kill_at && kill_at <= clock::from_now(HOUR));
+    let kill_at = deadline(&node, &id);
+    assert!(from <= kill_at && kill_at <= Deadline::after(HOUR));
     grace_passes(&node, &id, kill_at).await;
     ends(stop).await.unwrap();
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
@@ -77,14 +82,14 @@ async fn a_shorter_stop_cuts_a_longer_one_and_a_longer_one_changes_nothing() {
     let id = node.started().await;
     let first = stop(&node, &id, HOUR);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
-    let kill_at = node.row(&id).kill_at;
+    let kill_at = deadline(&node, &id);
     let mut changes = node.rows.changes();
     let longer = stop(&node, &id, HOUR * 2);
     changes.changed().await.unwrap();
-    assert_eq!(node.row(&id).kill_at, kill_at);
+    assert_eq!(node.row(&id).kill_at, Some(kill_at));
     let shorter = stop(&node, &id, HOUR / 2);
-    node.until(&id, |row| row.kill_at < kill_at).await;
-    grace_passes(&node, &id, node.row(&id).kill_at).await;
+    node.until(&id, |row| row.kill_at < Some(kill_at)).await;
+    grace_passes(&node, &id, deadline(&node, &id)).await;
     for stop in [first, longer, shorter] {
         ends(stop).await.unwrap();
     }
@@ -98,7 +103,7 @@ async fn a_stop_without_grace_sends_no_acpi_event() {
     ends(stop(&node, &id, Duration::ZERO)).await.unwrap();
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
     let row = node.row(&id);
-    assert!(row.finished_at >= row.kill_at && row.kill_at > row.started_at);
+    assert!(deadline(&node, &id).left().is_zero());
     assert!(row.exit.as_ref().unwrap().message.contains("grace period"));
     assert!(node.hypervisor.shutdowns().is_empty());
 }
@@ -122,7 +127,7 @@ async fn a_stop_goes_on_when_its_client_goes_away() {
     node.until(&id, |row| row.phase == Phase::Stopping).await;
     client.abort();
     assert!(client.await.unwrap_err().is_cancelled());
-    grace_passes(&node, &id, node.row(&id).kill_at).await;
+    grace_passes(&node, &id, deadline(&node, &id)).await;
     node.until(&id, |row| row.phase == Phase::Exited).await;
 }
 
@@ -159,7 +164,10 @@ async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
     let stop = stop(&node, &id, HOUR);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
     node.hypervisor.disconnect();
-    node.force(&id, |row| row.kill_at = clock::now()).await;
+    node.force(&id, |row| {
+        row.kill_at = Some(Deadline::after(Duration::ZERO))
+    })
+    .await;
     tokio::time::timeout(TIMEOUT, async {
         while node.containers.is_seen_through(&id) {
             tokio::task::yield_now().await;
@@ -178,10 +186,10 @@ async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
 async fn a_restart_finishes_a_stop() {
     let node = Node::with(unresponsive()).await;
     let id = node.started().await;
-    let kill_at = clock::from_now(HOUR);
+    let kill_at = Deadline::after(HOUR);
     node.force(&id, |row| {
         row.phase = Phase::Stopping;
-        row.kill_at = kill_at;
+        row.kill_at = Some(kill_at);
     })
     .await;
     let node = node.restarted().await;

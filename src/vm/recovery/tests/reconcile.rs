@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use libvirt::{FakeHypervisor, Hypervisor, State};
 use podspec::ContainerId;
+use service::boot_clock::Deadline;
 
 use crate::clock;
 use crate::testkit::{Node, TIMEOUT};
@@ -66,10 +67,35 @@ async fn a_machine_unknown_to_libvirt_has_ended() {
 #[tokio::test]
 async fn a_kill_that_is_overdue_comes_at_once() {
     let (node, id) = with_running(Phase::Stopping).await;
-    node.force(&id, |row| row.kill_at = clock::now()).await;
+    node.force(&id, |row| {
+        row.kill_at = Some(Deadline::after(Duration::ZERO))
+    })
+    .await;
     node.containers.reconcile().await.unwrap();
     node.until(&id, |row| row.phase == Phase::Exited).await;
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+/// An earlier version recorded kills by the wall clock.
+#[tokio::test]
+async fn a_stop_of_an_earlier_version_keeps_its_grace() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let (node, id) = with_running(Phase::Stopping).await;
+    let wall = clock::from_now(HOUR);
+    let row = id.clone();
+    let write = move |t: &rusqlite::Transaction<'_>| {
+        let set = "UPDATE containers SET kill_at = ?1, kill_by = NULL WHERE id = ?2";
+        t.execute(set, rusqlite::params![wall, row.as_str()])
+    };
+    assert_eq!(node.db.write(write).await.unwrap(), 1);
+    let before = clock::until(wall);
+    let node = node.restarted().await;
+    let read = node.row(&id).kill_at.expect("a deadline").left();
+    assert!(!read.is_zero() && read <= before, "{read:?} of {before:?}");
+    node.force(&id, |row| row.oom_kills = 1).await;
+    let node = node.restarted().await;
+    let again = node.row(&id).kill_at.expect("a deadline").left();
+    assert!(again <= read && !again.is_zero(), "{again:?}");
 }
 
 #[tokio::test]

@@ -33,9 +33,9 @@ const SANDBOXES: &str = r#"
 const CONTAINERS: &str = r#"
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?1)
     INSERT INTO containers
-        (id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec)
+        (id, sandbox, phase, created_at, started_at, finished_at, kill_by, exit, spec)
     SELECT printf('%020x%036d766d6c74', n, 1), printf('%020x%036d766d6c74', n, 0),
-           c.phase, c.created_at + n, c.started_at, c.finished_at, c.kill_at, c.exit, c.spec
+           c.phase, c.created_at + n, c.started_at, c.finished_at, c.kill_by, c.exit, c.spec
     FROM numbers, containers c WHERE c.id = ?2"#;
 
 /// Ends the daemon and records `count` machines, the real one among them.
