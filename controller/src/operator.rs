@@ -14,7 +14,9 @@ pub mod assess;
 mod component;
 mod consolidate;
 mod findings;
+mod follow;
 pub mod observe;
+mod parts;
 pub mod status;
 mod task;
 mod transitions;
@@ -24,4 +26,5 @@ pub use component::{Component, ComponentCondition, ComponentState, Conditions};
 pub use consolidate::{
     External, Kind, Rules, Summary, Verdict, consolidate, gone, initial, invalid_request,
 };
-pub use task::{Error, Operator, run};
+pub use follow::run;
+pub use task::{Error, Operator};

@@ -1,30 +1,25 @@
-//! Reads all objects that the status depends on.
+//! All objects that the status depends on.
 //!
-//! Invariant: one pass reads each object once; nothing is kept from one pass to the next. Lists are
-//! complete, and come from the memory of the API server, not from its database: the watches that wake
-//! a pass come from there, too.
-//! Failure: each read carries its own error, so that one that is refused hides nothing of the
+//! Invariant: our own parts are what their watches know (see [`Parts`]); only resources of others are
+//! read in each pass, for nothing watches them.
+//! Failure: each part carries its own error, so that one that is refused hides nothing of the
 //! others.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crds::guard::Guarded;
 use crds::{ComponentRef, VmletSpec};
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{Api, DynamicObject};
 use kube::core::GroupVersionKind;
-use kube::{Client, discovery};
+use kube::{Client, ResourceExt, discovery};
 use serde::de::DeserializeOwned;
 use service::telemetry;
 
 use super::adapters::{Policy, Wanted};
+use super::parts::Parts;
 
 /// Longest time of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,54 +49,54 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Reads it all.
-    pub async fn read(client: &Client, spec: &VmletSpec, wanted: &[Wanted]) -> Self {
+    /// What watches know, and the rest as it is read.
+    pub(super) async fn gather(
+        parts: &mut Parts,
+        client: &Client,
+        spec: &VmletSpec,
+        wanted: &[Wanted],
+    ) -> Self {
         let watch = &spec.watch;
-        let namespaced = &watch.namespace;
-        let sets = Api::<DaemonSet>::namespaced(client.clone(), namespaced);
-        let daemon_set = get(&sets, &watch.daemon_set).await;
+        let daemon_set = parts.daemon_sets.named(&watch.daemon_set);
         let pods = match &daemon_set {
-            Ok(Some(set)) => {
-                let labels = set.spec.selector.match_labels.clone();
-                let api = Api::namespaced(client.clone(), namespaced);
-                list(&api, &selector(&labels.unwrap_or_default())).await
-            }
-            _ => Ok(Vec::new()),
+            Ok(Some(set)) => parts.pods.all().map(|pods| selected(pods, set)),
+            Ok(None) | Err(_) => Ok(Vec::new()),
         };
-        let deployments = Api::<Deployment>::namespaced(client.clone(), namespaced);
-        let leases = Api::<Guarded<Lease>>::namespaced(client.clone(), namespaced);
-        let label = format!("{}=true", crds::names::NODE_LEASE_LABEL);
         Self {
             daemon_set,
             pods,
-            deployment: get(&deployments, &watch.deployment).await,
-            definitions: definitions(client, wanted).await,
-            policies: policies(client, &watch.admission_policies).await,
-            nodes: list(&Api::all(client.clone()), "").await,
-            leases: list(&leases, &label).await,
+            deployment: parts.deployments.named(&watch.deployment),
+            nodes: parts.nodes.all(),
+            leases: parts.leases.all(),
+            definitions: definitions(parts, wanted).await,
+            policies: policies(parts, &watch.admission_policies).await,
             others: others(client, &spec.components).await,
         }
     }
 }
 
-async fn definitions(client: &Client, wanted: &[Wanted]) -> Read<Vec<CustomResourceDefinition>> {
-    let api = Api::all(client.clone());
+fn selected(mut pods: Vec<Pod>, set: &DaemonSet) -> Vec<Pod> {
+    let wanted = set.spec.selector.match_labels.clone().unwrap_or_default();
+    let has = |pod: &Pod, key: &str, value: &String| pod.labels().get(key) == Some(value);
+    pods.retain(|pod| wanted.iter().all(|(key, value)| has(pod, key, value)));
+    pods
+}
+
+async fn definitions(parts: &mut Parts, wanted: &[Wanted]) -> Read<Vec<CustomResourceDefinition>> {
     let mut found = Vec::new();
     for wanted in wanted {
-        found.extend(get(&api, &wanted.name).await?);
+        found.extend(parts.definitions.named(&wanted.name).await?);
     }
     Ok(found)
 }
 
-async fn policies(client: &Client, names: &[String]) -> Read<Vec<Policy>> {
-    let policies = Api::<ValidatingAdmissionPolicy>::all(client.clone());
-    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(client.clone());
+async fn policies(parts: &mut Parts, names: &[String]) -> Read<Vec<Policy>> {
     let mut found = Vec::new();
     for name in names {
         found.push(Policy {
             name: name.clone(),
-            policy: get(&policies, name).await?,
-            binding: get(&bindings, name).await?,
+            policy: parts.policies.named(name).await?,
+            binding: parts.bindings.named(name).await?,
         });
     }
     Ok(found)
@@ -139,25 +134,12 @@ async fn other(client: &Client, wanted: &ComponentRef) -> Read<Option<serde_json
     Ok(object.and_then(|object| serde_json::to_value(object).ok()))
 }
 
-async fn get<K>(api: &Api<K>, name: &str) -> Read<Option<K>>
+/// The object of this name.
+pub(super) async fn get<K>(api: &Api<K>, name: &str) -> Read<Option<K>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
     within(api.get_opt(name)).await.map_err(|e| message_of(&e))
-}
-
-/// Without objects that cannot be read: one must not hide the others.
-async fn list<K>(api: &Api<Guarded<K>>, labels: &str) -> Read<Vec<K>>
-where
-    K: Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let which = ListParams::default().labels(labels).match_any();
-    let found = within(api.list(&which)).await.map_err(|e| message_of(&e))?;
-    Ok(found
-        .items
-        .into_iter()
-        .filter_map(|one| one.0.ok())
-        .collect())
 }
 
 /// An answer that does not come is as good as none.
@@ -175,9 +157,4 @@ fn message_of(error: &kube::Error) -> String {
         kube::Error::Api(status) => status.message.clone(),
         error => telemetry::one_line(error).to_string(),
     }
-}
-
-fn selector(labels: &BTreeMap<String, String>) -> String {
-    let pairs = labels.iter().map(|(key, value)| format!("{key}={value}"));
-    pairs.collect::<Vec<_>>().join(",")
 }

@@ -1,44 +1,29 @@
-//! The task that updates the status.
+//! The pass that updates the status.
 //!
-//! Invariant: a status is written only when it changed, and at most once a second; events report
-//! only what was written; the process's readiness does not depend on it.
-//! Failure: a pass that could not read or write everything is repeated after a delay that grows to
-//! a minute.
+//! Invariant: a status is written only when it changed; events report only what was written; a pass
+//! that changes nothing reads nothing but resources of others. The process's readiness does not
+//! depend on it.
+//! Failure: [`Error`]; the pass is to be repeated.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crds::guard::Guarded;
 use crds::names::VMLET_NAME;
 use crds::{Health, Vmlet, VmletStatus};
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
-use service::backoff::Backoff;
-use service::telemetry::one_line;
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use super::adapters::Wanted;
-use super::assess::{self, Memory};
+use super::assess::{self, Assessment, Memory};
 use super::observe::{Observation, within};
+use super::parts::Parts;
 use super::transitions::transitions;
-use super::wake::{Wakes, wakes};
 use super::{Kind, Rules, consolidate, initial, invalid_request, status};
 use crate::context::Clock;
 use crate::events::Events;
 use crate::metrics::Metrics;
 
-/// Least time between two passes, and so between two writes.
-const LEAST: Duration = Duration::from_secs(1);
-/// Time between passes without a change: for leases that are not renewed, and resources without a
-/// watch.
-const USUAL: Duration = Duration::from_secs(30);
-/// Longest time between passes when something cannot be read or written.
-const LONGEST: Duration = Duration::from_secs(60);
 /// Whose fields the status is.
 const MANAGER: &str = "vmlet-status";
 
@@ -80,6 +65,14 @@ pub enum Error {
     Incomplete(String),
 }
 
+/// What a pass is going to write.
+struct Draft {
+    status: VmletStatus,
+    upgraded: bool,
+    /// What could not be looked at.
+    incomplete: Option<String>,
+}
+
 impl Operator {
     /// With the version of this program, its kinds and the system's clock.
     #[must_use]
@@ -101,54 +94,99 @@ impl Operator {
         }
     }
 
-    /// One pass over the object that counts. Without the object nothing is done.
+    /// One pass over the object that counts, as its watch has it. Without the object nothing is done.
     ///
     /// # Errors
     ///
     /// [`Error`] for what could not be done; the pass is to be repeated.
-    pub async fn pass(&self, memory: &mut Memory) -> Result<(), Error> {
-        let api = Api::<Vmlet>::all(self.client.clone());
-        let object = within(api.get_opt(VMLET_NAME)).await;
-        let object = object.map_err(Error::Read)?;
-        let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none())
-        else {
+    pub(super) async fn pass(
+        &self,
+        watched: Option<(&Vmlet, &mut Parts)>,
+        memory: &mut Memory,
+    ) -> Result<(), Error> {
+        let Some((object, parts)) = watched.filter(|(object, _)| counts(object)) else {
             *memory = Memory::default();
             self.metrics.health(None);
             return Ok(());
         };
-        let old = object.status.clone().unwrap_or_default();
-        let (generation, now) = (object.metadata.generation, (self.clock)());
-        let mut new = old.clone();
-        if old.conditions.is_empty() {
-            status::record(&mut new, &self.version);
-            status::summarize(&mut new, &initial(), generation, &now);
-            self.metrics.health(new.health);
-            self.write(VMLET_NAME, &new).await?;
-            self.record_events(&object, &old, &new);
-            return Ok(());
+        let now = (self.clock)();
+        if status_of(object).conditions.is_empty() {
+            return self.begin(&now).await;
         }
-        let seen = Observation::read(&self.client, &object.spec, &self.definitions).await;
+        let seen = Observation::gather(parts, &self.client, &object.spec, &self.definitions).await;
         let found = assess::assess(&seen, &self.definitions, &self.version, &now, memory);
+        let judge = |object: &Vmlet| self.judge(object, &seen, &found, &now);
+        let mut draft = judge(object);
+        self.metrics.health(draft.status.health);
+        if draft.status != status_of(object) {
+            // The watch may not have brought the last write yet.
+            let Some(object) = self.live().await? else {
+                return Ok(());
+            };
+            draft = judge(&object);
+            self.replace(&object, &draft.status).await?;
+            if draft.upgraded {
+                tracing::info!(version = self.version, "upgrade completed");
+            }
+        }
+        draft
+            .incomplete
+            .map_or(Ok(()), |text| Err(Error::Incomplete(text)))
+    }
+
+    /// Gives a new object its first status.
+    async fn begin(&self, now: &Time) -> Result<(), Error> {
+        let Some(object) = self.live().await? else {
+            return Ok(());
+        };
+        let mut new = status_of(&object);
+        if new.conditions.is_empty() {
+            status::record(&mut new, &self.version);
+            status::summarize(&mut new, &initial(), object.metadata.generation, now);
+            self.metrics.health(new.health);
+            self.replace(&object, &new).await?;
+        }
+        Ok(())
+    }
+
+    /// The object as the database has it.
+    async fn live(&self) -> Result<Option<Vmlet>, Error> {
+        let api = Api::<Vmlet>::all(self.client.clone());
+        let object = within(api.get_opt(VMLET_NAME)).await;
+        Ok(object.map_err(Error::Read)?.filter(counts))
+    }
+
+    fn judge(&self, object: &Vmlet, seen: &Observation, found: &Assessment, now: &Time) -> Draft {
+        let old = status_of(object);
+        let mut status = old.clone();
         let upgrade = (status::recorded(&old) != Some(&self.version)).then_some(&*self.version);
         let rules = Rules::ours(object.spec.strict);
         let summary = consolidate(&found.components, upgrade, &rules);
         if summary.upgraded {
-            tracing::info!(version = self.version, "upgrade completed");
-            status::record(&mut new, &self.version);
+            status::record(&mut status, &self.version);
         }
-        status::summarize(&mut new, &summary, generation, &now);
-        new.nodes = Some(assess::count(&found.nodes));
-        new.related_objects =
-            status::related(&old.related_objects, &object.spec, &self.definitions, &seen);
-        self.metrics.health(new.health);
-        if new != old {
-            self.write(VMLET_NAME, &new).await?;
-            self.record_events(&object, &old, &new);
-        }
+        status::summarize(&mut status, &summary, object.metadata.generation, now);
+        status.nodes = Some(assess::count(&found.nodes));
+        let definitions = &self.definitions;
+        status.related_objects =
+            status::related(&old.related_objects, &object.spec, definitions, seen);
         let complete = &summary.conditions[0];
-        if complete.reason == "ReconcileFailed" {
-            return Err(Error::Incomplete(complete.message.clone()));
+        let has_failed = complete.reason == "ReconcileFailed";
+        Draft {
+            incomplete: has_failed.then(|| complete.message.clone()),
+            upgraded: summary.upgraded,
+            status,
         }
+    }
+
+    /// Writes the status, if it is another, and reports what changed.
+    async fn replace(&self, object: &Vmlet, new: &VmletStatus) -> Result<(), Error> {
+        let old = status_of(object);
+        if *new == old {
+            return Ok(());
+        }
+        self.write(VMLET_NAME, new).await?;
+        self.record_events(object, &old, new);
         Ok(())
     }
 
@@ -207,78 +245,13 @@ impl Operator {
     }
 }
 
-/// Keeps the status true until `stop`.
-pub async fn run(operator: Operator, stop: CancellationToken) {
-    let api = Api::<Guarded<Vmlet>>::all(operator.client.clone());
-    let objects = watcher(api, watcher::Config::default()).default_backoff();
-    let objects = objects.touched_objects().try_filter_map(readable);
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = follow(&operator, objects) => {}
-    }
+/// An object that is being deleted asks for nothing.
+fn counts(object: &Vmlet) -> bool {
+    object.metadata.deletion_timestamp.is_none()
 }
 
-/// An object that cannot be read is no request.
-async fn readable<E>(object: Guarded<Vmlet>) -> Result<Option<Vmlet>, E> {
-    let name = object.name_any();
-    let read = object.0.inspect_err(|error| {
-        tracing::warn!(
-            name,
-            error = one_line(error),
-            "Vmlet object ignored, it cannot be read"
-        );
-    });
-    Ok(read.ok())
-}
-
-async fn follow<E: std::fmt::Display>(
-    operator: &Operator,
-    objects: impl Stream<Item = Result<Vmlet, E>>,
-) {
-    let mut objects = pin!(objects);
-    // Without the object nothing is checked, and nothing is watched.
-    let mut watched = None;
-    let mut parts = Wakes::new();
-    let mut memory = Memory::default();
-    let mut retry = Backoff::new(LEAST * 2, LONGEST);
-    let mut next = Instant::now();
-    let mut last = Instant::now();
-    loop {
-        tokio::select! {
-            changed = objects.next() => match changed {
-                Some(Ok(object)) if object.name_any() == VMLET_NAME => {
-                    next = next.min(last + LEAST);
-                    let namespace = Some(object.spec.watch.namespace);
-                    if watched != namespace {
-                        parts = wakes(&operator.client, namespace.as_deref().unwrap_or_default());
-                        watched = namespace;
-                    }
-                }
-                Some(Ok(object)) => report(operator.refuse(&object).await.err()),
-                Some(Err(error)) => tracing::debug!(%error, "vmlets watch failed"),
-                None => return,
-            },
-            Some(()) = parts.next() => next = next.min(last + LEAST),
-            () = sleep_until(next) => {
-                let passed = Box::pin(operator.pass(&mut memory)).await.err();
-                last = Instant::now();
-                next = last + if passed.is_some() {
-                    retry.failed(last)
-                } else {
-                    retry.reset();
-                    USUAL
-                };
-                report(passed);
-            }
-        }
-    }
-}
-
-fn report(error: Option<Error>) {
-    match error {
-        None => tracing::debug!("installation status computed"),
-        Some(error) => tracing::warn!(error = %one_line(&error), "installation status not written"),
-    }
+fn status_of(object: &Vmlet) -> VmletStatus {
+    object.status.clone().unwrap_or_default()
 }
 
 impl Metrics {
@@ -293,12 +266,11 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::convert::Infallible;
     use std::future::pending;
 
     use http::{Request, Response};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use kube::client::Body;
 
     use super::*;
@@ -311,19 +283,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_installation_without_observation_raises_no_alarm() {
-        let absent = json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound",
-        });
-        let body = serde_json::to_vec(&absent).unwrap();
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let answer = Response::builder().status(404);
-            let answer = answer.body(Body::from(body.clone())).unwrap();
-            async move { Ok::<_, Infallible>(answer) }
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            Err::<Response<Body>, _>(format!("a request: {}", request.uri()))
         });
         let operator = operator(Client::new(service, "default"));
         operator.metrics.health(Some(Health::Error));
         let mut memory = Memory::default();
-        Box::pin(operator.pass(&mut memory)).await.unwrap();
+        Box::pin(operator.pass(None, &mut memory)).await.unwrap();
         assert_eq!(operator.metrics.system_health.get(), 0);
     }
 
@@ -332,8 +298,20 @@ mod tests {
         let silent =
             tower::service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Infallible>>());
         let operator = operator(Client::new(silent, "default"));
+        let mut parts = Parts::new(&operator.client, "vmlet-system");
         let mut memory = Memory::default();
-        let ended = Box::pin(operator.pass(&mut memory)).await;
+        let watched = Some((&vmlet("default", 1), &mut parts));
+        let ended = Box::pin(operator.pass(watched, &mut memory)).await;
         assert!(matches!(ended, Err(Error::Read(_))), "{ended:?}");
+    }
+
+    pub(in crate::operator) fn vmlet(name: &str, version: u8) -> Vmlet {
+        let condition = json!({"type": "Available", "status": "True", "reason": "R", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let object = json!({
+            "metadata": {"name": name, "resourceVersion": version.to_string()},
+            "spec": {}, "status": {"conditions": [condition]},
+        });
+        serde_json::from_value(object).unwrap()
     }
 }

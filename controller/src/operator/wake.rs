@@ -2,81 +2,30 @@
 //!
 //! Invariant: frequent changes without information (heartbeats of nodes, renewals of leases) cause
 //! no pass.
-//! Failure: a watch that breaks off begins again after a delay that grows to 30 s; a pass by time
-//! sees what it missed.
+//! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and then tells what
+//! it missed.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
 use crds::guard::Guarded;
-use crds::names::{NODE_FACTS, NODE_LEASE_LABEL};
+use crds::names::NODE_FACTS;
 use futures_util::future::ready;
-use futures_util::stream::{BoxStream, SelectAll, select_all};
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{Config, Error, Event};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::runtime::watcher::{Error, Event};
 use serde_json::{Value, json};
 
-/// Something that the status is made of has changed.
-pub(super) type Wakes = SelectAll<BoxStream<'static, ()>>;
-
-/// Watches all parts; those of the installation are in `namespace`.
-pub(super) fn wakes(client: &Client, namespace: &str) -> Wakes {
-    let everywhere = || client.clone();
-    let labelled = Config::default().labels(&format!("{NODE_LEASE_LABEL}=true"));
-    let nodes = watcher(Api::<Guarded<Node>>::all(everywhere()), Config::default());
-    let leases = Api::<Guarded<Lease>>::namespaced(client.clone(), namespace);
-    select_all([
-        versions(Api::<Guarded<PartialObjectMeta<Deployment>>>::namespaced(
-            client.clone(),
-            namespace,
-        )),
-        versions(Api::<Guarded<PartialObjectMeta<DaemonSet>>>::namespaced(
-            client.clone(),
-            namespace,
-        )),
-        versions(Api::<Guarded<PartialObjectMeta<Pod>>>::namespaced(
-            client.clone(),
-            namespace,
-        )),
-        versions(Api::<Guarded<PartialObjectMeta<CustomResourceDefinition>>>::all(everywhere())),
-        versions(Api::<Guarded<PartialObjectMeta<ValidatingAdmissionPolicy>>>::all(everywhere())),
-        versions(Api::<
-            Guarded<PartialObjectMeta<ValidatingAdmissionPolicyBinding>>,
-        >::all(everywhere())),
-        changes(nodes, |one| readable(one, node)).boxed(),
-        changes(watcher(leases, labelled), |one| readable(one, lease)).boxed(),
-    ])
-}
-
-/// Objects of which every change counts: their metadata shows it.
-fn versions<K>(api: Api<Guarded<PartialObjectMeta<K>>>) -> BoxStream<'static, ()>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + 'static,
-{
-    let events = watcher(api, Config::default());
-    let version =
-        |object: &Guarded<PartialObjectMeta<K>>| object.resource_version().unwrap_or_default();
-    changes(events, version).boxed()
-}
-
 /// What counts of an object; nothing of one that cannot be read.
-fn readable<K>(object: &Guarded<K>, essence: fn(&K) -> String) -> String {
+pub(super) fn readable<K>(object: &Guarded<K>, essence: fn(&K) -> String) -> String {
     object.0.as_ref().map(essence).unwrap_or_default()
 }
 
 /// A node without its heartbeat, its images and its measurements.
-fn node(node: &Node) -> String {
+pub(super) fn node(node: &Node) -> String {
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
     let ready = conditions.and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
@@ -88,7 +37,7 @@ fn node(node: &Node) -> String {
 
 /// A lease without the time of its renewal and without amounts of bytes, of which nearly every
 /// renewal has others: a lease that is late, and a disk that is full, are found by a pass by time.
-fn lease(lease: &Lease) -> String {
+pub(super) fn lease(lease: &Lease) -> String {
     let mut annotations = lease.annotations().clone();
     let facts = annotations.get(NODE_FACTS);
     let facts = facts.and_then(|text| serde_json::from_str(text).ok());
@@ -116,18 +65,19 @@ fn without_bytes(facts: Value) -> Value {
 }
 
 /// One item for each event after which what counts of an object is another, or an object is new or
-/// gone.
-fn changes<K: ResourceExt>(
+/// gone; and for the first list or the first failure, whichever it is.
+pub(super) fn changes<K: ResourceExt>(
     events: impl Stream<Item = Result<Event<K>, Error>>,
     essence: impl Fn(&K) -> String,
 ) -> impl Stream<Item = ()> {
     let mut seen = Seen::default();
-    events.default_backoff().filter_map(move |event| {
+    let mut failed = false;
+    events.filter_map(move |event| {
         let changed = match event {
             Ok(event) => seen.take(&event, &essence),
             Err(error) => {
                 tracing::debug!(%error, "watch of the installation's objects failed");
-                false
+                !mem::replace(&mut failed, true)
             }
         };
         ready(changed.then_some(()))
@@ -139,6 +89,7 @@ fn changes<K: ResourceExt>(
 struct Seen {
     known: HashMap<String, u64>,
     listed: HashMap<String, u64>,
+    was_listed: bool,
 }
 
 impl Seen {
@@ -164,7 +115,8 @@ impl Seen {
             }
             Event::InitDone => {
                 let listed = mem::take(&mut self.listed);
-                mem::replace(&mut self.known, listed) != self.known
+                let is_first = !mem::replace(&mut self.was_listed, true);
+                mem::replace(&mut self.known, listed) != self.known || is_first
             }
         }
     }

@@ -75,6 +75,11 @@ impl<K: Resource> Resource for Guarded<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
+    /// Of an object whose metadata alone is read, the metadata alone is requested.
+    fn metadata_api() -> bool {
+        K::metadata_api()
+    }
+
     fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
         K::kind(dt)
     }

@@ -4,8 +4,8 @@
 //! Failure: none of its own.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::ResourceExt;
-use kube::core::{DeserializeGuard, ObjectList, WatchEvent};
+use kube::core::{DeserializeGuard, ObjectList, PartialObjectMeta, WatchEvent};
+use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use super::Guarded;
@@ -117,4 +117,10 @@ fn what_can_be_read_is_as_it_is_without_the_guard() {
     let plain: VirtualMachineTask = serde_json::from_value(object.clone()).unwrap();
     let guarded: Guarded<VirtualMachineTask> = serde_json::from_str(&object.to_string()).unwrap();
     assert_eq!(guarded.0.unwrap(), plain);
+}
+
+#[test]
+fn a_guard_of_metadata_requests_metadata_alone() {
+    assert!(Guarded::<PartialObjectMeta<PersistentVolumeClaim>>::metadata_api());
+    assert!(!Guarded::<PersistentVolumeClaim>::metadata_api());
 }

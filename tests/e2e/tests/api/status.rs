@@ -5,11 +5,13 @@
 //! Failure: the object as it was last seen.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Health, Vmlet, VmletStatus};
 use e2e::{Control, Controller, eventually};
+use http::Request;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -192,11 +194,13 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
 
     await_event(&client, "Ready").await?;
 
-    // What changes nothing of the installation is checked, and nothing is written.
+    // What changes nothing of the installation is checked, and nothing is read or written.
     let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     let before = api.get("default").await?.resource_version();
     let reported = events(&client).await?.len();
+    let read = reads(&client).await?;
     trigger_passes(&controller, &sets, 3).await?;
+    ensure!(reads(&client).await? == read, "a pass read: {read:#?}");
     ensure!(
         events(&client).await?.len() == reported,
         "the same was told again"
@@ -317,6 +321,41 @@ async fn trigger_passes(
         .await?;
     }
     Ok(())
+}
+
+/// How often what the status is made of was read from the API server, by whomever: watches are none
+/// of these.
+async fn reads(client: &Client) -> Result<BTreeMap<String, u64>> {
+    const PARTS: [&str; 8] = [
+        "vmlets",
+        "daemonsets",
+        "deployments",
+        "pods",
+        "nodes",
+        "customresourcedefinitions",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    ];
+    let metrics = client.request_text(Request::get("/metrics").body(Vec::new())?);
+    let metrics = metrics.await?;
+    let mut reads = BTreeMap::new();
+    for line in metrics.lines() {
+        let Some(labels) = line.strip_prefix("apiserver_request_total{") else {
+            continue;
+        };
+        let is = |key: &str, value: &str| labels.contains(&format!("{key}=\"{value}\""));
+        let part = PARTS.iter().find(|part| is("resource", part));
+        let verb = ["GET", "LIST"].into_iter().find(|verb| is("verb", verb));
+        if let Some(part) = part
+            && let Some(verb) = verb
+        {
+            let count = line.rsplit(' ').next().unwrap_or_default();
+            *reads.entry(format!("{verb} {part}")).or_default() += count.parse::<u64>()?;
+        }
+    }
+    let definitions = reads.get("GET customresourcedefinitions");
+    ensure!(definitions.is_some(), "no reads are counted: {reads:#?}");
+    Ok(reads)
 }
 
 /// How often the controller has looked at the installation.
