@@ -1,10 +1,12 @@
 //! Gives the emulator the open files of its disks, and the directories that it serves.
 //!
 //! Invariant: the socket is in the machine's own directory, takes one connection of the machine's
-//! user, and lives as long as the start.
+//! user, and lives as long as the start. The files are closed on threads of their owners: no thread of
+//! the runtime waits for a volume.
 //! Failure: an [`Error`] before libvirt is requested anything; a connection that fails fails the
 //! start by `vmwrapper`'s error.
 
+use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -19,6 +21,7 @@ use super::model::Container;
 use super::service::Containers;
 use super::shares::{Protocol, WireDirectory};
 use super::users::Owner;
+use crate::foreign::Open;
 use crate::platform::Platform;
 
 /// What `vmwrapper` gets, with the descriptors of all disks, and then one for each directory.
@@ -27,6 +30,27 @@ struct Message {
     disks: Vec<WireDisk>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     directories: Vec<WireDirectory>,
+}
+
+/// What belongs to a message.
+#[derive(Debug)]
+struct Files {
+    disks: Vec<Open<Vec<File>>>,
+    /// The first descriptor of each counts.
+    directories: Vec<Open<Vec<OwnedFd>>>,
+}
+
+impl Files {
+    /// In the order of the message.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let disks = self.disks.iter().flat_map(|disk| disk.local());
+        let directories = self
+            .directories
+            .iter()
+            .filter_map(|all| all.local().first());
+        let directories = directories.map(|directory| directory.as_fd());
+        disks.map(|file| file.as_fd()).chain(directories).collect()
+    }
 }
 
 /// The files of a start, until it is dropped.
@@ -54,16 +78,20 @@ impl<P: Platform> Containers<P> {
         if !row.has_files() {
             return Ok(None);
         }
-        let (disks, mut files) = self.open_file_disks(row).await?;
-        let (directories, further) = self.open_directories(row).await?;
-        files.extend(further);
+        let (disks, of_disks) = self.open_file_disks(row).await?;
+        let (directories, of_directories) = self.open_directories(row).await?;
         let message = Message { disks, directories };
+        let files = Files {
+            disks: of_disks,
+            directories: of_directories,
+        };
         let bytes = serde_json::to_vec(&message).unwrap_or_default();
         let owner = self.owner(row);
         let listener = listen(&self.paths.disk_socket(&row.id), owner)?;
         let id = row.id.clone();
         let serve = async move {
-            if let Err(error) = serve(&listener, owner, &bytes, &files).await {
+            let served = serve(&listener, owner, &bytes, &files.descriptors()).await;
+            if let Err(error) = served {
                 tracing::warn!(container = %id, error = crate::one_line(&error), "files of the emulator not handed over");
             }
         };
@@ -92,24 +120,65 @@ async fn serve(
     listener: &AsyncListener,
     owner: Owner,
     bytes: &[u8],
-    files: &[OwnedFd],
+    files: &[BorrowedFd<'_>],
 ) -> Result<(), fdpass::Error> {
     loop {
         let connection: AsyncConnection = listener.accept().await?;
         if connection.peer()?.uid != owner.uid {
             continue;
         }
-        let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
-        return connection.send(bytes, &files).await;
+        return connection.send(bytes, files).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::io::Read as _;
     use std::time::Duration;
 
     use super::*;
+    use crate::foreign::Foreign;
+
+    #[tokio::test]
+    async fn files_are_closed_in_the_turns_of_their_owners() {
+        let foreign = Foreign::default();
+        let owners = ["disk", "directory"].map(str::to_owned);
+        let (mut ears, ends): (Vec<_>, Vec<_>) = (0..3)
+            .map(|_| {
+                std::io::pipe()
+                    .map(|(ear, end)| (ear, OwnedFd::from(end)))
+                    .unwrap()
+            })
+            .unzip();
+        let mut ends = ends.into_iter();
+        let mut next = || ends.next().unwrap();
+        let files = Files {
+            disks: vec![foreign.keep(&owners[0], vec![File::from(next()), File::from(next())])],
+            directories: vec![foreign.keep(&owners[1], vec![next()])],
+        };
+        assert_eq!(files.descriptors().len(), 3);
+        let held = owners.map(|owner| foreign.hold(owner));
+        // On this thread, which a close would block.
+        drop(files);
+        for ear in &ears {
+            let flags = nix::fcntl::OFlag::O_NONBLOCK;
+            nix::fcntl::fcntl(ear, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+        }
+        for ear in &mut ears {
+            let open = ear.read(&mut [0]).unwrap_err();
+            assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock);
+        }
+        drop(held);
+        let closed = tokio::task::spawn_blocking(move || {
+            for ear in &mut ears {
+                let flags = nix::fcntl::OFlag::empty();
+                nix::fcntl::fcntl(&*ear, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+                assert_eq!(ear.read(&mut [0]).unwrap(), 0);
+            }
+        });
+        let limit = Duration::from_secs(60);
+        tokio::time::timeout(limit, closed).await.unwrap().unwrap();
+    }
 
     fn own() -> Owner {
         Owner {
@@ -141,12 +210,13 @@ mod tests {
     async fn only_the_user_of_the_machine_gets_the_files() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("files");
-        let file = || vec![OwnedFd::from(File::open("/dev/null").unwrap())];
+        let file = File::open("/dev/null").unwrap();
+        let files = [file.as_fd()];
         let other = Owner {
             uid: own().uid + 1,
             ..own()
         };
-        let (listener, files) = (listen(&path, own()).unwrap(), file());
+        let listener = listen(&path, own()).unwrap();
         let stranger = async {
             let connection = AsyncConnection::connect(&path).unwrap();
             connection.recv(16).await.unwrap().is_none()

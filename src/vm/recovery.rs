@@ -11,7 +11,5 @@ mod reconcile;
 mod room;
 mod stalled;
 
-pub(in crate::vm) use room::Measuring;
-
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,6 @@ use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig, Environment};
 use super::paths::Paths;
 use super::process::{Process, Processes};
-use super::recovery::Measuring;
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
@@ -94,7 +93,6 @@ pub struct Containers<P: Platform> {
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     /// Why guests that are being killed could not power off.
     pub(super) unresponsive: Mutex<HashMap<ContainerId, String>>,
-    pub(super) measuring: Measuring,
     pub(super) catch_ups: CatchUps,
     pub(super) users: Users,
     pub(super) stops: Stops,
@@ -128,7 +126,6 @@ impl<P: Platform> Containers<P> {
             sources: Arc::default(),
             stoppers: Mutex::default(),
             unresponsive: Mutex::default(),
-            measuring: Measuring::default(),
             catch_ups: CatchUps::default(),
             users: Users::default(),
             stops: Stops::default(),

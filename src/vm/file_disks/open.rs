@@ -4,8 +4,7 @@
 //! decided by QEMU's locks of the file, on this node and, where the file system has locks, on others.
 //! Failure: [`Error`] before libvirt is requested anything.
 
-use std::fs::OpenOptions;
-use std::os::fd::OwnedFd;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use super::FileDisk;
 use super::error::{Error, Result};
 use super::place::io;
 use super::prepare::look;
+use crate::foreign::Open;
 use crate::platform::Platform;
 use crate::vm::disks::serial;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
@@ -35,7 +35,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn open_file_disks(
         &self,
         row: &Container,
-    ) -> Result<(Vec<WireDisk>, Vec<OwnedFd>)> {
+    ) -> Result<(Vec<WireDisk>, Vec<Open<Vec<File>>>)> {
         let disks = &row.spec.file_disks;
         let (mut opened, mut described) = (Vec::new(), Vec::new());
         for (index, disk) in disks.iter().enumerate() {
@@ -43,7 +43,7 @@ impl<P: Platform> Containers<P> {
             let (missing, write) = (Error::Missing(disk.shown()), !disk.read_only);
             let files = look(&place, disk, move |place| place.find_all(write));
             let files = files.await?.ok_or(missing)?;
-            opened.extend(files.into_iter().map(OwnedFd::from));
+            opened.push(place.keep(files));
             let path = self.paths.disk_stand_in(&row.id, index);
             let (owner, disk) = (self.owner(row), disk.clone());
             let read_only = disk.read_only;

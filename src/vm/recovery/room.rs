@@ -1,18 +1,19 @@
 //! Whether the file systems of a machine's disks have room again.
 //!
-//! Invariant: few threads measure at once, also when file systems do not answer; no caller waits
+//! Invariant: a file system that does not answer takes one thread, whoever asks, and no caller waits
 //! longer than [`DEADLINE`].
 //! Failure: a file system that cannot be measured counts as one with room: the next attempt shows
 //! it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
-use tokio::sync::Semaphore;
 
+use crate::foreign::Foreign;
 use crate::platform::Platform;
+use crate::vm::file_disks::FileDisk;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::shares::below;
@@ -24,51 +25,30 @@ pub(super) const ROOM: u64 = 128 << 20;
 /// Of a small file system this part of its size is enough.
 const PART: u64 = 8;
 
-/// Threads that measure at once. One that hangs keeps its place.
-const THREADS: usize = 4;
-
 /// How long an answer is waited for.
 const DEADLINE: Duration = Duration::from_secs(2);
-
-/// The places of threads.
-#[derive(Debug)]
-pub(in crate::vm) struct Measuring(Arc<Semaphore>);
-
-impl Default for Measuring {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(THREADS)))
-    }
-}
-
-impl Measuring {
-    /// Whether all of the file systems have room.
-    async fn have_room(&self, directories: Vec<PathBuf>) -> bool {
-        let Ok(place) = Arc::clone(&self.0).try_acquire_owned() else {
-            return true;
-        };
-        let measured = tokio::task::spawn_blocking(move || {
-            let all = directories.iter().all(|directory| has_room(directory));
-            drop(place);
-            all
-        });
-        match tokio::time::timeout(DEADLINE, measured).await {
-            Ok(Ok(has_room)) => has_room,
-            Ok(Err(_)) | Err(_) => true,
-        }
-    }
-}
 
 impl<P: Platform> Containers<P> {
     /// Whether the guest of this container can write again, as far as that is known.
     pub(super) async fn has_room(&self, row: &Container) -> bool {
         let root = &self.settings.shares.root;
         let files = row.spec.file_disks.iter().filter(|disk| !disk.read_only);
-        let mut directories: Vec<_> = files.map(|disk| below(root, &disk.directory)).collect();
+        let place = |disk: &FileDisk| (disk.directory.clone(), below(root, &disk.directory));
+        let mut places: BTreeMap<String, PathBuf> = files.map(place).collect();
         if row.root_block().is_none() && row.root_file().is_none() {
-            directories.push(self.paths.pods());
+            let pods = self.paths.pods();
+            places.insert(pods.display().to_string(), pods);
         }
-        self.measuring.have_room(directories).await
+        have_room(&self.foreign, places).await
     }
+}
+
+/// Whether all of the file systems have room, each by its owner.
+async fn have_room(foreign: &Foreign, places: BTreeMap<String, PathBuf>) -> bool {
+    let measure = |(owner, path): (String, PathBuf)| (owner, move || has_room(&path));
+    let measures: Vec<_> = places.into_iter().map(measure).collect();
+    let measured = foreign.read_each(measures, DEADLINE).await;
+    measured.values().all(|has_room| *has_room)
 }
 
 fn has_room(directory: &Path) -> bool {
@@ -104,9 +84,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_measured_counts_as_room() {
-        let measuring = Measuring::default();
-        assert!(measuring.have_room(vec!["/nonexistent".into()]).await);
-        let _all = measuring.0.acquire_many(4).await.unwrap();
-        assert!(measuring.have_room(vec!["/proc".into()]).await);
+        let foreign = Foreign::default();
+        let places = |path: &str| BTreeMap::from([("volume".to_owned(), PathBuf::from(path))]);
+        assert!(have_room(&foreign, places("/nonexistent")).await);
+        // It has no blocks at all, and a part of nothing is enough.
+        assert!(have_room(&foreign, places("/proc")).await);
+        let _hangs = foreign.hold("volume".to_owned());
+        assert!(have_room(&foreign, places("/proc")).await);
     }
 }

@@ -11,12 +11,13 @@ use std::os::fd::OwnedFd;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use fdpass::AsyncConnection;
+use fdpass::{AsyncConnection, Message};
 use serde::Serialize;
 
 use super::process::not_started;
 use super::volumes::refusal;
 use super::{Protocol, Share};
+use crate::foreign::Open;
 use crate::helper::Service;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
@@ -40,7 +41,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn open_directories(
         &self,
         row: &Container,
-    ) -> Result<(Vec<WireDirectory>, Vec<OwnedFd>)> {
+    ) -> Result<(Vec<WireDirectory>, Vec<Open<Vec<OwnedFd>>>)> {
         let (mut described, mut opened) = (Vec::new(), Vec::new());
         for share in row.spec.shares_by(Protocol::NineP) {
             let failed = |source| Error::Share {
@@ -60,7 +61,12 @@ impl<P: Platform> Containers<P> {
         Ok((described, opened))
     }
 
-    async fn open_directory(&self, row: &Container, share: &Share) -> io::Result<OwnedFd> {
+    /// The first descriptor is that of the directory.
+    async fn open_directory(
+        &self,
+        row: &Container,
+        share: &Share,
+    ) -> io::Result<Open<Vec<OwnedFd>>> {
         let (ours, theirs) = fdpass::socketpair().map_err(io::Error::other)?;
         let ours = AsyncConnection::try_from(ours).map_err(io::Error::other)?;
         let (settings, emulator) = (&self.settings.shares, self.owner(row));
@@ -82,20 +88,31 @@ impl<P: Platform> Containers<P> {
         let child = command.spawn().map_err(not_started(&settings.program))?;
         // Nothing of ours keeps the socket open when the program ends.
         drop(command);
-        let (message, output) = tokio::join!(ours.recv(LONGEST), child.wait_with_output());
+        let receive = async {
+            let message = ours.recv(LONGEST).await?;
+            let keep = |message: Message| {
+                let directory = self.foreign.keep(&share.host_path, message.fds);
+                (message.bytes, directory)
+            };
+            Ok::<_, fdpass::Error>(message.map(keep))
+        };
+        let (message, output) = tokio::join!(receive, child.wait_with_output());
         let Output { status, stderr, .. } = output?;
         if !status.success() {
             return Err(refusal(&stderr));
         }
         let message = message.map_err(io::Error::other)?;
         let missing = || io::Error::other("the program sent no directory");
-        let message = message.ok_or_else(missing)?;
-        let note = String::from_utf8_lossy(&message.bytes);
+        let (note, directory) = message.ok_or_else(missing)?;
+        let note = String::from_utf8_lossy(&note);
         let note = note.trim();
         if !note.is_empty() {
             let path = &share.path;
             tracing::info!(container = %row.id, path, note, "users of a volume not mapped");
         }
-        message.fds.into_iter().next().ok_or_else(missing)
+        if directory.local().is_empty() {
+            return Err(missing());
+        }
+        Ok(directory)
     }
 }
