@@ -13,6 +13,7 @@ pub fn now() -> i64 {
 }
 
 /// A point of time `after` from now, in nanoseconds since the epoch.
+#[cfg(test)]
 pub fn from_now(after: Duration) -> i64 {
     now().saturating_add(nanos(after))
 }
