@@ -18,6 +18,7 @@ mod guest_agent;
 mod ipv6;
 mod isolation;
 mod kubelet_needs;
+mod lost_shares;
 mod network;
 mod nine_p;
 mod node_address;
