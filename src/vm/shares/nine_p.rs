@@ -14,7 +14,6 @@ use std::time::Duration;
 use fdpass::{AsyncConnection, Message};
 use serde::Serialize;
 
-use super::process::not_started;
 use super::volumes::refusal;
 use super::{Protocol, Share};
 use crate::foreign::Open;
@@ -85,9 +84,8 @@ impl<P: Platform> Containers<P> {
         command.args(share.read_only.then_some("--read-only"));
         command.kill_on_drop(true).stdin(Stdio::null());
         command.stdout(OwnedFd::from(theirs)).stderr(Stdio::piped());
-        let child = command.spawn().map_err(not_started(&settings.program))?;
         // Nothing of ours keeps the socket open when the program ends.
-        drop(command);
+        let child = self.start_program(&row.id, command).await?;
         let receive = async {
             let message = ours.recv(LONGEST).await?;
             let keep = |message: Message| {

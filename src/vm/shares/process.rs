@@ -3,7 +3,8 @@
 //! Invariant: a process is in the cgroup of its pod before it reads a byte of the guest. It ends
 //! when the emulator disconnects; one to which no emulator has connected ends when this module
 //! connects and disconnects, or by itself after some minutes.
-//! Failure: [`Error::Share`]; what was started for the same machine ends with the undoing of the
+//! Failure: [`Error::Share`], after a deadline also while a file that the daemon has open is in a
+//! volume that does not answer; what was started for the same machine ends with the undoing of the
 //! start. [`super::watch`] says what becomes of a machine whose process ends before it.
 
 use std::fs::{File, OpenOptions};
@@ -15,7 +16,8 @@ use std::path::Path;
 use std::process::Stdio;
 
 use cgroup::PodCgroup;
-use tokio::process::Child;
+use podspec::ContainerId;
+use tokio::process::{Child, Command};
 
 use super::record::Server;
 use super::{Protocol, Share, plan};
@@ -110,8 +112,7 @@ impl<P: Platform> Containers<P> {
         }
         command.stdin(Stdio::piped()).stderr(log);
         command.stdout(OwnedFd::from(listener));
-        let started = command.spawn();
-        let mut child = started.map_err(not_started(&self.settings.shares.program))?;
+        let mut child = self.start_program(&row.id, command).await?;
         let parent = pod.config.cgroup_parent.clone();
         if let (Some(pid), false) = (child.id(), parent.is_empty()) {
             let root = self.settings.cgroup_root.clone();
@@ -127,6 +128,26 @@ impl<P: Platform> Containers<P> {
         // Its end is the permission to begin.
         drop(child.stdin.take());
         Ok((child, server))
+    }
+
+    /// Starts a program for a machine. The fork closes copies of all files of the daemon, also of
+    /// those in volumes that do not answer: a thread does it.
+    pub(super) async fn start_program(
+        &self,
+        id: &ContainerId,
+        mut command: Command,
+    ) -> io::Result<Child> {
+        let program = &self.settings.shares.program;
+        let owner = format!(
+            "a volume of the node, at the start of {} for container {id},",
+            program.display()
+        );
+        let start = move || command.spawn().map(Unclaimed::new);
+        let started = self.foreign.look(&owner, start).await;
+        let started = started.map_err(io::Error::other)?;
+        started
+            .and_then(Unclaimed::take)
+            .map_err(not_started(program))
     }
 
     /// Watches a process that this daemon started, and reports one that ends with an error.
@@ -156,8 +177,30 @@ impl<P: Platform> Containers<P> {
     }
 }
 
+/// A process that ends unless its caller is there to take it.
+struct Unclaimed(Option<Child>);
+
+impl Unclaimed {
+    fn new(child: Child) -> Self {
+        Self(Some(child))
+    }
+
+    fn take(mut self) -> io::Result<Child> {
+        self.0.take().ok_or_else(|| io::Error::other("taken twice"))
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Before its input closes, which is the permission to begin. It may have ended.
+            let _ = child.start_kill();
+        }
+    }
+}
+
 /// The program is missing, or cannot be executed.
-pub(super) fn not_started(program: &Path) -> impl FnOnce(io::Error) -> io::Error {
+fn not_started(program: &Path) -> impl FnOnce(io::Error) -> io::Error {
     move |error| {
         io::Error::new(
             error.kind(),

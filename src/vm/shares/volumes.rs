@@ -125,7 +125,7 @@ impl<P: Platform> Containers<P> {
             arguments.extend(["--mount".into(), text.into()]);
         }
         let output = self
-            .run_program("attach", arguments)
+            .run_program(&row.id, "attach", arguments)
             .await
             .map_err(failed)?;
         faultpoint::point("process.start.volumes");
@@ -165,17 +165,26 @@ impl<P: Platform> Containers<P> {
         };
         let mut arguments = server.to_vec();
         arguments.extend((0..count).map(|number| name(&row.id, number).into()));
-        let done = self.run_program("detach", arguments).await;
+        let done = self.run_program(&row.id, "detach", arguments).await;
         done.map_err(|source| Error::Volumes { source })?;
         Ok(())
     }
 
-    async fn run_program(&self, action: &str, arguments: Vec<OsString>) -> io::Result<Vec<u8>> {
+    async fn run_program(
+        &self,
+        id: &ContainerId,
+        action: &str,
+        arguments: Vec<OsString>,
+    ) -> io::Result<Vec<u8>> {
         let mut command = Service::new(&self.settings.shares.program).command();
         command.arg(action).args(arguments).kill_on_drop(true);
         command.stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ended = tokio::time::timeout(MOUNTED_WITHIN, command.output()).await;
+        let ended = async {
+            let child = self.start_program(id, command).await?;
+            child.wait_with_output().await
+        };
+        let ended = tokio::time::timeout(MOUNTED_WITHIN, ended).await;
         let late = |_| io::Error::other(format!("no end within {MOUNTED_WITHIN:?}"));
         let Output {
             status,
