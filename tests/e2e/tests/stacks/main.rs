@@ -15,6 +15,7 @@ mod faults;
 mod file_disks;
 mod full_disk;
 mod guest_agent;
+mod hung_volume;
 mod ipv6;
 mod isolation;
 mod kubelet_needs;
