@@ -124,8 +124,8 @@ async fn a_copy_of_an_image_that_hangs_ends_with_its_pod() -> Result<()> {
         removed?;
         node.answers(&beside, 1).await
     };
-    let (created, done) = tokio::join!(Box::pin(create), meanwhile);
-    done?;
+    let create = Box::pin(async { Ok(create.await) });
+    let (created, ()) = tokio::try_join!(create, meanwhile)?;
     let created = created
         .err()
         .context("a container of a pod that is stopped")?;
