@@ -64,21 +64,29 @@ async fn story(control: &Control, quotas: &Api<ResourceQuota>) -> Result<()> {
     apply(machines::machine("second", &large))?;
     let vms: Api<VirtualMachine> = Api::namespaced(control.client()?, NAMESPACE);
     await_words(&vms, "second", CREATED, "exceeded quota: disks", SOON).await?;
+    // The watch of quotas wakes the machine when there is room.
+    let hard = json!({ "status": { "hard": { STORAGE: "50Gi" } } });
+    let params = PatchParams::default();
+    quotas
+        .patch_status("disks", &params, &Patch::Merge(hard))
+        .await?;
+    await_placeholder(control, "second").await?;
     // A disk whose size no node has read is not counted: only CPU and memory have to be requested.
     apply(machines::machine("unknown", &json!({ "running": true })))?;
+    await_placeholder(control, "unknown").await
+}
+
+async fn await_placeholder(control: &Control, machine: &str) -> Result<()> {
     let placeholders = Api::<Pod>::namespaced(control.client()?, NAMESPACE);
-    eventually(
-        SOON,
-        "the placeholder of a disk of unknown size",
-        || async {
-            let pods = placeholders.list(&ListParams::default()).await?;
-            let mut pods = pods
-                .items
-                .iter()
-                .filter_map(|pod| pod.metadata.name.as_deref());
-            ensure!(pods.any(|name| name.starts_with("unknown-placeholder")));
-            Ok(())
-        },
-    )
+    let prefix = format!("{machine}-placeholder");
+    eventually(SOON, &format!("the placeholder of {machine}"), || async {
+        let pods = placeholders.list(&ListParams::default()).await?;
+        let mut pods = pods
+            .items
+            .iter()
+            .filter_map(|pod| pod.metadata.name.as_deref());
+        ensure!(pods.any(|name| name.starts_with(&prefix)));
+        Ok(())
+    })
     .await
 }
