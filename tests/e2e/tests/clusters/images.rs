@@ -148,8 +148,12 @@ pub(super) async fn a_machine_follows_its_image_until_it_has_a_disk(
         &json!({ "powerState": "PoweredOff", "powerOffMode": "Hard" }),
     )?;
     cluster.await_word("vm", "Stopped", GONE).await?;
+    // Nor the image: the disk is complete, and the server may be gone.
+    no_image_is_left(cluster).await?;
     cluster.patch_vm("vm", &json!({ "powerState": "PoweredOn" }))?;
     cluster.await_boots("vm", &[2], READY).await?;
+    let images = cluster.stack().crictl(&["images", "-q"])?;
+    ensure!(images.trim().is_empty(), "it was pulled again: {images}");
     cluster.delete("vm/vm", GONE)
 }
 
