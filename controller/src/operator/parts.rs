@@ -167,8 +167,11 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Part<K> {
     pub(super) fn named(&self, name: &str) -> Read<Option<K>> {
         self.report.get().outcome(Instant::now())?;
         let found = self.store.find(|one| one.name_any() == name);
-        let read = found.map(|one| one.0.clone()).transpose();
-        read.map_err(|unreadable| unreadable.to_string())
+        match found.as_deref() {
+            None => Ok(None),
+            Some(Guarded(Ok(object))) => Ok(Some(object.clone())),
+            Some(Guarded(Err(unreadable))) => Err(unreadable.to_string()),
+        }
     }
 }
 

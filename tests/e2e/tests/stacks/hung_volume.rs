@@ -124,7 +124,7 @@ async fn a_copy_of_an_image_that_hangs_ends_with_its_pod() -> Result<()> {
         removed?;
         node.answers(&beside, 1).await
     };
-    let create = Box::pin(async { Ok(create.await) });
+    let create = async { Ok(Box::pin(create).await) };
     let (created, ()) = tokio::try_join!(create, meanwhile)?;
     let created = created
         .err()
@@ -327,7 +327,7 @@ impl Node {
             .cri
             .create(&sandbox, pod.container(&self.image, 0), pod.sandbox());
         let created = Box::pin(in_time(REQUEST, "CreateContainer", async {
-            Ok(create.await)
+            Ok(Box::pin(create).await)
         }));
         let refused = created.await?.err().context("a container on the volume")?;
         ensure!(refused.message().contains("/claims/root"), "{refused:?}");

@@ -5,6 +5,8 @@
 //! lists answer within kubelet's time for them.
 //! Failure: the request that came late, or what is left. The times are printed, not judged.
 
+#![allow(clippy::print_stdout, reason = "the numbers are part of the result")]
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -60,8 +62,10 @@ async fn a_node_answers_while_hundreds_of_graces_end() -> Result<()> {
 
     let begun = Instant::now();
     let mut stops = JoinSet::new();
-    for (sandbox, container) in machines.iter().cloned() {
+    for (sandbox, container) in &machines {
         let cri = cri.clone();
+        let sandbox = sandbox.clone();
+        let container = container.clone();
         stops.spawn(async move {
             let repeated = stop(&cri, &container).await?;
             let killed = begun.elapsed();
