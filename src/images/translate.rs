@@ -245,8 +245,26 @@ impl Translator {
             true => "; the daemon refuses a file of images.translations_dir, and its log says why",
             false => "",
         };
-        let known = advice::suggest(bare, known);
-        format!("names no server, and no translation rule matches it; {known}{refused}")
+        let advice = self
+            .only_below(bare)
+            .unwrap_or_else(|| advice::suggest(bare, known));
+        format!("names no server, and no translation rule matches it; {advice}{refused}")
+    }
+
+    /// A rule has the name as its prefix, which is for the names below it.
+    fn only_below(&self, bare: &str) -> Option<String> {
+        let own = format!("{bare}/");
+        let prefixes = self.rules().filter_map(|rule| match &rule.matches {
+            Matches::Prefix(prefix) => Some(prefix),
+            Matches::Exact(_) | Matches::Expression { .. } => None,
+        });
+        let prefix = prefixes
+            .map(|prefix| prefix.trim_end_matches('/'))
+            .find(|prefix| without_routing(&folder(prefix)) == own)?;
+        Some(format!(
+            "the rule with prefix = {prefix:?} is for names below it, such as {prefix}/NAME: write name = {prefix:?} in \
+             a rule for this name"
+        ))
     }
 
     fn rules(&self) -> impl Iterator<Item = &Rule> {

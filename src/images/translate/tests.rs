@@ -223,6 +223,16 @@ fn a_name_without_a_host_is_docker_hubs(#[case] text: &str, #[case] expected: &s
     assert!(refused.contains("its log says why"), "{refused}");
 }
 
+/// `vmlet.dev/routed/` is the prefix of a rule: the name before the slash is not below it.
+#[test]
+fn a_name_that_is_the_prefix_of_a_rule_gets_the_reason() {
+    let translator = Translator::new(Protocol::Https, &rules()).unwrap();
+    let refused = translate(&translator, "vmlet.dev/routed").unwrap_err();
+    let advice = "the rule with prefix = \"vmlet.dev/routed\" is for names below it, such as \
+                  vmlet.dev/routed/NAME: write name = \"vmlet.dev/routed\" in a rule for this name";
+    assert!(refused.to_string().ends_with(advice), "{refused}");
+}
+
 #[test]
 fn a_source_shows_no_secrets() {
     let translator = Translator::new(Protocol::Https, &rules()).unwrap();
