@@ -1,22 +1,29 @@
-//! Programs that read bytes of strangers, such as `qemu-img`.
+//! Programs of the node that the daemon starts, and those among them that read bytes of strangers,
+//! such as `qemu-img`.
 //!
-//! Invariant: such a program runs as an unprivileged user without any capability, and never as the
-//! owner of a file. It gets its files as descriptors and nothing else of the daemon, opens no other
-//! file but those of the system where the kernel has Landlock, and has limits on address space, CPU
-//! time and file size; who runs it sets a deadline. It runs with all of its limits or not at all.
+//! Invariant: a program that reads such bytes runs as an unprivileged user without any capability,
+//! and never as the owner of a file. It gets its files as descriptors and nothing else of the daemon,
+//! opens no other file but those of the system where the kernel has Landlock, and has limits on
+//! address space, CPU time and file size; who runs it sets a deadline. It runs with all of its limits
+//! or not at all.
 //! Failure: the start fails with what the kernel refused; a limit ends the program by a signal.
 
-use std::io;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 
 use nix::libc;
-use tokio::process::Command;
 
+mod child;
 mod confine;
+mod start;
 mod wall;
+
+pub(crate) use child::{Child, watch};
+use confine::Confinement;
+pub(crate) use start::{Start, Stream, Streams, prepare};
 
 /// Where helper programs are, and all that their environment has.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -82,19 +89,30 @@ impl Helper {
         self
     }
 
-    /// A command that inherits `files` and no other descriptor, to be run by the caller. Its
-    /// arguments name the files by [`path_of`]. It ends with its handle. Blocks where the servers
-    /// of the files do not answer, and so does the start of the command.
-    pub(crate) fn command<F>(&self, limits: Limits, files: Vec<F>) -> io::Result<Command>
+    /// The program with these arguments, which inherits `files` and no other descriptor. Its
+    /// arguments name the files by [`path_of`]. Its start blocks where the servers of the files do
+    /// not answer.
+    pub(crate) fn start<F>(
+        &self,
+        limits: Limits,
+        files: Vec<F>,
+        arguments: Vec<OsString>,
+        streams: Streams,
+    ) -> Start
     where
         F: AsFd + Send + Sync + 'static,
     {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(ENVIRONMENT).current_dir("/");
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        let wall = wall::around(&self.program, &files, &self.within_reach)?;
-        confine::confine(&mut command, self.user, limits, (files, wall));
-        Ok(command)
+        command.args(arguments);
+        let confinement = Confinement {
+            program: self.program.clone(),
+            user: self.user,
+            limits,
+            within_reach: self.within_reach.clone(),
+        };
+        let files = files.into_iter().map(|file| Box::new(file) as _);
+        Start::new(command, streams).confined(confinement, files.collect())
     }
 }
 
@@ -124,7 +142,8 @@ impl Service {
         Self(program.into())
     }
 
-    /// A command that inherits no descriptor but the standard ones, in a session of its own.
+    /// A command that inherits no descriptor but the standard ones, in a session of its own; for
+    /// [`Start`].
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.0);
         command.env_clear().envs(ENVIRONMENT).current_dir("/");

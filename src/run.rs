@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{self, App};
 use crate::config::{self, Config};
 use crate::cri;
+use crate::helper;
 use crate::metrics;
 use crate::node;
 use crate::streaming::{self, Streaming};
@@ -64,6 +65,8 @@ fn tls_files(settings: &config::Streaming) -> Option<streaming::tls::Files> {
 /// traces of their clients.
 pub fn run(config: &Config, traces: Option<Arc<dyn RequestTraces>>) -> Result<(), Error> {
     allow_open_files();
+    // While no file of a volume is open.
+    helper::prepare();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

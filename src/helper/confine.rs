@@ -6,7 +6,10 @@
 #![allow(unsafe_code)] // pre_exec and capset have no safe form; a comment at each states why it is sound.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
 
 use nix::errno::Errno;
 use nix::fcntl::{F_SETFD, FdFlag, fcntl};
@@ -14,9 +17,8 @@ use nix::libc;
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid, setsid};
-use tokio::process::Command;
 
-use super::{Limits, User};
+use super::{Limits, User, wall};
 
 /// Descriptors that a helper may have open: its own files and those of its libraries.
 const DESCRIPTORS: u64 = 256;
@@ -24,12 +26,33 @@ const DESCRIPTORS: u64 = 256;
 /// `_LINUX_CAPABILITY_VERSION_3`
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Makes the command confine itself before it executes its program.
-pub(super) fn confine(
+/// How a helper is confined.
+#[derive(Debug)]
+pub(super) struct Confinement {
+    pub(super) program: PathBuf,
+    pub(super) user: User,
+    pub(super) limits: Limits,
+    /// What it may open beside its own files and the system's.
+    pub(super) within_reach: Vec<PathBuf>,
+}
+
+impl Confinement {
+    /// Makes the command confine itself before it executes its program, which inherits the files.
+    /// They stay open until it has started. Blocks where their servers do not answer.
+    pub(super) fn apply(&self, command: &mut Command, files: &[impl AsFd]) -> io::Result<()> {
+        let wall = wall::around(&self.program, files, &self.within_reach)?;
+        let numbers = files.iter().map(|file| file.as_fd().as_raw_fd());
+        let numbers = numbers.collect();
+        confine(command, self.user, self.limits, (numbers, wall));
+        Ok(())
+    }
+}
+
+fn confine(
     command: &mut Command,
     user: User,
     limits: Limits,
-    (files, wall): (Vec<impl AsFd + Send + Sync + 'static>, Option<OwnedFd>),
+    (files, wall): (Vec<RawFd>, Option<OwnedFd>),
 ) {
     // A daemon that is not root, as in tests, runs helpers as its own user.
     let changes_user = geteuid().is_root();
@@ -43,7 +66,7 @@ pub(super) fn confine(
         (Resource::RLIMIT_NOFILE, DESCRIPTORS),
     ];
     let begin = move || {
-        keep_only(files.iter().map(AsFd::as_fd))?;
+        keep_only(&files)?;
         drop_bounding_set()?;
         if changes_user {
             setgroups(&groups)?;
@@ -69,7 +92,7 @@ pub(super) fn confine(
 /// Makes the command leave the daemon's session, without any descriptor of it.
 pub(super) fn detach(command: &mut Command) {
     let begin = || {
-        keep_only(std::iter::empty())?;
+        keep_only(&[])?;
         setsid()?;
         Ok(())
     };
@@ -77,8 +100,25 @@ pub(super) fn detach(command: &mut Command) {
     unsafe { command.pre_exec(begin) };
 }
 
+/// Gives this thread, which has just begun and owns no descriptor, a table of its own, in which
+/// nothing is open but the standard streams.
+pub(super) fn leave_descriptors() -> io::Result<()> {
+    // SAFETY: the call takes no pointer. The descriptors of other threads stay in their table, which
+    // this thread leaves.
+    let left = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        )
+    };
+    Errno::result(left)?;
+    Ok(())
+}
+
 /// Every descriptor is closed by the execution but the standard streams and these.
-fn keep_only<'a>(files: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<()> {
+fn keep_only(files: &[RawFd]) -> io::Result<()> {
     // SAFETY: the call takes no pointer and marks descriptors of this process only, which is
     // about to execute another program.
     let marked = unsafe {
@@ -95,6 +135,8 @@ fn keep_only<'a>(files: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<()> 
         Err(errno) => return Err(errno.into()),
     }
     for file in files {
+        // SAFETY: who starts the command keeps the file open.
+        let file = unsafe { BorrowedFd::borrow_raw(*file) };
         fcntl(file, F_SETFD(FdFlag::empty()))?;
     }
     Ok(())

@@ -33,8 +33,13 @@ async fn report(text: &str, files: Vec<File>) -> (ExitStatus, String) {
     let dir = tempfile::tempdir().unwrap();
     // The report is read from there.
     let helper = Helper::new(script(dir.path(), text), UNPRIVILEGED).reaching("/proc");
-    let mut command = helper.command(LIMITS, files).unwrap();
-    let output = command.output().await.unwrap();
+    let streams = Streams {
+        stdout: Stream::Pipe,
+        ..Streams::default()
+    };
+    let start = helper.start(LIMITS, files, Vec::new(), streams);
+    let output = start.begin().await.unwrap().wait_with_output();
+    let output = output.await.unwrap();
     (output.status, String::from_utf8(output.stdout).unwrap())
 }
 

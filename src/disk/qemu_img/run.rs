@@ -1,20 +1,18 @@
 //! Runs a confined `qemu-img` to its end, and reads how far it is.
 //!
 //! Invariant: the program ends with the future that runs it, and at its deadline at the latest. A
-//! thread starts it: the fork closes files, which may never answer.
+//! thread starts it: its own files may never answer.
 //! Failure: what the program or the kernel reported, in a few words.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::process::Child;
 
 use super::Lent;
 use crate::foreign::Open;
-use crate::helper::{self, Helper, Limits};
+use crate::helper::{self, Child, Helper, Limits, Stream, Streams};
 
 /// Longest part of the program's message that is kept, in characters.
 const WORDS: usize = 500;
@@ -60,13 +58,21 @@ impl Program {
         self
     }
 
-    /// Blocks. The command, and with it our copies of the files, ends here.
+    /// Blocks. Our copies of the files end here.
     fn start(self) -> Result<Child, String> {
-        let command = self.helper.command(self.limits, self.files);
-        let mut command = command.map_err(|e| format!("confine qemu-img: {e}"))?;
-        command.args(self.arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().map_err(|e| format!("start qemu-img: {e}"))
+        let streams = Streams {
+            stdin: Stream::Null,
+            stdout: Stream::Pipe,
+            stderr: Stream::Pipe,
+        };
+        let Self {
+            helper,
+            limits,
+            files,
+            arguments,
+        } = self;
+        let start = helper.start(limits, files, arguments, streams);
+        start.start().map_err(|e| format!("start qemu-img: {e}"))
     }
 }
 
@@ -88,7 +94,8 @@ async fn follow(
     stall: Duration,
     mut progress: impl FnMut(u8),
 ) -> Result<(), String> {
-    let (Some(mut out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
+    let pipes = &mut child.pipes;
+    let (Some(mut out), Some(err)) = (pipes.stdout.take(), pipes.stderr.take()) else {
         return Err("qemu-img has no output".to_owned());
     };
     let words = tokio::spawn(async move {

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 use fdpass::{AsyncConnection, Message};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::volumes::refusal;
 use super::{Protocol, Share};
 use crate::foreign::Open;
-use crate::helper::Service;
+use crate::helper::{Service, Stream, Streams};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::Container;
@@ -82,10 +82,13 @@ impl<P: Platform> Containers<P> {
             command.arg(format!("--groups={}", groups.join(",")));
         }
         command.args(share.read_only.then_some("--read-only"));
-        command.kill_on_drop(true).stdin(Stdio::null());
-        command.stdout(OwnedFd::from(theirs)).stderr(Stdio::piped());
         // Nothing of ours keeps the socket open when the program ends.
-        let child = self.start_program(&row.id, command).await?;
+        let streams = Streams {
+            stdin: Stream::Null,
+            stdout: Stream::Open(OwnedFd::from(theirs)),
+            stderr: Stream::Pipe,
+        };
+        let child = self.start_program(command, streams).await?;
         let receive = async {
             let message = ours.recv(LONGEST).await?;
             let keep = |message: Message| {

@@ -3,8 +3,7 @@
 //! Invariant: a process is in the cgroup of its pod before it reads a byte of the guest. It ends
 //! when the emulator disconnects; one to which no emulator has connected ends when this module
 //! connects and disconnects, or by itself after some minutes.
-//! Failure: [`Error::Share`], after a deadline also while a file that the daemon has open is in a
-//! volume that does not answer; what was started for the same machine ends with the undoing of the
+//! Failure: [`Error::Share`]; what was started for the same machine ends with the undoing of the
 //! start. [`super::watch`] says what becomes of a machine whose process ends before it.
 
 use std::fs::{File, OpenOptions};
@@ -13,15 +12,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::Command;
 
 use cgroup::PodCgroup;
-use podspec::ContainerId;
-use tokio::process::{Child, Command};
 
 use super::record::Server;
 use super::{Protocol, Share, plan};
-use crate::helper::{Service, User};
+use crate::helper::{Child, Service, Start, Stream, Streams, User};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
@@ -110,9 +107,12 @@ impl<P: Platform> Containers<P> {
             command.arg(format!("--guest-uid={}", uid.unwrap_or(0)));
             command.arg(format!("--guest-gid={}", gid.unwrap_or(0)));
         }
-        command.stdin(Stdio::piped()).stderr(log);
-        command.stdout(OwnedFd::from(listener));
-        let mut child = self.start_program(&row.id, command).await?;
+        let streams = Streams {
+            stdin: Stream::Pipe,
+            stdout: Stream::Open(OwnedFd::from(listener)),
+            stderr: Stream::Open(OwnedFd::from(log)),
+        };
+        let mut child = self.start_program(command, streams).await?;
         let parent = pod.config.cgroup_parent.clone();
         if let (Some(pid), false) = (child.id(), parent.is_empty()) {
             let root = self.settings.cgroup_root.clone();
@@ -125,29 +125,20 @@ impl<P: Platform> Containers<P> {
             placed.map_err(io::Error::other)??;
         }
         let server = self.record_server(row, share, &child).await?;
+        child.outlive();
         // Its end is the permission to begin.
-        drop(child.stdin.take());
+        drop(child.pipes.stdin.take());
         Ok((child, server))
     }
 
-    /// Starts a program for a machine. The fork closes copies of all files of the daemon, also of
-    /// those in volumes that do not answer: a thread does it.
+    /// Starts the program of shares. It ends with its handle.
     pub(super) async fn start_program(
         &self,
-        id: &ContainerId,
-        mut command: Command,
+        command: Command,
+        streams: Streams,
     ) -> io::Result<Child> {
-        let program = &self.settings.shares.program;
-        let owner = format!(
-            "a volume of the node, at the start of {} for container {id},",
-            program.display()
-        );
-        let start = move || command.spawn().map(Unclaimed::new);
-        let started = self.foreign.look(&owner, start).await;
-        let started = started.map_err(io::Error::other)?;
-        started
-            .and_then(Unclaimed::take)
-            .map_err(not_started(program))
+        let started = Start::new(command, streams).begin().await;
+        started.map_err(not_started(&self.settings.shares.program))
     }
 
     /// Watches a process that this daemon started, and reports one that ends with an error.
@@ -173,28 +164,6 @@ impl<P: Platform> Containers<P> {
         for share in row.spec.shares_by(Protocol::Virtiofs) {
             // No process listens any more when an emulator was connected.
             drop(UnixStream::connect(sockets.join(socket_name(share))));
-        }
-    }
-}
-
-/// A process that ends unless its caller is there to take it.
-struct Unclaimed(Option<Child>);
-
-impl Unclaimed {
-    fn new(child: Child) -> Self {
-        Self(Some(child))
-    }
-
-    fn take(mut self) -> io::Result<Child> {
-        self.0.take().ok_or_else(|| io::Error::other("taken twice"))
-    }
-}
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            // Before its input closes, which is the permission to begin. It may have ended.
-            let _ = child.start_kill();
         }
     }
 }

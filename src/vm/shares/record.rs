@@ -12,10 +12,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
-use tokio::process::Child;
-
 use super::{Protocol, Share};
 use crate::files;
+use crate::helper::Child;
 use crate::platform::Platform;
 use crate::vm::error::Result;
 use crate::vm::host::process::Processes as Emulators;

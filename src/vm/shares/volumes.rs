@@ -12,14 +12,14 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 use guestapi::{POD_SHARE, Volume};
 use podspec::{Annotations, ContainerId, Shares};
 
 use super::{Protocol, Share, ShareUser, plan};
-use crate::helper::Service;
+use crate::helper::{Service, Stream, Streams};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
@@ -125,7 +125,7 @@ impl<P: Platform> Containers<P> {
             arguments.extend(["--mount".into(), text.into()]);
         }
         let output = self
-            .run_program(&row.id, "attach", arguments)
+            .run_program("attach", arguments)
             .await
             .map_err(failed)?;
         faultpoint::point("process.start.volumes");
@@ -165,23 +165,21 @@ impl<P: Platform> Containers<P> {
         };
         let mut arguments = server.to_vec();
         arguments.extend((0..count).map(|number| name(&row.id, number).into()));
-        let done = self.run_program(&row.id, "detach", arguments).await;
+        let done = self.run_program("detach", arguments).await;
         done.map_err(|source| Error::Volumes { source })?;
         Ok(())
     }
 
-    async fn run_program(
-        &self,
-        id: &ContainerId,
-        action: &str,
-        arguments: Vec<OsString>,
-    ) -> io::Result<Vec<u8>> {
+    async fn run_program(&self, action: &str, arguments: Vec<OsString>) -> io::Result<Vec<u8>> {
         let mut command = Service::new(&self.settings.shares.program).command();
-        command.arg(action).args(arguments).kill_on_drop(true);
-        command.stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.arg(action).args(arguments);
+        let streams = Streams {
+            stdin: Stream::Null,
+            stdout: Stream::Pipe,
+            stderr: Stream::Pipe,
+        };
         let ended = async {
-            let child = self.start_program(id, command).await?;
+            let child = self.start_program(command, streams).await?;
             child.wait_with_output().await
         };
         let ended = tokio::time::timeout(MOUNTED_WITHIN, ended).await;

@@ -17,12 +17,11 @@ use libvirt::{Hypervisor, State};
 use podspec::ContainerId;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::record::Server;
 use super::{Protocol, Share};
+use crate::helper;
 use crate::metadata::Table;
 use crate::metrics::Metrics;
 use crate::platform::Platform;
@@ -221,15 +220,7 @@ async fn end_of(server: Server) -> io::Result<()> {
     let Some(process) = open(server)? else {
         return Ok(());
     };
-    register(process)?.readable().await.map(drop)
-}
-
-/// Hands the descriptor of a process to the reactor of the current runtime.
-#[allow(unsafe_code)] // The registration has no safe form; the comment states why it is sound.
-fn register(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is open, stays the same number for as long as it lives, and lives inside
-    // the returned value, which lends it out by shared reference only.
-    Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
+    helper::watch(process)?.readable().await.map(drop)
 }
 
 /// A descriptor that is readable once the process has ended; `None` when it has.

@@ -6,18 +6,19 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Uid, User};
 use serde::{Deserialize, Serialize};
 use tokio::fs::{self, File};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::{Accelerator, Host};
+use crate::helper::{Child, Start, Stream, Streams};
 
 /// `mov al,0x2a; out 0xf4,al; 1: hlt; jmp 1b`
 const CODE: [u8; 7] = [0xb0, TOKEN, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd];
@@ -84,7 +85,13 @@ pub(super) async fn time(host: &Host, accelerator: Accelerator) -> Result<Durati
         .map_err(|e| format!("the probe's disk {} cannot be written: {e}", disk.display()))?;
     let begun = Instant::now();
     let gid = group(host).await;
-    let result = match command(host, accelerator, opened, gid).spawn() {
+    let streams = Streams {
+        stdin: Stream::Open(opened.into()),
+        stdout: Stream::Null,
+        stderr: Stream::Pipe,
+    };
+    let start = Start::new(command(host, accelerator, gid), streams);
+    let result = match start.begin().await {
         Ok(mut child) => judge(host, watch(&mut child, host.deadline).await),
         Err(e) => Err(format!("{} cannot be run: {e}", host.emulator.display())),
     };
@@ -133,7 +140,7 @@ async fn group(host: &Host) -> u32 {
     found.ok().flatten().unwrap_or(own)
 }
 
-fn command(host: &Host, accelerator: Accelerator, disk: std::fs::File, gid: u32) -> Command {
+fn command(host: &Host, accelerator: Accelerator, gid: u32) -> Command {
     let mut command = Command::new(&host.emulator);
     command
         .args(["-accel", accelerator.as_str()])
@@ -146,17 +153,13 @@ fn command(host: &Host, accelerator: Accelerator, disk: std::fs::File, gid: u32)
         .env_clear()
         .current_dir("/")
         .uid(host.uid)
-        .gid(gid)
-        .stdin(disk)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
+        .gid(gid);
     command
 }
 
 /// Waits for the end; `None` when it did not come in time and was brought about.
 async fn watch(child: &mut Child, deadline: Duration) -> Option<(io::Result<ExitStatus>, String)> {
-    let stderr = child.stderr.take();
+    let stderr = child.pipes.stderr.take();
     let end = async {
         let complaint = async {
             let mut bytes = Vec::new();
@@ -170,9 +173,8 @@ async fn watch(child: &mut Child, deadline: Duration) -> Option<(io::Result<Exit
     };
     let ended = timeout(deadline, end).await.ok();
     if ended.is_none() {
-        // It may have ended just now; a process that cannot be killed is left to the runtime to
-        // reap.
-        let _ = child.start_kill();
+        // A process that cannot be killed is left to the runtime to reap.
+        child.kill();
         let _ = timeout(REAP, child.wait()).await;
     }
     ended
