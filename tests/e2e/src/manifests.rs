@@ -34,7 +34,7 @@ pub fn vm_pod(name: &str) -> Value {
                     "httpGet": { "path": "/", "port": 80 },
                     "periodSeconds": 1,
                     "failureThreshold": 1,
-                    "timeoutSeconds": 3,
+                    "timeoutSeconds": 20,
                 },
                 "resources": {
                     "requests": { "cpu": "50m", "memory": "96Mi" },
