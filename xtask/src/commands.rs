@@ -13,6 +13,7 @@ mod down;
 mod fuzz;
 pub(crate) mod guest;
 mod image;
+mod machine;
 mod mutants;
 mod reboot;
 mod restart;
@@ -50,6 +51,7 @@ enum Verb {
     Guest(guest::Guest),
     Image(image::Image),
     DebGuest(deb_guest::DebGuest),
+    Machine(machine::Machine),
     Crds(crds::Crds),
     Up(up::Up),
     Down(down::Down),
@@ -75,6 +77,7 @@ impl Xtask {
             Verb::Guest(verb) => verb.run(),
             Verb::Image(verb) => verb.run(),
             Verb::DebGuest(verb) => verb.run(),
+            Verb::Machine(verb) => verb.run(),
             Verb::Crds(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),

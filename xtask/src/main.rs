@@ -8,6 +8,7 @@
 
 mod commands;
 mod image;
+mod machine;
 mod node_image;
 mod oci;
 mod packages;

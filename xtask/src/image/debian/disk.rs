@@ -13,17 +13,16 @@ use anyhow::{Context, Result, ensure};
 use crate::image::disk::{BOOT_CODE_BYTES, PARTITION_SECTOR, SECTOR_BYTES, partition};
 use crate::run;
 
-const DISK_BYTES: u64 = 3 << 30;
 /// `xtask/debian/fstab` and `xtask/debian/grub.cfg` name the disk, too.
 const DISK_ID: &str = "766d6c74";
 /// The same in each build, as everything that a guest reads before its first boot.
 const FILE_SYSTEM_ID: &str = "766d6c74-0000-4000-8000-64656269616e";
 
 /// Builds the image in the folder `work` from the folder `root`.
-pub(super) fn build(work: &Path, root: &Path) -> Result<PathBuf> {
+pub(super) fn build(work: &Path, root: &Path, bytes: u64) -> Result<PathBuf> {
     let raw = work.join("debian.raw");
     File::create(&raw)?
-        .set_len(DISK_BYTES)
+        .set_len(bytes)
         .context("size the raw disk")?;
     let table =
         format!("label: dos\nlabel-id: 0x{DISK_ID}\nstart={PARTITION_SECTOR}, type=83, bootable\n");
@@ -34,7 +33,7 @@ pub(super) fn build(work: &Path, root: &Path) -> Result<PathBuf> {
     ext4.args(["-q", "-F", "-t", "ext4", "-L", "root"]);
     ext4.args(["-U", FILE_SYSTEM_ID, "-E", &options]);
     ext4.arg("-d").arg(root).arg(&raw);
-    run::output(ext4.arg(format!("{}k", (DISK_BYTES - offset) / 1024)))?;
+    run::output(ext4.arg(format!("{}k", (bytes - offset) / 1024)))?;
     boot_loader(&raw, &root.join("boot/grub"))?;
 
     let finished = work.join("debian.qcow2");

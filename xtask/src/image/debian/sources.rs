@@ -1,4 +1,4 @@
-//! Where the packages come from: the mirrors of this machine, if it has Debian 12 itself.
+//! Where the packages come from: the mirrors of this machine, if it has the release itself.
 //!
 //! Invariant: only repositories of the release and their component `main`.
 //! Failure: apt's own message.
@@ -7,9 +7,6 @@ use anyhow::Result;
 
 use crate::run;
 
-/// The release in the image, whatever this machine has.
-pub(super) const RELEASE: &str = "bookworm";
-
 /// The repositories of a machine that has others.
 const USUAL: [(&str, &str); 3] = [
     ("http://deb.debian.org/debian", ""),
@@ -17,22 +14,22 @@ const USUAL: [(&str, &str); 3] = [
     ("http://deb.debian.org/debian-security", "-security"),
 ];
 
-/// The lines of a `sources.list`.
-pub(super) fn lines() -> Result<String> {
+/// The lines of a `sources.list` for the release, whatever this machine has.
+pub(super) fn lines(release: &str) -> Result<String> {
     let mut apt = run::command("apt-get");
     apt.args(["indextargets", "--format"]);
     apt.arg("$(ORIGIN) $(CODENAME) $(COMPONENT) $(REPO_URI)");
-    let own = mirrors(&run::output(apt.arg("Created-By: Packages"))?);
+    let own = mirrors(release, &run::output(apt.arg("Created-By: Packages"))?);
     if !own.is_empty() {
         return Ok(own);
     }
-    let usual = USUAL.map(|(uri, suffix)| format!("deb {uri} {RELEASE}{suffix} main\n"));
+    let usual = USUAL.map(|(uri, suffix)| format!("deb {uri} {release}{suffix} main\n"));
     Ok(usual.concat())
 }
 
 /// The lines for those of apt's targets that belong to the release.
-fn mirrors(targets: &str) -> String {
-    let suites = USUAL.map(|(_, suffix)| format!("{RELEASE}{suffix}"));
+fn mirrors(release: &str, targets: &str) -> String {
+    let suites = USUAL.map(|(_, suffix)| format!("{release}{suffix}"));
     let mut lines: Vec<String> = targets
         .lines()
         .filter_map(|line| {
@@ -47,7 +44,7 @@ fn mirrors(targets: &str) -> String {
     lines.sort();
     lines.dedup();
     // Updates without the release itself install nothing.
-    let release = format!(" {RELEASE} main\n");
+    let release = format!(" {release} main\n");
     if lines.iter().any(|line| line.ends_with(&release)) {
         lines.concat()
     } else {
@@ -68,17 +65,22 @@ mod tests {
                        Debian bookworm contrib http://mirror/debian/\n\
                        Others bookworm main http://others/\n";
         assert_eq!(
-            mirrors(targets),
+            mirrors("bookworm", targets),
             "deb http://mirror/debian/ bookworm main\n\
              deb http://mirror/security/ bookworm-security main\n"
         );
+        assert_eq!(mirrors("trixie", targets), "");
     }
 
     #[test]
     fn a_machine_of_another_release_has_no_mirror() {
-        assert_eq!(mirrors("Ubuntu noble main http://mirror/ubuntu/\n"), "");
+        let other = "Ubuntu noble main http://mirror/ubuntu/\n";
+        assert_eq!(mirrors("bookworm", other), "");
         assert_eq!(
-            mirrors("Debian bookworm-security main http://mirror/security/\n"),
+            mirrors(
+                "bookworm",
+                "Debian bookworm-security main http://mirror/security/\n"
+            ),
             ""
         );
     }
