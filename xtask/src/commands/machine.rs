@@ -24,7 +24,8 @@ pub(crate) struct Machine {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Builds the image, boots it once and takes the snapshot from which runs start.
+    /// Builds the image, boots it once and takes the snapshot from which runs start. Ends a machine
+    /// that is up.
     Build,
     /// Runs steps as root; the first that fails is the last, and its exit code that of the run.
     Run(Run),

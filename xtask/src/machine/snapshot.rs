@@ -4,6 +4,7 @@
 //! never written to again.
 //! Failure: the boot's own: `booted/console.log` and the failed units are named. The image stays.
 
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub(super) const FOLDER: &str = "booted";
 pub(super) const MEMORY: &str = "memory.zst";
 
 /// A first boot under emulation, on a host that does other things as well.
-const BOOT: Duration = Duration::from_secs(900);
+const BOOT: Duration = Duration::from_secs(1800);
 
 /// What makes it a machine as users have it; it fails with the name of what is missing.
 const CHECKS: &str = r#"
@@ -53,8 +54,9 @@ pub(super) fn ensure(os: Os) -> Result<()> {
         .value("recipe", RECIPE)
         .value("hardware", &qemu::identity()?)
         .value("checks", CHECKS)
+        .value("image", &identity(&system.image)?)
         .file(&system.stamp())?;
-    if !built && stamp.is_fresh(&[booted.join(qemu::DISK), booted.join(MEMORY)]) {
+    if stamp.is_fresh(&[booted.join(qemu::DISK), booted.join(MEMORY)]) {
         return Ok(());
     }
     println!(
@@ -70,6 +72,14 @@ pub(super) fn ensure(os: Os) -> Result<()> {
     saved.and(ended)?;
     println!("machine: booted in {} s", started.elapsed().as_secs());
     stamp.write()
+}
+
+/// The same inputs make another image each time, and the disk of the snapshot fits one image only.
+fn identity(image: &Path) -> Result<String> {
+    let modified = fs::metadata(image)
+        .and_then(|metadata| metadata.modified())
+        .with_context(|| format!("failed to look at {}", image.display()))?;
+    Ok(format!("{modified:?}"))
 }
 
 fn first_boot(run: &Path) -> Result<()> {
