@@ -43,6 +43,11 @@ virsh --connect qemu:///system version >/dev/null || fail "libvirt does not answ
 sync
 "#;
 
+/// Units that failed. Not scopes: that of the shell's session fails on a slow host, and the shell
+/// works.
+const FAILED: &str = "systemctl list-units --failed --plain --no-legend \
+                      --type=service,socket,mount,swap,target,timer";
+
 /// Builds image and snapshot unless they are there and made from the same inputs.
 pub(super) fn ensure(os: Os) -> Result<()> {
     let (system, folder) = (os.system(), os.folder());
@@ -90,12 +95,9 @@ fn first_boot(run: &Path) -> Result<()> {
         .context("failed to boot: booted/console.log says how far it came")?;
     let state = agent.run("systemctl is-system-running --wait", BOOT)?;
     let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
-    let failed = agent.output(
-        "systemctl list-units --failed --plain --no-legend",
-        PATIENCE,
-    )?;
+    let failed = agent.output(FAILED, PATIENCE)?;
     ensure!(
-        state == "running",
+        matches!(state.as_str(), "running" | "degraded") && failed.is_empty(),
         "the machine is {state} after its boot: {failed}"
     );
     agent.output(CHECKS, BOOT).context("the machine")?;
