@@ -66,10 +66,18 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     NotReady(String),
-    #[error("claim {name}: {message}")]
-    RootClaim { name: String, message: String },
-    #[error("data volume {name}: {message}")]
-    DataVolume { name: String, message: String },
+    #[error("write claim {name}")]
+    RootClaim {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("prepare data volume {name}")]
+    DataVolume {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
     #[error("volumes are not attached: {volumes}")]
     Unattached { volumes: String },
     #[error("{field}: {message}")]

@@ -18,6 +18,7 @@ mod volumes;
 use crds::conditions::{self, Status};
 use crds::{IpAssurance, VirtualMachineClass};
 use lifecycle::Volumes;
+use service::telemetry::one_line;
 
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::again;
@@ -51,7 +52,7 @@ impl Missing {
             kube::Error::Api(status) if status.code >= 500 => "InternalError",
             _ => "GetError",
         };
-        Self::new(reason, format!("{what}: {error}"))
+        Self::new(reason, format!("{what}: {}", one_line(error)))
     }
 }
 

@@ -111,9 +111,9 @@ async fn one(
     template: &DataVolumeTemplate,
 ) -> Outcome<One> {
     let name = template.name.as_str();
-    let failed = |error: &kube::Error| {
-        let (name, message) = (name.to_owned(), error.to_string());
-        Error::DataVolume { name, message }.into()
+    let failed = |source: kube::Error| {
+        let name = name.to_owned();
+        Error::DataVolume { name, source }.into()
     };
     let key = Key::new(&pass.key.namespace, name);
     let Some(found) = pass.ctx.stores.data_volumes.get(&key.reference()) else {
@@ -123,7 +123,7 @@ async fn one(
         let spec = match source::resolve(pass, template).await {
             Ok(spec) => spec,
             Err(source::Refusal::Missing(why)) => return Ok(One::failed(why)),
-            Err(source::Refusal::Read(error)) => return Err(failed(&error)),
+            Err(source::Refusal::Read(error)) => return Err(failed(error)),
         };
         let new = new(pass, name, spec);
         return match api.create(&PostParams::default(), &new).await {
@@ -139,14 +139,14 @@ async fn one(
                 let message = "the cluster does not serve cdi.kubevirt.io/v1beta1: install CDI";
                 Ok(One::failed(Missing::new(NOT_SERVED, message)))
             }
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(failed(error)),
         };
     };
     if is_without_owner(&found) {
         if !listed(pass, names::ADOPT_DATA_VOLUMES).any(|one| one == name) {
             return Ok(One::failed(not_owned(name)));
         }
-        adopt(pass, api, &found).await.map_err(|e| failed(&e))?;
+        adopt(pass, api, &found).await.map_err(failed)?;
     }
     let phase = phase(&found);
     Ok(if READY_PHASES.contains(&phase) {

@@ -100,9 +100,9 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         return Ok(Volumes::Ready);
     };
     let api = Api::namespaced(pass.ctx.client.clone(), &pass.key.namespace);
-    let failed = |error: &kube::Error| {
-        let (name, message) = (name.clone(), error.to_string());
-        Error::RootClaim { name, message }.into()
+    let failed = |source: kube::Error| {
+        let name = name.clone();
+        Error::RootClaim { name, source }.into()
     };
     let Some(found) = claim(pass, &name) else {
         // Whether it is to be a clone is not known without the image.
@@ -128,7 +128,7 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
             }
             // It was made in an earlier pass, and its event is on its way.
             Err(error) if is_conflict(&error) => Ok(Volumes::Provisioning),
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(failed(error)),
         };
     };
     let is_smaller = request(&found).is_some_and(|there| there < bytes);
@@ -137,7 +137,7 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         let change = json!({ "spec": { "resources": { "requests": requests } } });
         let (params, change) = (PatchParams::default(), Patch::Merge(change));
         let grown: Result<PersistentVolumeClaim, _> = api.patch(&name, &params, &change).await;
-        grown.map_err(|error| failed(&error))?;
+        grown.map_err(failed)?;
         pass.count_change();
     }
     Ok(Volumes::Ready)

@@ -3,10 +3,12 @@
 //! Invariant: an annotation in the protected domain is the record of the admission policy.
 //! Failure: none of its own.
 
+use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
+use crate::reconcile::vm::error::is_unwatched;
 
 const CLONE_FROM: &str = crds::names::CLONE_FROM_NAMESPACES;
 const ADOPT: &str = crds::names::ADOPT_DATA_VOLUMES;
@@ -238,4 +240,16 @@ async fn a_claim_that_is_filled_before_it_is_bound_needs_no_other_pod() {
     phase(&mut bench, "PendingPopulation");
     bench.settle().await.ok();
     assert!(bench.has_pod());
+}
+
+#[tokio::test]
+async fn a_data_volume_that_the_api_server_refuses_is_reported_in_its_words() {
+    let mut bench = Bench::new();
+    bench.refuse(Method::POST, "datavolumes", 403, usize::MAX);
+    bench.claim("dv", "Bound");
+    bench.machine(filled_from(&json!({}), &json!({})));
+    let ended = bench.settle().await;
+    assert!(is_unwatched(&ended.unwrap_err()));
+    let words = "prepare data volume dv: refused by the test";
+    assert_eq!(bench.condition("Failure").unwrap().message, words);
 }

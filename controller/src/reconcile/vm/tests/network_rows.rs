@@ -112,3 +112,16 @@ async fn a_restart_is_required_for_nothing_that_it_does_not_bring() {
         "True/SpecificationChanged"
     );
 }
+
+#[tokio::test]
+async fn a_network_that_cannot_be_read_is_reported_in_the_words_of_the_api_server() {
+    let mut bench = Bench::new();
+    let kind = "network-attachment-definitions";
+    bench.refuse(http::Method::GET, kind, 403, usize::MAX);
+    let interface = json!({ "name": "a", "networkRef": "blue" });
+    bench.machine(json!({ "spec": { "network": { "interfaces": [interface] } } }));
+    bench.settle().await.ok();
+    let condition = bench.condition("VirtualMachineNetworkReady").unwrap();
+    let words = "interface a: network ns/blue: refused by the test";
+    assert_eq!(condition.message, words);
+}

@@ -3,10 +3,12 @@
 //! Invariant: the claim is made by a pass, and never by one for a claim of another owner.
 //! Failure: none of its own.
 
+use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
+use crate::reconcile::vm::error::is_unwatched;
 
 const MIB: u64 = 1 << 20;
 
@@ -281,4 +283,19 @@ async fn a_block_device_is_not_mounted_at_a_path() {
     bench.settle().await.ok();
     let found = bench.condition_text("VirtualMachineStorageReady");
     assert!(found.starts_with("True"), "{found}");
+}
+
+/// By a quota, say: no watch shows when it is raised.
+#[tokio::test]
+async fn a_claim_that_the_api_server_refuses_is_reported_in_its_words() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    bench.refuse(Method::POST, "persistentvolumeclaims", 403, usize::MAX);
+    bench.machine(in_class("945Mi"));
+    let ended = bench.settle().await;
+    assert!(is_unwatched(&ended.unwrap_err()));
+    let words = "write claim vm-root: refused by the test";
+    assert_eq!(bench.condition("Failure").unwrap().message, words);
+    let events = bench.reported();
+    assert!(events.iter().any(|e| e.message == words), "{events:?}");
 }
