@@ -9,7 +9,7 @@
 //! Until the disk is made the machine follows its image: what was begun for another source of it ends.
 //! Failure: a placeholder that failed is made again after a while, on the same node once one is on
 //! record. A node that cannot make the disk, get the image or take the pod is given up for another one,
-//! and avoided for a while.
+//! and avoided for a while; where its failures may pass, after some minutes, and only if there is another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use crds::conditions::{self, Status};
 use crds::{TaskKind, TaskState, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 use super::pod::{self, Plan};
 use super::tasks::{self, Progress};
@@ -38,6 +39,8 @@ const PERIOD: i64 = 30;
 /// Seconds that a node has for the image of a placeholder, from the placeholder's creation, if it cannot
 /// be pulled.
 const PULL: i64 = 300;
+/// Seconds for which a node may fail in ways that may pass, such as a lack of space.
+const LASTING: i64 = 300;
 /// Reasons for which a container waits that has no image.
 const NO_PULL: [&str; 4] = [
     "ErrImagePull",
@@ -336,7 +339,7 @@ async fn make(
         }
         Progress::Done => Ok(Flow::Continue),
         Progress::Removed => {
-            if !was_transient {
+            if !was_transient || is_futile(pass, node) {
                 let pod = find::placeholder(pass);
                 give_up(pass, node, pod.as_deref()).await?;
             }
@@ -349,4 +352,24 @@ async fn make(
             Err(again())
         }
     }
+}
+
+/// Whether the node has failed for long, and another one might not. Called once for each attempt.
+fn is_futile(pass: &Pass<'_>, node: &str) -> bool {
+    let avoided = &pass.ctx.shared.avoided;
+    let since = avoided.failed(pass.key, node, pass.seconds());
+    since >= LASTING && has_other(pass, node)
+}
+
+/// Whether a node is left for the scheduler to choose, as far as the nodes themselves tell.
+fn has_other(pass: &Pass<'_>, node: &str) -> bool {
+    let stores = &pass.ctx.stores;
+    let avoided = pass.ctx.shared.avoided.of(pass.key, pass.seconds());
+    stores.nodes.state().iter().any(|other| {
+        let name = other.name_any();
+        let spec = other.spec.as_ref();
+        let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+        let is_able = view::reports(stores, &name) && stores.agents.lives(&name);
+        name != node && is_able && !is_cordoned && !avoided.contains(&name)
+    })
 }

@@ -3,6 +3,7 @@
 //! Invariant: a node is given up only while nothing of the machine can be there.
 //! Failure: none of its own.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
@@ -114,4 +115,40 @@ async fn a_node_with_a_task_that_the_store_does_not_show_is_kept() {
     bench.server.lock().unwrap().objects.insert(place, task);
     bench.pass().await.ok();
     assert_eq!(node(&bench).as_deref(), Some("n1"));
+}
+
+/// A node without space for the disk, say.
+#[rstest]
+#[case::for_another_one(json!({}), None)]
+#[case::not_for_a_cordoned_one(json!({ "spec": { "unschedulable": true } }), Some("n1"))]
+#[case::not_for_one_that_does_not_report(json!({ "status": { "conditions": null } }), Some("n1"))]
+#[tokio::test]
+async fn a_node_whose_failures_do_not_pass_is_given_up_after_a_while(
+    #[case] other: Value,
+    #[case] expected: Option<&str>,
+) {
+    let mut bench = Bench::new();
+    bench.node("n2", true);
+    bench.edit(NODES, "n2", other);
+    bench.provisioning(json!({})).await;
+    let attempt = async |bench: &mut Bench| {
+        bench.task_ends("Provision", "Error");
+        let task = bench.task("Provision");
+        let name = task["metadata"]["name"].as_str().unwrap();
+        bench.edit(TASKS, name, json!({ "status": { "transient": true } }));
+        bench.forward(60);
+        bench.settle().await.ok();
+    };
+    for _ in 0..5 {
+        attempt(&mut bench).await;
+        assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n1");
+    }
+    attempt(&mut bench).await;
+    assert_eq!(node(&bench).as_deref(), expected);
+    assert_eq!(bench.tasks("Provision").is_empty(), expected.is_none());
+    if expected.is_none() {
+        let elsewhere = avoided(&bench);
+        let field = &elsewhere["preference"]["matchFields"][0];
+        assert_eq!(field["values"], json!(["n1"]));
+    }
 }
