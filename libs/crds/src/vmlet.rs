@@ -63,7 +63,8 @@ pub struct VmletSpec {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VmletWatch {
-    /// Namespace of the workloads.
+    /// Namespace of the workloads. To be set where Vmlet is installed in another namespace than
+    /// `vmlet-system`.
     #[serde(default = "watch::namespace")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub namespace: String,
@@ -95,7 +96,7 @@ impl Default for VmletWatch {
 /// Names that `deploy/` uses.
 mod watch {
     pub(super) fn namespace() -> String {
-        "vmlet-system".to_owned()
+        crate::names::NAMESPACE.to_owned()
     }
 
     pub(super) fn daemon_set() -> String {

@@ -1,6 +1,7 @@
-//! `deploy/crds/` and the ends of `docs/kinds/*.md` are what the types say.
+//! `deploy/crds/` and the ends of `docs/kinds/*.md` are what the types say; the programs of `deploy/`
+//! work in the namespace of their pods.
 //!
-//! Invariant: the files are generated and never edited by hand.
+//! Invariant: the files of the kinds are generated and never edited by hand.
 //! Failure: the names of files that differ; `cargo xtask crds` writes them again.
 
 #[path = "../../examples/crds/pages.rs"]
@@ -11,6 +12,8 @@ mod render;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+
+use serde_json::Value;
 
 #[test]
 fn the_manifests_of_the_kinds_are_up_to_date() {
@@ -37,5 +40,29 @@ fn the_pages_of_the_kinds_show_all_fields() {
     for (name, wanted) in pages::pages(&folder).unwrap() {
         let found = fs::read_to_string(folder.join(&name)).unwrap();
         assert!(found == wanted, "run `cargo xtask crds`: docs/kinds/{name}");
+    }
+}
+
+/// An overlay may have another namespace, which the programs' settings do not know.
+#[test]
+fn controller_and_agent_take_their_namespace_from_their_pods() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    for (name, variable) in [
+        ("controller/deployment.yaml", "VMLET_CONTROLLER_NAMESPACE"),
+        ("agent/daemonset.yaml", "VMLET_AGENT_NAMESPACE"),
+    ] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let objects = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
+        let mut containers = objects.filter_map(|object| {
+            let container = object.unwrap();
+            let container = container.pointer("/spec/template/spec/containers/0");
+            container.cloned()
+        });
+        let container = containers.next().expect(name);
+        let mut variables = container["env"].as_array().expect(name).iter();
+        let found = variables.find(|one| one["name"] == variable);
+        let field = found.and_then(|one| one.pointer("/valueFrom/fieldRef/fieldPath"));
+        let field = field.and_then(Value::as_str);
+        assert_eq!(field, Some("metadata.namespace"), "{variable} in {name}");
     }
 }
