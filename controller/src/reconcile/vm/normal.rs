@@ -52,7 +52,14 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
 async fn created(pass: &mut Pass<'_>) -> Outcome {
     let result = create::run(pass).await;
     match &result {
-        Ok(Flow::Done(_)) => pass.normal("CreateSuccess", "the root disk is ready"),
+        Ok(Flow::Done(_)) => match pass.root_claim() {
+            // It may wait for the pod that uses it first.
+            Some(claim) => {
+                let text = format!("the root disk is in the claim {claim}");
+                pass.normal("CreateSuccess", &text);
+            }
+            None => pass.normal("CreateSuccess", "the root disk is ready"),
+        },
         Err(PassError::Failed(error)) => pass.warning("CreateFailure", &error::text(error)),
         _ => {}
     }

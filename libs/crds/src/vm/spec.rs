@@ -90,7 +90,8 @@ use super::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSpec {
-    /// Image of the root disk. Mutually exclusive with `imageName`. Immutable.
+    /// Image of the root disk. Mutually exclusive with `imageName`. Neither can change once the
+    /// machine has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
     /// Short form of `image`: names a VirtualMachineImage in the namespace or, if there is none, a

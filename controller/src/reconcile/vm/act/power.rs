@@ -10,7 +10,7 @@ mod unpause;
 
 use crds::names;
 use crds::vm::Afterwards;
-use crds::{TaskKind, VirtualMachine};
+use crds::{PowerState, TaskKind, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
@@ -129,8 +129,12 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
             let Some(pod) = pass.view.pod.clone() else {
                 return Ok(Flow::Continue);
             };
+            let power = pass.seen().and_then(|status| status.power_state);
             effects::delete(pass, &pod, *grace_seconds).await?;
-            Ok(Flow::Done("updated power state"))
+            Ok(Flow::Done(match power {
+                Some(PowerState::PoweredOn) => "power state: from PoweredOn to PoweredOff",
+                _ => "removed the machine's pod",
+            }))
         }
         Action::Shutdown {
             uid,
@@ -190,7 +194,7 @@ async fn discard(pass: &mut Pass<'_>) -> Outcome {
     let last = pass.instance().map(|i| i.uid.clone()).unwrap_or_default();
     match tasks::ensure(pass, task, &last).await? {
         Progress::Done => {
-            pass.status().power_state = Some(crds::PowerState::PoweredOff);
+            pass.status().power_state = Some(PowerState::PoweredOff);
             Ok(Flow::Done("dropped the saved memory"))
         }
         other => Ok(then(other)),

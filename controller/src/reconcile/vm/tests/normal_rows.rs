@@ -165,7 +165,22 @@ async fn n4b_a_change_is_an_event() {
     bench.running(json!({})).await;
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
     bench.pass().await.ok();
-    assert_eq!(bench.events(), ["UpdateSuccess"]);
+    let messages = |bench: &mut Bench| -> Vec<String> {
+        let all = bench.reported().into_iter();
+        let all = all.filter(|event| event.reason == "UpdateSuccess");
+        all.map(|event| event.message).collect()
+    };
+    let off = "power state: from PoweredOn to PoweredOff";
+    assert_eq!(messages(&mut bench), [off]);
+
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    messages(&mut bench);
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    let on = "power state: from PoweredOff to PoweredOn";
+    let said = messages(&mut bench);
+    assert!(said.iter().any(|message| message == on), "{said:?}");
 }
 
 #[tokio::test]

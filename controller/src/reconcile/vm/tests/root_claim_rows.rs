@@ -299,3 +299,15 @@ async fn a_claim_that_the_api_server_refuses_is_reported_in_its_words() {
     let events = bench.reported();
     assert!(events.iter().any(|e| e.message == words), "{events:?}");
 }
+
+#[tokio::test]
+async fn a_machine_in_a_claim_is_not_said_to_have_its_disk() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    bench.machine(in_class("945Mi"));
+    bench.settle().await.ok();
+    let made = bench.reported().into_iter();
+    let made: Vec<_> = made.filter(|e| e.reason == "CreateSuccess").collect();
+    assert_eq!(made.len(), 1);
+    assert_eq!(made[0].message, "the root disk is in the claim vm-root");
+}

@@ -84,15 +84,20 @@ fn power_synced(pass: &mut Pass<'_>) {
     }
 }
 
-/// No node can flatten a disk yet, so nothing waits for it: a machine that waited indefinitely
-/// would also have a raised priority indefinitely.
+/// No node can flatten a disk yet, so nothing waits for it: a machine that waited indefinitely, or had
+/// no such condition, would also have a raised priority indefinitely.
 fn promotion(pass: &mut Pass<'_>) {
     let kind = conditions::DISK_PROMOTION_SYNCED;
     if pass.vm.spec.promote_disks_mode == Some(PromoteDisksMode::Disabled) {
         pass.drop_condition(kind);
     } else if pass.mode == Mode::Linked && pass.root_claim().is_none() {
         let text = "nodes cannot flatten disks yet: the root disk stays an overlay on its image";
-        pass.condition(kind, Status::True, conditions::NOT_IMPLEMENTED, text);
+        // The other mode is the default: nobody asked for it.
+        let reason = match pass.vm.spec.promote_disks_mode {
+            Some(PromoteDisksMode::Offline) => conditions::NOT_IMPLEMENTED,
+            _ => "StaysLinked",
+        };
+        pass.condition(kind, Status::True, reason, text);
     } else {
         pass.condition(kind, Status::True, "", "");
     }

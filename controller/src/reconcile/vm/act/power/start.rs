@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crds::{VirtualMachine, names};
+use crds::{PowerState, VirtualMachine, names};
 use kube::ResourceExt;
 
 use crate::flow::{Flow, Outcome, PassError};
@@ -21,6 +21,7 @@ use crate::reconcile::vm::prerequisites::Prerequisites;
 use crate::reconcile::vm::write::patch;
 
 pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome {
+    let from = pass.seen().and_then(|status| status.power_state);
     let mut prerequisites = prerequisites::all(pass).await?;
     take_recorded_size(pass, &mut prerequisites);
     let has_claim = pass.root_claim().is_some();
@@ -76,7 +77,10 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     if let Some(placeholder) = placeholder {
         handover::hand_over(pass, &placeholder, &made).await?;
     }
-    Ok(Flow::Done("updated power state"))
+    Ok(Flow::Done(match from {
+        Some(PowerState::Suspended) => "power state: from Suspended to PoweredOn",
+        _ => "power state: from PoweredOff to PoweredOn",
+    }))
 }
 
 /// What the pod is built from is in the status that was read.
