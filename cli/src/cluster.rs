@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 
 pub(crate) use connect::Cluster;
-pub(crate) use error::{ClusterError, advice};
+pub(crate) use error::{ClusterError, advice, innermost};
 pub(crate) use machine::Found;
 
 /// Selects the cluster and the user, as in kubectl.

@@ -158,7 +158,7 @@ fn place(namespace: &str) -> String {
 }
 
 /// The cause that all others only wrap, without the kernel's number for it.
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
         last = source;

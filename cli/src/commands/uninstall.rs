@@ -121,6 +121,7 @@ async fn look(client: &Client, kinds: Vec<Kind>) -> Result<Left, ClusterError> {
 fn agent(lease: &Lease, now: Timestamp) -> Option<Agent> {
     Some(Agent {
         node: node_of_lease(lease.metadata.name.as_deref()?)?.to_owned(),
+        namespace: lease.namespace().unwrap_or_default(),
         is_alive: is_fresh(lease, &Time(now)),
         disks: NodeFacts::of_lease(lease).and_then(|facts| facts.disks),
     })

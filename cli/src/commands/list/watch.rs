@@ -20,7 +20,7 @@ use kube::{Resource, ResourceExt};
 
 use super::row::{Columns, Row, table};
 use super::{Around, ListArgs, progress};
-use crate::cluster::{Cluster, ClusterError};
+use crate::cluster::{Cluster, ClusterError, innermost};
 use crate::table::Table;
 
 type Key = (String, String);
@@ -94,9 +94,15 @@ fn readable<K>(event: Event<Guarded<K>>) -> Option<Event<K>> {
     }
 }
 
+/// The library's own text of an answer is its debug form.
+fn broken(error: &watcher::Error) -> String {
+    let why = innermost(error);
+    format!("the watch broke off and is begun again: {why}")
+}
+
 /// The watch continues by itself; who waits should know why nothing comes.
 async fn tell(error: &watcher::Error) {
-    eprintln!("warning: the watch broke off and is begun again: {error}");
+    eprintln!("warning: {}", broken(error));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Seen<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Agent {
     pub(super) node: String,
+    /// Of its pod.
+    pub(super) namespace: String,
     pub(super) is_alive: bool,
     /// Disks of machines on its node; none when it did not count them.
     pub(super) disks: Option<u32>,
@@ -230,11 +232,15 @@ fn machine(vm: &VirtualMachine, seen: &Seen<'_>) -> Item {
         text.push_str(&format!(", disk on node {node}"));
         let is_alive = |agent: &Agent| agent.node == *node && agent.is_alive;
         if seen.nodes.contains(node) && !seen.agents.iter().any(is_alive) {
+            // An agent that no longer exists may have reported from another namespace, last of all.
+            let all = || seen.agents.iter();
+            let known = all().find(|a| a.is_alive).or_else(|| all().next());
+            let namespace = known.map_or(names::NAMESPACE, |agent| agent.namespace.as_str());
             text.push_str(&format!(
                 ", which has no agent that reports: its deletion waits until there is one. Label the \
-                 node {}=true, and see kubectl -n {} get pods -o wide; or delete the Node if it is lost",
-                names::NODE_LABEL,
-                names::NAMESPACE
+                 node {}=true, and see kubectl -n {namespace} get pods -o wide; or delete the Node if \
+                 it is lost",
+                names::NODE_LABEL
             ));
         }
     }

@@ -72,3 +72,15 @@ fn a_task_that_cannot_be_read_changes_nothing() {
     assert!(readable(Event::Apply(bad)).is_none());
     assert!(readable(Event::Apply(Guarded(Ok(task(1))))).is_some());
 }
+
+#[test]
+fn a_watch_that_breaks_off_says_the_servers_words_only() {
+    let answer = json!({ "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": "eve cannot list pods" });
+    let answer: kube::core::Status = serde_json::from_value(answer).unwrap();
+    let error = watcher::Error::InitialListFailed(kube::Error::Api(answer.boxed()));
+    assert_eq!(
+        broken(&error),
+        "the watch broke off and is begun again: eve cannot list pods: Forbidden"
+    );
+}

@@ -24,6 +24,7 @@ fn vm_pod(name: &str, class: &str, of: &str) -> Pod {
 fn agent(node: &str, is_alive: bool, disks: Option<u32>) -> Agent {
     Agent {
         node: node.to_owned(),
+        namespace: "machines".to_owned(),
         is_alive,
         disks,
     }
@@ -85,8 +86,15 @@ fn each_thing_that_is_left_is_named_in_one_step() {
 #[test]
 fn a_machine_on_a_node_without_an_agent_says_why_its_deletion_waits() {
     let machines = [vm("web", "u1", Some("n2"))];
-    for agents in [Vec::new(), vec![agent("n2", false, Some(1))]] {
+    for (agents, namespace) in [
+        (Vec::new(), "vmlet-system"),
+        (vec![agent("n2", false, Some(1))], "machines"),
+    ] {
         let text = found(&machines, &[], agents).report(&Purpose::Check);
+        assert!(
+            text.contains(&format!("kubectl -n {namespace} get pods")),
+            "{text}"
+        );
         assert!(text.contains("no agent that reports"), "{text}");
         assert!(text.contains("vmlet.dev/node=true"), "{text}");
     }
