@@ -299,7 +299,12 @@ impl Hypervisor for Libvirt {
     }
 
     async fn failed_disks(&self, domain: Uuid) -> Result<Vec<FailedDisk>> {
-        let plan = self.look("look at disks", Some(domain));
+        // libvirt asks the emulator, which may hang. As with every look, a late answer is of no use.
+        let plan = Plan {
+            lane: Lane::Emulators,
+            access: Access::Alone(Key::Emulator(domain)),
+            ..self.look("look at disks", Some(domain))
+        };
         self.about(domain, plan, ffi::failed_disks).await
     }
 

@@ -223,6 +223,30 @@ async fn there_is_one_request_for_statistics_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_look_at_failed_disks_takes_no_place_by_which_ends_are_known() {
+    let hv = connected(1).await;
+    let look = Hanging::begin(&hv, alone(Lane::States, Key::State(HUNG))).await;
+    assert_eq!(free(&hv, Lane::States), 0);
+    let unknown = hv.failed_disks(HEALTHY).await.unwrap_err();
+    assert!(matches!(unknown, Error::NoDomain(_)), "{unknown}");
+    look.end().await.unwrap();
+
+    let request = Hanging::begin(&hv, alone(Lane::Emulators, Key::Emulator(HUNG))).await;
+    let second = {
+        let hv = hv.clone();
+        tokio::spawn(async move { hv.failed_disks(HUNG).await })
+    };
+    tokio::task::yield_now().await;
+    assert_eq!(
+        (free(&hv, Lane::Emulators), free(&hv, Lane::States)),
+        (1, 1)
+    );
+    assert!(!second.is_finished());
+    request.end().await.unwrap();
+    assert!(second.await.unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn memory_that_is_moved_delays_no_start() {
     let hv = connected(1).await;
     let restore = Hanging::begin(&hv, hv.moving_memory("restore", None)).await;
