@@ -53,7 +53,8 @@ impl FileDisk {
 
     /// Whether its file is in the volume of this mount.
     pub(in crate::vm) fn is_in(&self, mount: &Mount) -> bool {
-        mount.container_path.trim_end_matches('/') == self.mount
+        // Rows of older versions have paths as they were written.
+        podspec::clean_path(&mount.container_path) == podspec::clean_path(&self.mount)
     }
 
     /// What errors call it.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::annotations::{AnnotationError, Annotations, Key};
 use crate::guest_data::{GuestFile, yaml};
+use crate::paths::clean_path;
 use crate::quantity::parse_quantity;
 
 /// Most disks of one machine in files.
@@ -115,12 +116,13 @@ fn parse(text: &str) -> Result<Vec<FileDisk>, String> {
 
 impl Entry {
     fn disk(self) -> Result<FileDisk, String> {
-        let mount_path = plain_path(&self.mount_path)
+        let mount_path = Some(clean_path(&self.mount_path))
+            .filter(|path| GuestFile::is_path(path))
             .ok_or("mountPath is to be the absolute path of a volumeMount")?;
-        let device_path = match self.device_path.as_deref() {
+        let device_path = match self.device_path.as_deref().map(clean_path) {
             None => mount_path.clone(),
-            Some("/") => "/".to_owned(),
-            Some(path) => plain_path(path).ok_or("devicePath is to be an absolute path")?,
+            Some(path) if path == "/" || GuestFile::is_path(&path) => path,
+            Some(_) => return Err("devicePath is to be an absolute path".to_owned()),
         };
         let is_name = !self.file.is_empty()
             && self.file.len() <= LONGEST
@@ -154,12 +156,6 @@ fn size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// The path without a slash at its end, if it is one that a pod can name.
-fn plain_path(path: &str) -> Option<String> {
-    let path = path.trim_end_matches('/');
-    GuestFile::is_path(path).then(|| path.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -188,6 +184,24 @@ mod tests {
         assert_eq!(disks, [expected]);
         assert_eq!(read("").unwrap(), []);
         assert_eq!(Annotations::new(&BTreeMap::new()).file_disks(), Ok(vec![]));
+    }
+
+    #[test]
+    fn paths_are_cleaned_as_those_of_mounts_and_devices() {
+        let of = |text: &str| {
+            let disk = read(text).unwrap().remove(0);
+            (disk.mount_path, disk.device_path)
+        };
+        let both = |mount: &str, device: &str| (mount.to_owned(), device.to_owned());
+        assert_eq!(
+            of("- mountPath: /claims//a"),
+            both("/claims/a", "/claims/a")
+        );
+        let text = "- {mountPath: //claims/./a/, devicePath: /dev//b/}";
+        assert_eq!(of(text), both("/claims/a", "/dev/b"));
+        assert_eq!(of("- {mountPath: /a, devicePath: //}"), both("/a", "/"));
+        let twice = "[{mountPath: /a}, {mountPath: //a, devicePath: /b}]";
+        assert!(read(twice).unwrap_err().contains("the same file"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod instance;
 mod machine;
 mod machine_type;
 pub mod names;
+mod paths;
 mod presence;
 mod quantity;
 mod shares;
@@ -45,6 +46,7 @@ pub use machine::{
     CpuModel, Defaults, FastDeploy, GuestAgent, Machine, Mib, PodResources, RootContent, Vcpus,
 };
 pub use machine_type::MachineType;
+pub use paths::clean_path;
 pub use presence::Presence;
 pub use quantity::{QuantityError, parse_quantity};
 pub use shares::Shares;

@@ -80,10 +80,7 @@ pub(super) fn path(field: &str, value: String) -> Result<String> {
 /// A path inside of the container without repeated slashes, `.` and a slash at the end: kubelet passes
 /// on what users write, and other runtimes clean it, too.
 pub(super) fn clean_path(field: &str, value: String) -> Result<String> {
-    let value = path(field, value)?;
-    let root = if value.starts_with('/') { "/" } else { "" };
-    let parts = value.split('/').filter(|part| !matches!(*part, "" | "."));
-    Ok(format!("{root}{}", parts.collect::<Vec<_>>().join("/")))
+    Ok(podspec::clean_path(&path(field, value)?))
 }
 
 /// Labels or annotations.
@@ -144,20 +141,7 @@ fn climbs_not(field: &str, value: String) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
-
-    #[rstest]
-    #[case("/srv/data/", "/srv/data")]
-    #[case("//srv///./data/.", "/srv/data")]
-    #[case("/", "/")]
-    #[case("/./", "/")]
-    #[case("srv/data/", "srv/data")]
-    #[case("/srv/.data", "/srv/.data")]
-    fn a_path_of_a_user_is_cleaned(#[case] written: &str, #[case] clean: &str) {
-        assert_eq!(clean_path("mounts[0]", written.to_owned()).unwrap(), clean);
-    }
 
     #[test]
     fn a_path_that_climbs_is_refused() {

@@ -282,6 +282,21 @@ fn a_container_is_taken_over_as_it_is() {
     assert_eq!(config.stop_signal, i32::from(v1::Signal::Sigint));
 }
 
+#[test]
+fn paths_in_a_container_are_cleaned_and_those_of_the_node_stay() {
+    let mut request = machine();
+    request.mounts[0].container_path = "/srv/data/".into();
+    request.mounts[0].host_path = "/var//lib/".into();
+    request.devices[0].container_path = "/dev//./data/".into();
+    let config = container::config(Some(request)).unwrap();
+    let mount = &config.mounts[0];
+    assert_eq!(
+        (mount.container_path.as_str(), mount.host_path.as_str()),
+        ("/srv/data", "/var//lib/")
+    );
+    assert_eq!(config.devices[0].container_path, "/dev/data");
+}
+
 #[rstest]
 #[case::metadata(|c: &mut v1::ContainerConfig| c.metadata = None, "config.metadata")]
 #[case::name(|c: &mut v1::ContainerConfig| c.metadata = Some(Default::default()), "config.metadata.name")]

@@ -3,7 +3,7 @@
 //! Invariant: follows from the annotation and the mounts of the request; no file is looked at.
 //! Failure: [`Error`] names the entry.
 
-use podspec::{Annotations, FileFormat, Role};
+use podspec::{Annotations, FileFormat, Role, clean_path};
 
 use super::FileDisk;
 use super::error::Error;
@@ -64,7 +64,7 @@ fn requested(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Vec<FileDisk
 }
 
 fn of(wanted: podspec::FileDisk, mounts: &[Mount]) -> Result<FileDisk, Error> {
-    let is_meant = |mount: &&Mount| mount.container_path.trim_end_matches('/') == wanted.mount_path;
+    let is_meant = |mount: &&Mount| clean_path(&mount.container_path) == wanted.mount_path;
     let Some(mount) = mounts.iter().find(is_meant) else {
         return Err(Error::NoMount(wanted.mount_path));
     };

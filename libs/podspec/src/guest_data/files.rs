@@ -8,6 +8,7 @@ use std::path::{Component, Path};
 
 use super::assemble::{GuestDataError, Sources, content, decode, text, unfit};
 use super::source::{Encoding, Source};
+use crate::paths::clean_path;
 
 const PATH_OF: &str = "_path";
 const ENCODING_OF: &str = "_encoding";
@@ -74,7 +75,7 @@ pub(super) fn of(source: &Source, all: &Sources) -> Result<Vec<GuestFile>, Guest
             }
         };
         files.push(GuestFile {
-            path: path.to_owned(),
+            path: clean_path(path),
             mode: MODE,
             content: decode(source, key, value, encoding)?,
         });

@@ -419,7 +419,7 @@ fn an_object_has_files_in_the_order_of_their_paths() {
         "files",
         &[
             ("one", "aHVu\ndGVyMg=="),
-            ("one_path", "/etc/z"),
+            ("one_path", "/etc//./z"),
             ("two", "plain\n"),
             ("two_path", "/etc/a/b"),
             ("two_encoding", "plain"),
