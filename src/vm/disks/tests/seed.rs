@@ -105,6 +105,20 @@ async fn a_pod_that_turns_cloud_init_off_has_one_disk() {
 }
 
 #[tokio::test]
+async fn user_data_that_cloud_init_ignores_are_reported() {
+    let node = Node::new().await;
+    for (name, script, is_reported) in [("ignored", "echo hi", true), ("used", "#!/bin/sh", false)]
+    {
+        let data = [("cloud-init-user-data-script", script)];
+        let id = create(&node, name, &data).await.unwrap();
+        let found = node.row(&id).spec.unsupported.clone();
+        let words = "cloud-init ignores the user data: the first line";
+        let reported = found.iter().any(|text| text.starts_with(words));
+        assert_eq!(reported, is_reported, "{name}: {found:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_unused_image_is_removed() {
     let node = Node::new().await;
     let stray = node.containers.paths().seed(&ContainerId::generate());
