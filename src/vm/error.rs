@@ -319,6 +319,8 @@ impl Error {
             Self::Hypervisor { source, .. } => source.is_unavailable(),
             Self::VmDisk(e) => e.is_transient(),
             Self::DomainLives { .. } | Self::Paused(_) | Self::DiskFails(_) => true,
+            // Its sandbox may stay: a stop can fail.
+            Self::Stopped(_) => true,
             Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,
             _ => false,
         }

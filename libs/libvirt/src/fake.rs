@@ -25,6 +25,7 @@ const EVENT_BACKLOG: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct FakeHypervisor {
     inner: Arc<Mutex<Inner>>,
+    restore_turns: Arc<RwLock<()>>,
     restores: Arc<RwLock<()>>,
     events: broadcast::Sender<Event>,
 }
@@ -79,6 +80,7 @@ impl Default for FakeHypervisor {
                 hangs: false,
                 resumes: BTreeMap::new(),
             })),
+            restore_turns: Arc::default(),
             restores: Arc::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
         }
@@ -193,6 +195,11 @@ impl FakeHypervisor {
     /// Requests for statistics are not answered any more, or again.
     pub fn hang_stats(&self, hangs: bool) {
         self.lock().hangs = hangs;
+    }
+
+    /// Restores wait for their turn until what this returns is dropped.
+    pub async fn hold_restore_turns(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.restore_turns).write_owned().await
     }
 
     /// Restores come to no end until what this returns is dropped; the domain is there meanwhile.

@@ -76,8 +76,14 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Makes a [`Self::save`] in progress fail, after which the guest runs on.
     fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Starts a defined domain from saved memory with this description. The guest does not run
-    /// before [`Self::resume`].
-    fn restore(&self, xml: String, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
+    /// before [`Self::resume`]. The wait for the turn of the call, which may be long, ends with an
+    /// error when `given_up` does; a restore that has begun goes on.
+    fn restore(
+        &self,
+        xml: String,
+        file: PathBuf,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Plugs the cable of a NIC of a running emulator in, or pulls it; `nic` is the emulator's name
     /// of the device. The same again is success.
     fn cable(

@@ -274,11 +274,13 @@ impl Hypervisor for Libvirt {
         self.ask_emulator("abort", domain, ffi::abort_job).await
     }
 
-    async fn restore(&self, xml: String, file: PathBuf) -> Result<()> {
-        let plan = self.moving_memory("restore", None);
-        self.calls
-            .run(plan, move |connect| memory::restore(connect, &xml, &file))
-            .await
+    async fn restore(
+        &self,
+        xml: String,
+        file: PathBuf,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        self.restore_unless(xml, file, given_up).await
     }
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {

@@ -31,7 +31,13 @@ impl<P: Platform> Containers<P> {
         xml: String,
     ) -> Result<()> {
         let file = self.parts.disks.memory_file(vm);
-        let restored = self.parts.hypervisor.restore(xml, file).await;
+        let stop = self.stops.watch(&row.sandbox);
+        let driver = &self.parts.hypervisor;
+        let restored = driver.restore(xml, file, stop.requested()).await;
+        if restored.is_err() && self.stops.is_requested(&row.sandbox) {
+            return Err(Error::Stopped(row.id.clone()));
+        }
+        drop(stop);
         restored.map_err(hypervisor("restore"))?;
         faultpoint::point("node.resume.restored");
         self.parts.disks.use_memory(vm).await?;

@@ -184,12 +184,22 @@ impl Hypervisor for FakeHypervisor {
         self.lock().domain(domain).map(drop)
     }
 
-    async fn restore(&self, xml: String, file: PathBuf) -> Result<()> {
+    async fn restore(
+        &self,
+        xml: String,
+        file: PathBuf,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let refused = |reason: &str| Error::Refused {
+            call: "restore",
+            reason: reason.to_owned(),
+        };
+        tokio::select! {
+            turn = self.restore_turns.read() => drop(turn),
+            () = given_up => return Err(refused("it was given up before it began")),
+        }
         if !is_saved_memory(&file) {
-            return Err(Error::Refused {
-                call: "restore",
-                reason: "the file is not saved memory".to_owned(),
-            });
+            return Err(refused("the file is not saved memory"));
         }
         let uuid = Definition::parse(&xml).and_then(|d| d.uuid());
         self.start_paused(uuid.unwrap_or_default()).await?;

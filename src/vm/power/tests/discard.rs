@@ -72,6 +72,25 @@ async fn memory_that_a_guest_comes_back_from_is_not_discarded_and_the_guest_runs
 }
 
 #[tokio::test]
+async fn a_restore_that_waits_for_its_turn_ends_with_the_stop_of_its_pod() {
+    let (node, second) = suspended().await;
+    let hold = node.hypervisor.hold_restore_turns().await;
+    let (containers, id) = (node.containers.clone(), second.clone());
+    let start = tokio::spawn(async move { containers.start(&id).await });
+    node.until(&second, |row| row.phase == Phase::Starting)
+        .await;
+    let stop = node.containers.request_stop(&node.row(&second).sandbox);
+    let ended = tokio::time::timeout(TIMEOUT, start).await;
+    let ended = ended.expect("the stop waits for the turn").unwrap();
+    assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
+    assert_eq!(node.phase(&second), Phase::Created);
+    assert!(node.disks.get(vm()).unwrap().has_memory());
+    drop((stop, hold));
+    node.containers.start(&second).await.unwrap();
+    assert_eq!(power(&node).await, Some(Power::On));
+}
+
+#[tokio::test]
 async fn a_start_behind_a_discard_finds_no_memory() {
     let (node, second) = suspended().await;
     let hold = node.locks.lock(node.row(&second).sandbox.as_str()).await;

@@ -273,3 +273,24 @@ async fn a_save_that_waits_for_its_turn_can_be_stopped() {
     let error = save.await.unwrap().unwrap_err().to_string();
     assert!(error.contains("stopped before it began"), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_waits_for_its_turn_ends_when_it_is_given_up() {
+    let hv = connected(1).await;
+    let first = Hanging::begin(&hv, hv.moving_memory("restore", None)).await;
+    let (give_up, given_up) = oneshot::channel::<()>();
+    let second = {
+        let hv = hv.clone();
+        tokio::spawn(async move {
+            let given_up = async { given_up.await.unwrap() };
+            let (xml, file) = ("<domain/>".to_owned(), "/nonexistent/memory".into());
+            hv.restore(xml, file, given_up).await
+        })
+    };
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished());
+    give_up.send(()).unwrap();
+    let error = second.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("given up before it began"), "{error}");
+    first.end().await.unwrap();
+}
