@@ -70,9 +70,37 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// The functions that tests on a shared stack or cluster run as their cases.
+fn cases() -> BTreeSet<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/e2e/tests");
+    let mut names = BTreeSet::new();
+    for program in ["stacks", "clusters"] {
+        for entry in std::fs::read_dir(folder.join(program)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|kind| kind != "rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(path).unwrap();
+            for list in ["cases!(", "side_by_side!("] {
+                for found in text.split(list).skip(1) {
+                    let found = found.split(']').next().unwrap();
+                    let words = found.split(|c: char| !c.is_alphanumeric() && c != '_');
+                    names.extend(words.map(str::to_owned));
+                }
+            }
+        }
+    }
+    names
+}
+
+/// Whether a file has a function that a test runs as a case.
+fn has_case(text: &str, subject: &str) -> bool {
+    text.contains(&format!("async fn {subject}(")) && cases().contains(subject)
+}
+
 fn has(file: &str, text: &str, subject: &str) -> bool {
     match file.rsplit('.').next() {
-        Some("rs") => tests(text).contains(subject),
+        Some("rs") => tests(text).contains(subject) || has_case(text, subject),
         Some("yaml") => vectors(text).contains(subject),
         _ => words(text).contains(subject),
     }
