@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariant: each run begins with the same instant after the first boot: it writes to a disk and a
-//! memory of its own. No network reaches the machine; whoever may open the sockets of its run has
+//! memory of its own. No network reaches the machine; any user who may open the sockets of its run has
 //! root in it. A lock keeps a second run of the same system away.
 //! Failure: names the step; `run/console.log` has what the kernel said.
 

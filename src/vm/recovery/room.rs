@@ -1,6 +1,6 @@
 //! Whether the file systems of a machine's disks have room again.
 //!
-//! Invariant: a file system that does not answer takes one thread, whoever asks, and no caller waits
+//! Invariant: a file system that does not answer takes one thread for all callers, and none waits
 //! longer than [`DEADLINE`].
 //! Failure: a file system that cannot be measured counts as one with room: the next attempt shows
 //! it.

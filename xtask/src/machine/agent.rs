@@ -1,6 +1,6 @@
 //! QEMU's guest agent in the machine: runs commands as root and reads files.
 //!
-//! Invariant: an answer belongs to its question. Whoever was connected before may have left half a
+//! Invariant: an answer belongs to its question. An earlier client may have left half a
 //! command or an answer, so that each connection begins with a synchronisation.
 //! Failure: a machine without its agent (it boots, it is gone) is an error after the deadline.
 

@@ -1,6 +1,6 @@
 //! A running machine: started from the snapshot, found again, ended.
 //!
-//! Invariant: whoever holds a `Machine` holds the lock of its system. A machine that a run was to
+//! Invariant: the owner of a `Machine` holds the lock of its system. A machine that a run was to
 //! keep has a mark; one without a mark is left over from a run that was killed, and the next run
 //! ends it.
 //! Failure: a QEMU that ends at once is an error with the end of its log.

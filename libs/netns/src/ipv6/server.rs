@@ -2,7 +2,7 @@
 //!
 //! Invariant: advertisements are sent at the start, when the guest asks and every few minutes; when
 //! a gateway's link-local address changes, the old one is withdrawn. A guest that floods us is
-//! slowed down, and a search for a gateway outside keeps nobody waiting. Dropping the [`Server`]
+//! slowed down, and a search for a gateway outside delays no guest. Dropping the [`Server`]
 //! ends it.
 //! Failure: a receive error (the tap is going, say) is logged and followed by a pause; a gateway
 //! that is on no link of the node, or nowhere, is looked for again, less and less often; the server

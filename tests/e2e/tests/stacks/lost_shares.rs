@@ -1,8 +1,8 @@
 //! Shares that a running guest does not have: their server died, or the guest could not mount them.
 //!
-//! Invariant: the servers are the real ones, killed by the test; a loss is told by the node API, which
+//! Invariant: the servers are the real ones, killed by the test; the node API reports a loss, which
 //! the agent reads for the pod's events, and counted by the daemon that found it.
-//! Failure: what was told, or the metric.
+//! Failure: what was reported, or the metric.
 
 use std::fs;
 use std::path::Path;

@@ -92,7 +92,7 @@ fn promotion(pass: &mut Pass<'_>) {
         pass.drop_condition(kind);
     } else if pass.mode == Mode::Linked && pass.root_claim().is_none() {
         let text = "nodes cannot flatten disks yet: the root disk stays an overlay on its image";
-        // The other mode is the default: nobody asked for it.
+        // The other mode is the default: no owner requested it.
         let reason = match pass.vm.spec.promote_disks_mode {
             Some(PromoteDisksMode::Offline) => conditions::NOT_IMPLEMENTED,
             _ => "StaysLinked",

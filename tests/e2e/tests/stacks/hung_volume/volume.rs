@@ -73,7 +73,7 @@ impl Volume {
         self.path("behind").join(name)
     }
 
-    /// Waits until the server has read somebody's write and stopped instead of replying.
+    /// Waits until the server has read a write of a client and stopped instead of replying.
     pub(super) async fn stop_at_write(&self) -> Result<()> {
         self.stop_at_next_write()?;
         self.await_stopped().await
