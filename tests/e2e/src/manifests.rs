@@ -29,10 +29,11 @@ pub fn vm_pod(name: &str) -> Value {
                 "image": "vmlet.dev/hello",
                 "imagePullPolicy": "IfNotPresent",
                 "ports": [{ "containerPort": 80 }],
-                // Ready means that the guest answers.
+                // Ready means that the guest answers. Under software emulation each answer is a tenth of a
+                // second of processor time, more than all else that an idle guest does.
                 "readinessProbe": {
                     "httpGet": { "path": "/", "port": 80 },
-                    "periodSeconds": 1,
+                    "periodSeconds": 5,
                     "failureThreshold": 1,
                     "timeoutSeconds": 20,
                 },

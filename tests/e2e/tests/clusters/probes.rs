@@ -242,7 +242,7 @@ fn start(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
 /// Each look that fails is an event, and kubelet gives a pod 25 of them, then one in five minutes:
 /// a guest that boots slowly must not use up those that are awaited.
 pub(super) fn startup_probe() -> Value {
-    json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 5, "failureThreshold": 60 })
+    json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 5, "failureThreshold": 600 })
 }
 
 fn exec_probe(command: &[&str], timeout: u32) -> Value {
