@@ -7,6 +7,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use crate::kept;
 use crate::leftovers::CLEAN;
+use crate::reader::{self, Reader};
 use crate::stack::{Endpoint, Stack, streams};
 use crate::wait::{eventually, scaled};
 
@@ -35,6 +37,7 @@ pub struct Cluster {
     /// In order; taking the first one down takes all of them down.
     nodes: Vec<Stack>,
     down: bool,
+    reader: Reader,
 }
 
 impl Default for Options {
@@ -64,7 +67,11 @@ impl Cluster {
         for number in 2..=options.nodes {
             nodes.push(Stack::worker(&nodes[0], number)?);
         }
-        Ok(Self { nodes, down: false })
+        Ok(Self {
+            nodes,
+            down: false,
+            reader: Reader::default(),
+        })
     }
 
     /// Starts etcd and the API server, and no node: see [`crate::Control`].
@@ -72,6 +79,7 @@ impl Cluster {
         Ok(Self {
             nodes: vec![Stack::up_with(&["--cluster", "--no-node"])?],
             down: false,
+            reader: Reader::default(),
         })
     }
 
@@ -123,6 +131,11 @@ impl Cluster {
 
     /// What `kubectl get` says about something.
     pub fn get_json(&self, arguments: &[&str]) -> Result<Value> {
+        if let Some(path) = reader::path(arguments) {
+            let kubeconfig = Path::new(self.stack().var("KUBECONFIG")?);
+            let read = self.reader.get(kubeconfig, &path);
+            return read.with_context(|| format!("get {arguments:?}"));
+        }
         let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat())?;
         serde_json::from_str(&text).context("parse kubectl's answer")
     }
@@ -224,9 +237,10 @@ impl Cluster {
 
     /// The address of a pod.
     pub fn pod_ip(&self, name: &str) -> Result<String> {
-        let ip = self.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.podIP}"])?;
-        ensure!(!ip.is_empty(), "pod {name} has no address yet");
-        Ok(ip)
+        let pod = self.get_json(&["pod", name])?;
+        let ip = pod["status"]["podIP"].as_str();
+        let ip = ip.with_context(|| format!("pod {name} has no address yet"))?;
+        Ok(ip.to_owned())
     }
 
     /// Waits until no node holds anything of any pod. Sandboxes that kubelet has stopped are

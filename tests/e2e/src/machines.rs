@@ -78,8 +78,13 @@ impl Cluster {
             let image = self.get_json(&["virtualmachineimage", "guest"])?;
             let ready = condition(&image, "Ready");
             ensure!(ready["reason"] == "Available", "{}", image["status"]);
-            let tasks = self.kubectl(&["get", "virtualmachinetasks", "-o", "name"])?;
-            ensure!(!tasks.contains("-inspect-image-"), "{tasks}");
+            let tasks = self.get_json(&["virtualmachinetasks"])?;
+            let mut tasks = tasks["items"].as_array().into_iter().flatten();
+            let inspects = |task: &Value| {
+                let name = task["metadata"]["name"].as_str();
+                name.is_some_and(|name| name.contains("-inspect-image-"))
+            };
+            ensure!(!tasks.any(inspects), "a task to read the image is left");
             Ok(())
         })
         .await
@@ -126,7 +131,11 @@ impl Cluster {
 
     /// UID of the machine's pod.
     pub fn pod_uid(&self, name: &str) -> Result<String> {
-        self.kubectl(&["get", "pod", name, "-o", "jsonpath={.metadata.uid}"])
+        let pod = self.get_json(&["pod", name])?;
+        Ok(pod["metadata"]["uid"]
+            .as_str()
+            .context("no UID")?
+            .to_owned())
     }
 
     /// Waits until the log of the machine's pod shows these boots of its disk, and no others.
