@@ -14,6 +14,8 @@ use crate::{run, workspace};
 
 /// The line in which `cargo xtask critest` prints its counts.
 const CRITEST: &str = "critest: ";
+/// What cargo calls for the examples in place of rustdoc.
+const RUSTDOC: &str = "xtask/src/suite/rustdoc.sh";
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +24,12 @@ pub(super) enum Check {
     Fmt,
     /// clippy, with warnings as errors.
     Clippy,
-    /// clippy on the daemon with what it has only on request; no test has such a build.
+    /// clippy on the daemon without its feature `otel`, where nothing is built; [`Self::Doc`] builds
+    /// the daemon so.
     Features,
-    /// The examples in the documentation of the crates.
+    /// The documentation of libraries with its examples; a warning is an error.
     Doc,
-    /// rustdoc, with warnings as errors: each link has a target.
+    /// The documentation of programs, too.
     Rustdoc,
     /// cargo-deny.
     Deny,
@@ -78,7 +81,7 @@ impl Check {
                 let clippy = &[
                     "clippy",
                     "--quiet",
-                    // All of it, so that dependencies are those that rustdoc has looked at.
+                    // All of it, so that dependencies are those of the other call of clippy.
                     "--workspace",
                     "--bin=vmlet",
                     "--",
@@ -94,6 +97,8 @@ impl Check {
                     "RUSTC_WORKSPACE_WRAPPER",
                     programs::clippy_driver(cargo.get_program()),
                 );
+                cargo.env("RUSTDOC", workspace::root().join(RUSTDOC));
+                cargo.env("VMLET_RUSTDOC_OUT", workspace::target().join("doc"));
                 (cargo, &["test", "--quiet", "--workspace", "--doc"])
             }
             Self::Rustdoc => {
@@ -134,10 +139,16 @@ impl Check {
         match (self, counted) {
             (Self::Critest, Some(count)) if success == (count.failed == 0) => count,
             (Self::Critest, _) => Count::failed(1),
+            (Self::Doc, _) if output.lines().any(is_warning) => Count::failed(1),
             (_, _) if success => Count::passed(1),
             _ => Count::failed(1),
         }
     }
+}
+
+/// Whether a line begins what the compiler or clippy warns of.
+fn is_warning(line: &str) -> bool {
+    line.starts_with("warning: ")
 }
 
 /// Checks every rule file, dashboard and scrape configuration of `deploy`.
@@ -173,6 +184,12 @@ mod tests {
     fn the_exit_code_decides_and_must_agree_with_the_counts() {
         assert_eq!(Check::Fmt.count("", true), Count::passed(1));
         assert_eq!(Check::Deny.count("", false), Count::failed(1));
+        let warned = "warning: unused import\ntest result: ok\n";
+        assert_eq!(Check::Doc.count(warned, true), Count::failed(1));
+        assert_eq!(
+            Check::Doc.count("test result: ok\n", true),
+            Count::passed(1)
+        );
         let line = "critest: 28 specifications\ncritest: 27 as expected, 0 not\n";
         assert_eq!(Check::Critest.count(line, true), Count::passed(27));
         assert_eq!(Check::Critest.count(line, false), Count::failed(1));

@@ -143,7 +143,7 @@ fn cargo() -> Command {
         "--bins",
         "--tests",
         "--no-run",
-        // As in a release. The check `features` looks at the daemon without it.
+        // As in a release. The examples are built with the daemon without it.
         "--features=vmlet/otel",
     ]);
     cargo

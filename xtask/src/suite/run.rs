@@ -120,14 +120,22 @@ impl Suite<'_> {
         let is_chosen = |part| self.order.has(part) && self.order.names.is_empty();
         let builds = self.order.parts.iter().any(|part| part.needs_programs());
         let lints = is_chosen(Part::Clippy);
-        for (part, stage, check) in [
-            (Part::Fmt, "fmt", Check::Fmt),
-            (Part::Doc, "rustdoc", Check::Rustdoc),
-            (Part::Clippy, "features", Check::Features),
+        for (is_run, stage, checks) in [
+            (is_chosen(Part::Fmt), "fmt", vec![Check::Fmt]),
+            (
+                is_chosen(Part::Doc) && self.order.long,
+                "rustdoc",
+                vec![Check::Rustdoc],
+            ),
+            (
+                lints && !builds,
+                "clippy",
+                vec![Check::Clippy, Check::Features],
+            ),
         ] {
-            if is_chosen(part) {
-                let job = Job::check(check);
-                report.stage(stage, |report| report.add(self.side_by_side(vec![job])));
+            if is_run {
+                let jobs = checks.into_iter().map(Job::check).collect();
+                report.stage(stage, |report| report.add(self.side_by_side(jobs)));
             }
         }
         let built: Result<Built> = if builds {
@@ -137,10 +145,6 @@ impl Suite<'_> {
                 Ok(built)
             })
         } else {
-            if lints {
-                let job = Job::check(Check::Clippy);
-                report.stage("clippy", |report| report.add(self.side_by_side(vec![job])));
-            }
             Ok(Built::default())
         };
         let built = match built {
