@@ -115,6 +115,7 @@ fn container_code(error: &vm::Error) -> Code {
         E::Placeholder(_)
         | E::SandboxNotReady(_)
         | E::Live { .. }
+        | E::OtherName { .. }
         | E::Phase { .. }
         | E::Resize { .. }
         | E::MachineType { .. }

@@ -49,6 +49,20 @@ pub enum Error {
         /// Where it is in its life.
         phase: Phase,
     },
+    /// The sandbox had a machine of another name.
+    #[error(
+        "container {name} cannot boot the disk of pod {pod}, whose virtual machine is container \
+         {machine}: a pod has one container and no init containers; several are processes of one \
+         machine in a pod with the RuntimeClass vmlet-process"
+    )]
+    OtherName {
+        /// Namespace and name of the pod.
+        pod: String,
+        /// The name of the container that is refused.
+        name: String,
+        /// The name of the container that was there first.
+        machine: String,
+    },
     /// Another container of the pod has the name.
     #[error(
         "container {name} of attempt {attempt} exists already, as {container}: remove it, or \

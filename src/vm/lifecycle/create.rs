@@ -55,7 +55,7 @@ impl<P: Platform> Containers<P> {
         let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
         let sandbox = self.ready_sandbox(sandbox_id)?;
         let config = as_requested(&sandbox, config);
-        if let Some(id) = self.place_for(&sandbox.id, &config).await? {
+        if let Some(id) = self.place_for(&sandbox, &config).await? {
             return Ok(id);
         }
         let row = self.create_machine(&sandbox, config, Part::Machine, supplies);
@@ -196,14 +196,18 @@ impl<P: Platform> Containers<P> {
         })
     }
 
-    /// Makes sure that the sandbox has room for a machine. Returns the container that was made from
-    /// the same request when its client has no answer: it gave up, or the daemon ended.
+    /// Makes sure that the sandbox has room for a machine, and had none of another name. Returns the
+    /// container that was made from the same request when its client has no answer: it gave up, or
+    /// the daemon ended.
     async fn place_for(
         &self,
-        sandbox: &SandboxId,
+        sandbox: &Sandbox,
         config: &ContainerConfig,
     ) -> Result<Option<ContainerId>> {
-        for row in self.of_sandbox(sandbox) {
+        let boots = instance(sandbox, config)?.role == Role::Machine;
+        let is_machine = boots && !sandbox.config.has_processes();
+        let name = &config.metadata.name;
+        for row in self.of_sandbox(&sandbox.id) {
             match row.phase {
                 // No other request works on it any more: this request holds the sandbox's lock.
                 Phase::Creating => self.drop_creating(&row).await?,
@@ -214,6 +218,14 @@ impl<P: Platform> Containers<P> {
                     self.give_way(&row, config.metadata.attempt).await?;
                 }
                 phase if phase.is_live() => return Err(self.live(&row)),
+                // It would boot the disk that the other one has left.
+                _ if is_machine && row.boots() && row.spec.config.metadata.name != *name => {
+                    return Err(Error::OtherName {
+                        pod: pod_of(sandbox),
+                        name: name.clone(),
+                        machine: row.spec.config.metadata.name.clone(),
+                    });
+                }
                 _ => {}
             }
         }
@@ -223,10 +235,8 @@ impl<P: Platform> Containers<P> {
     /// Why a pod has no place for another machine.
     fn live(&self, row: &Container) -> Error {
         let sandbox = self.sandbox_of(row);
-        let pod = sandbox.map(|sandbox| sandbox.config.metadata.clone());
-        let pod = pod.unwrap_or_default();
         Error::Live {
-            pod: format!("{}/{}", pod.namespace, pod.name),
+            pod: sandbox.map_or_else(String::new, |sandbox| pod_of(&sandbox)),
             name: row.spec.config.metadata.name.clone(),
             container: row.id.clone(),
             phase: row.phase,
@@ -257,6 +267,12 @@ impl<P: Platform> Containers<P> {
         self.forget_answer(&row.id);
         Ok(self.parts.table.remove(&row.id).await?)
     }
+}
+
+/// Namespace and name of a pod, for people.
+fn pod_of(sandbox: &Sandbox) -> String {
+    let pod = &sandbox.config.metadata;
+    format!("{}/{}", pod.namespace, pod.name)
 }
 
 /// Whether the first is a later attempt at the same container as the second.

@@ -73,6 +73,41 @@ async fn a_second_machine_waits_until_the_first_has_ended_and_boots_the_same_dis
 }
 
 #[tokio::test]
+async fn after_a_machine_has_ended_a_container_of_another_name_is_refused() {
+    let node = Node::new().await;
+    let first = node.started().await;
+    let sandbox = node.row(&first).sandbox.clone();
+    node.containers.stop(&first, GRACE).await.unwrap();
+    let mut other = node.machine(0);
+    other.metadata.name = "main".to_owned();
+    let refused = node.containers.create(&sandbox, other.clone()).await;
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, Error::OtherName { .. }), "{refused:?}");
+    let words = refused.to_string();
+    let begins = "container main cannot boot the disk of pod default/pod, whose virtual machine is \
+                  container vm: a pod has one container";
+    assert!(
+        words.starts_with(begins) && words.ends_with("RuntimeClass vmlet-process"),
+        "{words}"
+    );
+    let second = node.containers.create(&sandbox, node.machine(1)).await;
+    assert!(second.is_ok(), "{second:?}");
+}
+
+#[tokio::test]
+async fn places_of_machines_have_any_names() {
+    let node = Node::new().await;
+    let sandbox = node.annotated("pod", &[("role", "provision")]).await;
+    for name in ["first", "second"] {
+        let mut config = node.machine(0);
+        config.metadata.name = name.to_owned();
+        let id = node.containers.create(&sandbox, config).await.unwrap();
+        node.containers.start(&id).await.unwrap();
+        node.containers.stop(&id, GRACE).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_guest_that_powers_off_has_its_whole_console_output() {
     let node = Node::new().await;
     let id = node.started().await;

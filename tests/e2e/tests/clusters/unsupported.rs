@@ -101,7 +101,15 @@ fn a_pod_of_the_class_is_one_container(cluster: &Cluster) -> Result<()> {
     let mut with_sidecar = vm_pod("with-sidecar");
     let containers = with_sidecar["spec"]["containers"].as_array_mut();
     containers.context("containers")?.push(container);
+    let mut routed = with_init.clone();
+    let spec = routed["spec"].as_object_mut().context("spec")?;
+    spec.remove("runtimeClassName");
+    routed["metadata"]["annotations"] = json!({ "kubernetes.io/target-runtime": "virtlet.cloud" });
     for (pod, words) in [
+        (
+            &routed,
+            "or with kubernetes.io/target-runtime, is one machine",
+        ),
         (
             &with_init,
             "has no init containers: prepare the guest by cloud-init",
