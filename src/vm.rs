@@ -15,6 +15,7 @@ pub(crate) mod fuzzing;
 mod hand_off;
 mod host;
 mod lifecycle;
+mod missing;
 mod model;
 mod paths;
 mod power;

@@ -18,7 +18,8 @@ use nix::sys::utsname::uname;
 
 /// Where programs of the guest publish values.
 const PUBLISHED_FILE: &str = "/run/vmlet/guestinfo";
-/// Where the boot script of the cloud-init disk names the shares that it could not mount.
+/// Where the boot script of the cloud-init disk names the shares that it could not mount, and the
+/// files that it could not write.
 const NOT_MOUNTED_FILE: &str = "/run/vmlet/not-mounted";
 /// Longest text of a report, in bytes.
 const TEXT: usize = 256;

@@ -47,7 +47,7 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
     let reply = known.reply;
     let mut unsupported = row.spec.unsupported.clone();
     unsupported.extend(machines.containers.lost_shares(row));
-    unsupported.extend(row.spec.not_mounted(&reply.not_mounted));
+    unsupported.extend(row.spec.missing(&reply.missing));
     v1::Machine {
         vm_uid: vm.map(|vm| vm.to_string()).unwrap_or_default(),
         pod_namespace: pod.namespace,

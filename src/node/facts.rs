@@ -4,7 +4,7 @@
 //! nothing is believed.
 //! Failure: an answer that is not of the expected form counts as none.
 
-mod not_mounted;
+mod missing;
 mod published;
 
 use std::collections::BTreeMap;
@@ -45,8 +45,8 @@ pub struct Reply {
     pub interfaces: Vec<Interface>,
     /// Values that it publishes, by key.
     pub published: BTreeMap<String, String>,
-    /// Paths of shares that its boot script could not mount.
-    pub not_mounted: Vec<String>,
+    /// Paths that its boot script could not mount or write.
+    pub missing: Vec<String>,
 }
 
 impl Reply {
@@ -106,12 +106,11 @@ pub async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
     reply
 }
 
-/// Queries the guest's agent for the shares that its boot script could not mount.
-pub(super) async fn not_mounted(driver: &impl Hypervisor, domain: Uuid) -> Vec<String> {
-    use not_mounted::{FILE, READ};
+/// Queries the guest's agent for the paths that its boot script could not mount or write.
+pub(super) async fn missing(driver: &impl Hypervisor, domain: Uuid) -> Vec<String> {
+    use missing::{FILE, READ};
     let read = libvirt::guest::read_file(driver, domain, FILE, READ, ANSWER).await;
-    read.map(|file| not_mounted::paths(&file))
-        .unwrap_or_default()
+    read.map(|file| missing::paths(&file)).unwrap_or_default()
 }
 
 /// The report of `vmlet-guest`.
@@ -137,7 +136,7 @@ pub fn of_vmlet_guest(facts: &guestapi::Facts) -> Reply {
         kernel: plain(&facts.kernel),
         interfaces: interfaces.take(INTERFACES).collect(),
         published: published::values(&facts.published),
-        not_mounted: not_mounted::paths(&facts.not_mounted),
+        missing: missing::paths(&facts.not_mounted),
     }
 }
 
@@ -253,7 +252,7 @@ mod tests {
         let reply = of_vmlet_guest(&facts);
         assert_eq!(reply.host_name.len(), TEXT);
         assert_eq!(reply.published["ready"], "yes");
-        assert_eq!(reply.not_mounted, ["/data"]);
+        assert_eq!(reply.missing, ["/data"]);
         let expected = Interface {
             name: "eth0[31m".to_owned(),
             mac: "0a:58:0a:01:00:05".to_owned(),

@@ -256,8 +256,8 @@ impl<P: Platform> Machines<P> {
             (Some(report), _) => Some(facts::of_vmlet_guest(&report)),
             (None, Ok(true)) => {
                 let mut reply = facts::gather(driver, domain).await;
-                if !row.spec.shares.is_empty() {
-                    reply.not_mounted = facts::not_mounted(driver, domain).await;
+                if row.spec.seed {
+                    reply.missing = facts::missing(driver, domain).await;
                 }
                 Some(reply)
             }

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::vm::disks::seed::SeedData;
 use crate::vm::file_disks::FileDisk;
-use crate::vm::model::Spec;
 
 pub(in crate::vm) use nine_p::WireDirectory;
 pub(in crate::vm) use plan::{below, volumes_of};
@@ -66,24 +65,6 @@ impl Protocol {
             Self::Virtiofs => "virtiofs",
             Self::NineP => "9p",
         }
-    }
-}
-
-impl Spec {
-    /// What a guest could not mount, in sentences for the pod's events; `paths` are of the guest, so
-    /// that only those of shares count.
-    pub fn not_mounted(&self, paths: &[String]) -> Vec<String> {
-        let shares = self.shares.iter().filter(|share| !share.is_of_pod());
-        let missing = shares.filter(|share| paths.contains(&share.path));
-        let sentence = |Share { path, protocol, .. }: &Share| {
-            format!(
-                "the guest could not mount its directory {path}, and what it writes there is not in \
-                 the volume: a file may be in its place, or the guest lacks {}; its console has the \
-                 reason",
-                protocol.name()
-            )
-        };
-        missing.map(sentence).collect()
     }
 }
 

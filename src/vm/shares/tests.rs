@@ -151,22 +151,37 @@ async fn shares_that_the_guest_cannot_use_as_requested_are_reported() {
 }
 
 #[tokio::test]
-async fn a_share_that_the_guest_could_not_mount_is_named() {
-    let node = Node::new().await;
-    let volumes = Volumes::new();
+async fn what_the_guest_could_not_mount_or_write_is_named() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    let file = volumes.0.path().join("file");
+    fs::write(&file, "x").unwrap();
     let of = |(name, path)| mount(volumes.directory(name), path, false);
-    let mounts = [("data", "/data"), ("motd", "/etc/motd")].map(of).to_vec();
+    let mut mounts = [("data", "/data"), ("motd", "/etc/motd")].map(of).to_vec();
+    mounts.push(mount(file.clone(), "/etc/file", true));
+    mounts.push(mount(file, "/data/file", true));
     let sandbox = node.ready().await;
     let id = node.containers.create(&sandbox, with(&node, mounts)).await;
     let row = node.row(&id.unwrap());
-    let paths = ["/etc/motd", "/etc/motd", "/etc/passwd"].map(str::to_owned);
-    let named = row.spec.not_mounted(&paths);
-    assert_eq!(named.len(), 1, "{named:?}");
-    assert!(
-        named[0].contains("could not mount its directory /etc/motd"),
-        "{named:?}"
-    );
-    assert!(row.spec.not_mounted(&[]).is_empty());
+    let named = |paths: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(|path| (*path).to_owned()).collect();
+        row.spec.missing(&paths)
+    };
+    let found = named(&["/etc/motd", "/etc/motd"]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let words = "could not mount its directory /etc/motd";
+    assert!(found[0].contains(words), "{found:?}");
+    let found = named(&["/etc/file", "/data/file", "/etc/passwd", "/etc/group"]);
+    let of = [
+        "its mount /etc/file:",
+        "its mount /data/file:",
+        "the pod's annotations:",
+    ];
+    assert_eq!(found.len(), of.len(), "{found:?}");
+    for (found, of) in found.iter().zip(of) {
+        let words = format!("could not write a file of {of}");
+        assert!(found.contains(&words), "{found}");
+    }
+    assert!(named(&[]).is_empty());
 }
 
 #[tokio::test]

@@ -49,7 +49,8 @@ pub struct Facts {
     #[prost(bytes = "bytes", tag = "14")]
     pub published: Bytes,
     /// The beginning of `/run/vmlet/not-mounted`, by which the boot script of the cloud-init disk
-    /// names the shares that it could not mount; at most [`PUBLISHED`](crate::PUBLISHED) bytes.
+    /// names the shares that it could not mount and the files that it could not write; at most
+    /// [`PUBLISHED`](crate::PUBLISHED) bytes.
     #[prost(bytes = "bytes", tag = "15")]
     pub not_mounted: Bytes,
 }

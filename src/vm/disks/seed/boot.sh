@@ -1,9 +1,16 @@
 #!/bin/sh
 # Runs at each boot of the guest. The argument is where the cloud-init disk is mounted.
 seed=$1
-# For the agent of the guest: the path of each directory that this boot could not mount.
+# For the agent of the guest: the path of each directory that this boot could not mount, and of each
+# file that it could not write.
 failed=/run/vmlet/not-mounted
 rm -f "$failed"
+
+# missing REASON PATH
+missing() {
+    echo "vmlet: $1: $2" >&2
+    mkdir -p "${failed%/*}" && printf '%s\n' "$2" >>"$failed"
+}
 
 # put NUMBER MODE PATH: writes a file of the disk to its place.
 put() {
@@ -12,7 +19,7 @@ put() {
         (umask 077 && cp "$seed/vmlet/files/$1" "$new") && chmod "$2" "$new" && mv -f "$new" "$3"; then
         ! command -v restorecon >/dev/null || restorecon "$3"
     else
-        echo "vmlet: file not written: $3" >&2
+        missing 'file not written' "$3"
     fi
 }
 
@@ -27,8 +34,7 @@ share() {
     # Linux before 5.16 does not load it by itself.
     [ "$type" != 9p ] || ! command -v modprobe >/dev/null || modprobe -q 9pnet_virtio || true
     if [ -z "$place" ] || ! mount -t "$type" -o "$2" "$1" "$3"; then
-        echo "vmlet: not mounted by $type, see vmlet.dev/shares: $3" >&2
-        mkdir -p "${failed%/*}" && printf '%s\n' "$3" >>"$failed"
+        missing "not mounted by $type, see vmlet.dev/shares" "$3"
     fi
 }
 

@@ -405,4 +405,9 @@ fn the_boot_leaves_a_share_alone_that_is_mounted_at_the_end_of_links() {
     assert_eq!(reported(), line_of("file/x"), "of this boot only");
     assert_eq!(run("var/token"), "");
     assert_eq!(reported(), "");
+    // A file whose place is a directory is reported like a share.
+    let put = format!("put 0 0600 '{}/run of it'\n", guest.path().display());
+    std::fs::write(seed.join("files.sh"), put).unwrap();
+    assert!(run("var/token").contains("vmlet: file not written: "));
+    assert_eq!(reported(), line_of("run of it"));
 }

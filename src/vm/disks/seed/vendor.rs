@@ -2,7 +2,8 @@
 //!
 //! Invariant: lists of the pod's user data, such as `runcmd` and `write_files`, are complete:
 //! vendor data have none, which cloud-init would drop or put in their place.
-//! Failure: none here; in the guest a file that cannot be written is named on the console.
+//! Failure: none here; in the guest a file that cannot be written is named on the console, and in a
+//! file that the guest's agent reports.
 
 use std::fmt::Write as _;
 

@@ -19,6 +19,8 @@ use crate::shares::{await_no_process, directory, is_confined, servers};
 const SOON: Duration = Duration::from_secs(180);
 /// A file of the guest.
 const IN_THE_WAY: &str = "/etc/passwd";
+/// A directory of the guest.
+const IN_PLACE_OF_A_FILE: &str = "/sbin";
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -35,20 +37,24 @@ async fn a_share_that_a_guest_loses_or_cannot_mount_is_told_and_counted() -> Res
         pod.writable
             .push((directory(&stack, name)?, path.to_owned()));
     }
+    let file = stack.dir().join("shared/file");
+    fs::write(&file, "text")?;
+    pod.mounts.push((file, IN_PLACE_OF_A_FILE.to_owned()));
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     cri.await_agent(&container).await?;
     let mounts = cri.shell(&container, "cat /proc/mounts").await?;
     ensure!(mounts.contains(" /one virtiofs") && mounts.contains(" /two virtiofs"));
     ensure!(!mounts.contains(IN_THE_WAY), "{mounts}");
     let not_mounted = format!("could not mount its directory {IN_THE_WAY}");
-    let told = await_told(&stack, &container, &[&not_mounted]).await?;
-    ensure!(told.len() == 1, "{told:?}");
+    let not_written = format!("could not write a file of its mount {IN_PLACE_OF_A_FILE}");
+    let told = await_told(&stack, &container, &[&not_mounted, &not_written]).await?;
+    ensure!(told.len() == 2, "{told:?}");
     ensure!(lost(&stack)? == "0", "{}", lost(&stack)?);
 
     kill_server(&stack, "one")?;
     let first = "lost its directory /one";
-    let told = await_told(&stack, &container, &[&not_mounted, first]).await?;
-    ensure!(told.len() == 2, "{told:?}");
+    let told = await_told(&stack, &container, &[&not_mounted, &not_written, first]).await?;
+    ensure!(told.len() == 3, "{told:?}");
     await_lost(&stack, "1").await?;
 
     // The next daemon finds that out by itself, and watches the other server.

@@ -1,14 +1,14 @@
-//! Shares that the boot script of a guest could not mount: a path in each line of a small file.
+//! What the boot script of a guest could not mount or write: a path in each line of a small file.
 //!
 //! Invariant: at most [`MOST`] paths, each from a line of a file of at most [`READ`] bytes. They are
-//! compared with those of the machine's shares, and never shown.
+//! compared with those of the pod, and never shown.
 //! Failure: what is no text has no paths.
 
 /// Where the boot script names them.
 pub(super) const FILE: &str = "/run/vmlet/not-mounted";
 /// What is read of it.
 pub(super) const READ: usize = 4096;
-/// Most paths: a machine has no more shares.
+/// Most paths; those of shares, of which a machine has no more, come first.
 const MOST: usize = 16;
 
 /// The paths.
