@@ -21,6 +21,8 @@ use crate::foreign::Foreign;
 mod detail;
 
 pub(in crate::vm) use detail::ProcessDetail;
+#[cfg(test)]
+pub(in crate::vm) use tests::plant;
 
 /// Longest command line that is read, in bytes; libvirt's have some 4 KiB.
 const LONGEST: u64 = 128 * 1024;
@@ -127,11 +129,6 @@ impl Processes {
         found
     }
 
-    /// The emulator of one domain; others stay known. Blocks like [`Self::find`].
-    pub(in crate::vm) fn locate(&self, wanted: Emulator) -> Option<i32> {
-        self.find(&[wanted]).remove(&wanted.domain)
-    }
-
     /// The emulator of a domain, if it was found before and still runs. Blocks for a small read.
     pub(in crate::vm) fn find_again(&self, domain: Uuid) -> Option<i32> {
         let process = self.known().get(&domain).copied()?;
@@ -150,21 +147,18 @@ impl Processes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of these domains' emulators end with the pod that this process runs in; none
-    /// outside of pods. Blocks like [`Self::find`].
-    pub(in crate::vm) fn bound(&self, wanted: &[Emulator]) -> usize {
+    /// Whether a process ends with the pod that this process runs in; none does outside of pods.
+    /// Blocks for two small reads.
+    pub(in crate::vm) fn is_bound(&self, pid: i32) -> bool {
         let cgroup = |process: &str| {
             let file = std::fs::File::open(self.proc.join(process).join("cgroup")).ok()?;
             let mut text = String::new();
             file.take(LONGEST).read_to_string(&mut text).ok()?;
             Some(text)
         };
-        let Some(own) = cgroup("self").and_then(|text| ContainerPod::of(&text)) else {
-            return 0;
-        };
-        let found = self.find(wanted).into_values();
-        let theirs = found.filter_map(|pid| cgroup(&pid.to_string()));
-        theirs.filter(|text| own.holds(text)).count()
+        let own = cgroup("self").and_then(|text| ContainerPod::of(&text));
+        let its = cgroup(&pid.to_string());
+        own.zip(its).is_some_and(|(own, its)| own.holds(&its))
     }
 
     /// What a process has in memory. Blocks for two small reads.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: no call is made of libvirt or the guest; the process is looked for in the kernel's
 //! list.
-//! Failure: none; what is not known is absent.
+//! Failure: none; what is not known, or does not answer in time, is absent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,18 +45,18 @@ impl<P: Platform> Containers<P> {
     pub async fn bound(&self) -> u32 {
         let mut running = self.list();
         running.retain(|row| row.phase.runs());
-        let emulators: Vec<_> = running.iter().map(|row| self.emulator(row)).collect();
-        let processes = Arc::clone(&self.meter.processes);
-        let count = tokio::task::spawn_blocking(move || processes.bound(&emulators));
-        u32::try_from(count.await.unwrap_or_default()).unwrap_or(u32::MAX)
+        let machine = |row: &Arc<Container>| (row.id.clone(), self.emulator(row));
+        let machines = running.iter().map(machine).collect();
+        u32::try_from(self.meter.bound(machines).await).unwrap_or(u32::MAX)
     }
 
     async fn pid(&self, row: &Container) -> Option<i32> {
         if !row.phase.runs() {
             return None;
         }
-        let (processes, emulator) = (Arc::clone(&self.meter.processes), self.emulator(row));
-        let look = tokio::task::spawn_blocking(move || processes.locate(emulator));
-        look.await.ok().flatten()
+        let emulator = self.emulator(row);
+        self.meter
+            .at_machine(row.id.clone(), emulator, |pid| pid)
+            .await
     }
 }

@@ -3,13 +3,18 @@
 //! Invariant: the kernel's counter of the pod's cgroup is compared with what it was before the
 //! machine was started, which is in the row: an earlier machine of the pod, or a restart of the
 //! daemon, changes nothing.
-//! Failure: a counter that cannot be read is zero; the end then has another reason.
+//! Failure: a counter that cannot be read, or not in time, is zero; the end then has another reason.
+
+use std::time::Duration;
 
 use podspec::ContainerId;
 
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::service::Containers;
+
+/// Time for the counter: starts and ends wait for it.
+const TIME: Duration = Duration::from_secs(2);
 
 impl<P: Platform> Containers<P> {
     /// How many processes of the pod have been killed so far.
@@ -18,8 +23,9 @@ impl<P: Platform> Containers<P> {
             return 0;
         };
         let root = self.settings.cgroup_root.clone();
-        let reading = tokio::task::spawn_blocking(move || pod.oom_kills(&root));
-        let kills = reading.await.ok().flatten().unwrap_or(0);
+        let read = move || pod.oom_kills(&root);
+        let read = self.meter.at_cgroup(sandbox.id.clone(), TIME, read).await;
+        let kills = read.flatten().unwrap_or(0);
         i64::try_from(kills).unwrap_or(i64::MAX)
     }
 

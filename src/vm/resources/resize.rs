@@ -195,43 +195,41 @@ impl<P: Platform> Containers<P> {
 
     /// Moves the emulator's own threads, which libvirt leaves where they are.
     async fn move_threads(&self, row: &Container, cpus: Vec<u32>) {
-        let (processes, emulator) = (Arc::clone(&self.meter.processes), self.emulator(row));
-        let work = move || {
-            let pid = processes.locate(emulator)?;
-            Some(cpus::confine(pid, &cpus))
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(Some(Err(e))) => {
+        let confine = move |pid| cpus::confine(pid, &cpus);
+        let emulator = self.emulator(row);
+        match self
+            .meter
+            .at_machine(row.id.clone(), emulator, confine)
+            .await
+        {
+            Some(Err(e)) => {
                 tracing::warn!(
                     container = %row.id,
                     error = %e,
                     "CPU set not applied to all threads"
                 );
             }
-            Ok(None) => tracing::debug!(container = %row.id, "no process found for the CPU set"),
-            _ => {}
+            None => tracing::debug!(container = %row.id, "no process found for the CPU set"),
+            Some(Ok(())) => {}
         }
     }
 
     /// Sets how soon the kernel kills a machine when the node runs out of memory, as far as the
     /// kernel lets us: less than before needs a capability.
     pub(in crate::vm) async fn prefer_for_kill(&self, row: &Container, score: i64) {
-        let (processes, emulator) = (Arc::clone(&self.meter.processes), self.emulator(row));
-        let write = move || {
-            let pid = processes.locate(emulator)?;
-            Some(std::fs::write(
-                format!("/proc/{pid}/oom_score_adj"),
-                score.to_string(),
-            ))
+        let write = move |pid: i32| {
+            let path = format!("/proc/{pid}/oom_score_adj");
+            std::fs::write(path, score.to_string())
         };
-        match tokio::task::spawn_blocking(write).await {
-            Ok(Some(Err(e))) => {
+        let emulator = self.emulator(row);
+        match self.meter.at_machine(row.id.clone(), emulator, write).await {
+            Some(Err(e)) => {
                 tracing::debug!(container = %row.id, score, error = %e, "oom_score_adj not set");
             }
-            Ok(None) => {
-                tracing::debug!(container = %row.id, score, "no process found for oom_score_adj")
+            None => {
+                tracing::debug!(container = %row.id, score, "no process found for oom_score_adj");
             }
-            _ => {}
+            Some(Ok(())) => {}
         }
     }
 

@@ -166,10 +166,50 @@ impl Meter {
         Arc::clone(&self.last.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// A look at a cgroup that does not come back until it is dropped.
+    #[cfg(test)]
+    pub(in crate::vm) fn hold_cgroup(&self, sandbox: SandboxId) -> impl Drop + use<> {
+        self.readers.hold_cgroup(sandbox)
+    }
+
     /// A read of a disk that does not come back until it is dropped.
     #[cfg(test)]
     pub(super) fn hold_disk(&self, sandbox: SandboxId) -> impl Drop + use<> {
         self.readers.hold_disk(sandbox)
+    }
+
+    /// Does something at the cgroup of a sandbox, in its turn among the reads of it. Without an
+    /// answer in time what began goes on, and its result is dropped.
+    pub(in crate::vm) async fn at_cgroup<T: Send + 'static>(
+        &self,
+        sandbox: SandboxId,
+        time: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.readers.at_cgroup(sandbox, time, work).await
+    }
+
+    /// Does something at the emulator of a machine, as [`Self::at_cgroup`]; nothing if it does not
+    /// run or the daemon does not see it.
+    pub(in crate::vm) async fn at_machine<T: Send + 'static>(
+        &self,
+        id: ContainerId,
+        emulator: Emulator,
+        work: impl FnOnce(i32) -> T + Send + 'static,
+    ) -> Option<T> {
+        let processes = &self.processes;
+        self.readers.at_machine(processes, id, emulator, work).await
+    }
+
+    /// How many of these machines' emulators end with the pod of this process; those that do not
+    /// answer count as others.
+    pub(super) async fn bound(&self, machines: Vec<(ContainerId, Emulator)>) -> usize {
+        let processes = Arc::clone(&self.processes);
+        let emulators = host::Emulators {
+            processes,
+            machines,
+        };
+        self.readers.bound(emulators).await
     }
 
     /// Looks for the processes of those of these machines of which they are not known.

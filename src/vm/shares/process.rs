@@ -13,6 +13,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use cgroup::PodCgroup;
 
@@ -30,6 +31,9 @@ use crate::vm::users::Owner;
 const LOG: &str = "shares.log";
 /// Most bytes of it in a message.
 const SHOWN: u64 = 400;
+
+/// Time for the move of a process to its pod's cgroup.
+const PLACING: Duration = Duration::from_secs(20);
 
 /// The socket of a share, beside the others of its machine.
 pub(in crate::vm) fn socket_name(share: &Share) -> String {
@@ -116,13 +120,17 @@ impl<P: Platform> Containers<P> {
         let parent = pod.config.cgroup_parent.clone();
         if let (Some(pid), false) = (child.id(), parent.is_empty()) {
             let root = self.settings.cgroup_root.clone();
+            // The thread has the program, so that its number is no other's before the kernel
+            // returns.
             let place = move || {
                 let pid = i32::try_from(pid).map_err(io::Error::other)?;
                 let pod = PodCgroup::parse(&parent).map_err(io::Error::other)?;
-                pod.place(&root, pid).map_err(io::Error::other)
+                pod.place(&root, pid).map_err(io::Error::other)?;
+                Ok::<_, io::Error>(child)
             };
-            let placed = tokio::task::spawn_blocking(place).await;
-            placed.map_err(io::Error::other)??;
+            let sandbox = row.sandbox.clone();
+            let placed = self.meter.at_cgroup(sandbox, PLACING, place).await;
+            child = placed.ok_or_else(|| not_placed(&pod.config.cgroup_parent))??;
         }
         let server = self.record_server(row, share, &child).await?;
         child.outlive();
@@ -176,6 +184,14 @@ fn not_started(program: &Path) -> impl FnOnce(io::Error) -> io::Error {
             format!("start {}: {error}", program.display()),
         )
     }
+}
+
+fn not_placed(cgroup: &str) -> io::Error {
+    let words = format!(
+        "the cgroup {cgroup} did not take its process within {} s",
+        PLACING.as_secs()
+    );
+    io::Error::new(io::ErrorKind::TimedOut, words)
 }
 
 fn listen(path: &Path, Owner { uid, gid }: Owner) -> io::Result<UnixListener> {

@@ -268,6 +268,26 @@ async fn a_directory_that_cannot_be_opened_fails_the_start_and_leaves_nothing() 
 }
 
 #[tokio::test]
+async fn a_cgroup_that_does_not_take_the_process_of_a_share_fails_the_start() {
+    let (node, volumes) = (Node::new().await, Volumes::new());
+    node.install_virtiofsd("/bin/true");
+    let mut pod = node.pod("pod");
+    pod.cgroup_parent = "/kubepods/pod1".to_owned();
+    let sandbox = node.sandboxes.run(pod).await.unwrap();
+    let mounts = vec![mount(volumes.directory("data"), "/data", false)];
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let id = id.unwrap();
+    tokio::time::pause();
+    let hung = node.containers.meter.hold_cgroup(sandbox);
+    let refused = node.containers.start(&id).await.unwrap_err();
+    drop(hung);
+    let words = crate::one_line(&refused);
+    let expected = "the cgroup /kubepods/pod1 did not take its process within 20 s";
+    assert!(words.contains(expected), "{words}");
+    assert_eq!(node.phase(&id), Phase::Exited);
+}
+
+#[tokio::test]
 async fn processes_of_a_pod_machine_have_no_volumes_by_9p() {
     let node = Node::new().await;
     let sandbox = node.annotated("web", &[("shares", "9p")]).await;

@@ -7,6 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+impl Processes {
+    fn locate(&self, wanted: Emulator) -> Option<i32> {
+        self.find(&[wanted]).remove(&wanted.domain)
+    }
+}
+
 fn emulator(number: u128) -> Emulator {
     Emulator {
         domain: Uuid::from_u128(number),
@@ -14,7 +20,8 @@ fn emulator(number: u128) -> Emulator {
     }
 }
 
-fn plant(proc: &Path, pid: i32, command: &str, started: u64) {
+/// Makes a process with this command line, which runs as user 7.
+pub(in crate::vm) fn plant(proc: &Path, pid: i32, command: &str, started: u64) {
     let dir = proc.join(pid.to_string());
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("cmdline"), command).unwrap();
@@ -116,30 +123,21 @@ fn a_process_that_does_not_show_its_command_line_hides_no_other() {
 }
 
 #[test]
-fn emulators_in_the_cgroup_of_our_own_pod_are_counted() {
+fn processes_in_the_cgroup_of_our_own_pod_end_with_it() {
     let scratch = tempfile::tempdir().unwrap();
-    let machines = [emulator(1), emulator(2)];
     let tell = |process: &str, cgroup: &str| {
         let dir = scratch.path().join(process);
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
     };
-    for (pid, machine) in [(10, machines[0]), (11, machines[1])] {
-        plant(
-            scratch.path(),
-            pid,
-            &format!("q\0-uuid\0{}\0", machine.domain),
-            5,
-        );
-    }
     tell("10", "/kubepods/podvm/vmlet");
     tell("11", "/kubepods/podours/libvirt");
     let processes = Processes::below(scratch.path());
+    let bound = || [10, 11, 12].map(|pid| processes.is_bound(pid));
     tell("self", "/system.slice/vmlet.service");
-    assert_eq!(processes.bound(&machines), 0);
+    assert_eq!(bound(), [false; 3]);
     tell("self", "/kubepods/podours/daemon");
-    assert_eq!(processes.bound(&machines), 1);
-    assert_eq!(processes.bound(&machines[..1]), 0);
+    assert_eq!(bound(), [false, true, false]);
 }
 
 #[test]

@@ -23,6 +23,9 @@ use crate::vm::host::process::{Emulator, Processes, Resident};
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
 
+/// Time for what is done at one process, and for the search for it.
+const MOMENT: Duration = Duration::from_secs(2);
+
 /// Readers of the kernel's files.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
@@ -91,6 +94,62 @@ impl Readers {
         }
     }
 
+    /// Does something at the cgroup of a sandbox.
+    pub(super) async fn at_cgroup<T: Send + 'static>(
+        &self,
+        sandbox: SandboxId,
+        time: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.cgroups.read(sandbox, time, work).await
+    }
+
+    /// Does something at the emulator of a machine, if it is found.
+    pub(super) async fn at_machine<T: Send + 'static>(
+        &self,
+        processes: &Arc<Processes>,
+        id: ContainerId,
+        emulator: Emulator,
+        work: impl FnOnce(i32) -> T + Send + 'static,
+    ) -> Option<T> {
+        let look = || {
+            let processes = Arc::clone(processes);
+            move || processes.find_again(emulator.domain)
+        };
+        let known = self.machines.read(id.clone(), MOMENT, look()).await;
+        if known.flatten().is_none() {
+            self.search(processes, vec![emulator], MOMENT).await;
+        }
+        let look = look();
+        let at = move || look().map(work);
+        self.machines.read(id, MOMENT, at).await.flatten()
+    }
+
+    /// How many of these machines' emulators end with the pod of this process.
+    pub(super) async fn bound(&self, emulators: Emulators) -> usize {
+        let Emulators {
+            processes,
+            machines,
+        } = emulators;
+        let wanted = machines.iter().map(|(_, emulator)| *emulator).collect();
+        self.search(&processes, wanted, MOMENT).await;
+        let reads = machines.into_iter().map(|(id, emulator)| {
+            let processes = Arc::clone(&processes);
+            let read = move || {
+                let pid = processes.find_again(emulator.domain);
+                pid.is_some_and(|pid| processes.is_bound(pid))
+            };
+            (id, read)
+        });
+        let read = self.machines.read_each(reads.collect(), MOMENT).await;
+        read.into_values().filter(|is_bound| *is_bound).count()
+    }
+
+    #[cfg(test)]
+    pub(super) fn hold_cgroup(&self, sandbox: SandboxId) -> impl Drop + use<> {
+        self.cgroups.hold(sandbox)
+    }
+
     #[cfg(test)]
     pub(super) fn hold_disk(&self, sandbox: SandboxId) -> impl Drop + use<> {
         self.disks.hold(sandbox)
@@ -142,4 +201,45 @@ fn allocated(disk: &PathBuf) -> Option<Disk> {
         bytes: file.blocks().saturating_mul(BLOCK),
         inodes: 1,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::vm::host::process::plant;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_does_not_answer_delays_what_is_done_at_it_and_at_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut machines = Vec::new();
+        for number in [1, 2] {
+            let domain = Uuid::from_u128(number);
+            let pid = i32::try_from(number).unwrap();
+            plant(dir.path(), pid, &format!("qemu\0-uuid\0{domain}"), 7);
+            let emulator = Emulator { domain, user: 7 };
+            machines.push((ContainerId::generate(), emulator));
+        }
+        let processes = Arc::new(Processes::below(dir.path()));
+        let readers = Readers::default();
+        let turn = readers.machines.hold(machines[0].0.clone());
+        let mut found = Vec::new();
+        for (id, emulator) in &machines {
+            let at = readers.at_machine(&processes, id.clone(), *emulator, |pid| pid);
+            found.push(at.await);
+        }
+        assert_eq!(found, [None, Some(2)]);
+        drop(turn);
+        let [first, second] = <[_; 2]>::try_from(machines).unwrap();
+        let at = readers.at_machine(&processes, first.0, first.1, |pid| pid);
+        assert_eq!(at.await, Some(1));
+
+        // Its number is another process's now: the emulator is looked for again.
+        plant(dir.path(), 2, "other", 8);
+        let domain = second.1.domain;
+        plant(dir.path(), 3, &format!("qemu\0-uuid\0{domain}"), 9);
+        let at = readers.at_machine(&processes, second.0, second.1, |pid| pid);
+        assert_eq!(at.await, Some(3));
+    }
 }

@@ -63,3 +63,17 @@ async fn an_emulator_that_died_otherwise_does_not_whatever_happened_before() {
     let id = started(&node).await;
     assert_eq!(crashed(&node, &id).await, (137, "Error".to_owned()));
 }
+
+#[tokio::test]
+async fn a_cgroup_that_does_not_answer_delays_an_end_for_a_moment_only() {
+    let node = Node::new().await;
+    let pod = Pod::make(&node, 3);
+    let id = started(&node).await;
+    pod.kills(4);
+    tokio::time::pause();
+    let containers = &node.containers;
+    let hung = containers.meter.hold_cgroup(node.row(&id).sandbox.clone());
+    assert!(!containers.was_killed_for_memory(&id).await);
+    drop(hung);
+    assert!(containers.was_killed_for_memory(&id).await);
+}
