@@ -52,6 +52,18 @@ pub(crate) fn pod(namespace: &str, name: &str, uid: &str) -> ObjectReference {
     }
 }
 
+/// A node, for [`About`].
+pub(crate) fn node(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        // As kubelet names its node in events.
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
 /// Creates an event for each text.
 pub(crate) async fn report(
     client: kube::Client,

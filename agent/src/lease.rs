@@ -30,6 +30,7 @@ pub(crate) use owner::Owner;
 pub(crate) use proxy::Proxy;
 
 use crate::daemon::{Daemon, status_message};
+use crate::emulation::Emulation;
 use crate::metrics::Metrics;
 use crate::tasks::{FIELD_MANAGER, request::object_kind};
 
@@ -55,6 +56,9 @@ pub(crate) struct Renewal {
     /// None until they were counted.
     pub(crate) disks: watch::Receiver<Option<u32>>,
     pub(crate) metrics: Arc<Metrics>,
+    /// The daemon's last answer, until its Node was told what is in it.
+    pub(crate) answered: Option<InfoResponse>,
+    pub(crate) emulation: Emulation,
 }
 
 impl Renewal {
@@ -68,6 +72,12 @@ impl Renewal {
                 renewed = self.renew(&mut known) => renewed,
             };
             self.metrics.wrote("lease", renewed.is_ok());
+            if let Some(info) = self.answered.take() {
+                let reporting = self.emulation.report(&self.client, &self.node, &info);
+                if stop.run_until_cancelled(reporting).await.is_none() {
+                    return;
+                }
+            }
             let pause = match renewed {
                 Ok(()) => {
                     complaining = false;
@@ -91,7 +101,11 @@ impl Renewal {
     async fn renew(&mut self, known: &mut DaemonFacts) -> Result<(), String> {
         let info = tokio::time::timeout(DAEMON, self.daemon.info(InfoRequest {})).await;
         match info {
-            Ok(Ok(info)) => *known = daemon_facts(info.into_inner()),
+            Ok(Ok(info)) => {
+                let info = info.into_inner();
+                *known = daemon_facts(info.clone());
+                self.answered = Some(info);
+            }
             Ok(Err(status)) => {
                 known.reachable = false;
                 known.message = status_message(&status);

@@ -22,6 +22,7 @@
 
 pub mod config;
 mod daemon;
+mod emulation;
 mod event;
 mod facts;
 mod health;

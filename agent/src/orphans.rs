@@ -17,7 +17,6 @@ use crds::names;
 use crds::node_facts::lease_name;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{DeleteDisk, Disk, ListDisksRequest, RunTaskRequest};
@@ -143,14 +142,7 @@ impl Finder {
         tracing::warn!(vm = uid, name, "orphaned disk found: {removal}");
         let about = About {
             namespace: "default",
-            object: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Node".to_owned()),
-                name: Some(self.node.clone()),
-                // As kubelet names its node in events.
-                uid: Some(self.node.clone()),
-                ..ObjectReference::default()
-            },
+            object: event::node(&self.node),
             action: "LookForDisks",
             reason: "OrphanedDisk",
             severity: Severity::Warning,

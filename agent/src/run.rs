@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::emulation::Emulation;
 use crate::facts::Publisher;
 use crate::health::{self, Health};
 use crate::lease::{self, Owner, Proxy, Renewal};
@@ -181,6 +182,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         machines,
         disks,
         metrics,
+        answered: None,
+        emulation: Emulation::default(),
     };
     parts.spawn(ending(renewal.run(stop.clone()), &stop));
     parts.close();

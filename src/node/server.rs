@@ -84,6 +84,11 @@ impl<P: Platform> Node for Service<P> {
             disk_available_bytes: bytes(|s| s.blocks_available()),
             machine_types: self.services.machines.machine_types(),
             bound_machines: self.services.containers.bound().await,
+            emulated_because: self
+                .services
+                .containers
+                .emulated_because()
+                .unwrap_or_default(),
             features: vec![podspec::names::DISK_WITHOUT_IMAGE.to_owned()],
         }))
     }

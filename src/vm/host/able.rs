@@ -12,7 +12,7 @@ use libvirt::Hypervisor;
 use nix::unistd::{AccessFlags, access};
 use uuid::Uuid;
 
-use super::accelerator::{self, Accelerator, Choice};
+use super::accelerator::{self, Accelerator, Choice, Host};
 use crate::platform::Platform;
 use crate::vm::error::{Result, hypervisor};
 use crate::vm::service::Containers;
@@ -43,13 +43,17 @@ impl<P: Platform> Containers<P> {
     /// Probes again where `auto` has led to software emulation: the reason may be over. Machines
     /// that run stay as they are.
     pub async fn reconsider_accelerator(&self) {
-        let settings = &self.settings;
+        self.reconsider_on(&self.settings.host()).await;
+    }
+
+    pub(super) async fn reconsider_on(&self, host: &Host) {
+        let setting = self.settings.accelerator;
         let chosen = self.accelerator();
-        let Some(before) = chosen.filter(|c| c.is_fallback(settings.accelerator)) else {
+        let Some(before) = chosen.filter(|c| c.is_fallback(setting)) else {
             return;
         };
         let _turn = self.probing.lock().await;
-        match accelerator::choose_again(settings.accelerator, &settings.host()).await {
+        match accelerator::choose_again(setting, host).await {
             Ok(choice) if choice != before => {
                 self.take_choice(choice);
             }

@@ -9,11 +9,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use libvirt::FakeHypervisor;
 use nix::unistd::{User, getgid, getuid};
 use tempfile::TempDir;
 
 use super::probe;
 use super::{Accelerator, Choice, Host, Setting, choose};
+use crate::testkit::Node;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -247,4 +249,44 @@ async fn a_refusal_is_over_when_the_device_changes_or_some_minutes_have_passed()
     assert_eq!(again().await, first, "a moment ago");
     write_program(&fake.dir.path().join("emulator"), "#!/bin/sh\nexit 85\n");
     assert_eq!(again().await.accelerator, Accelerator::Kvm);
+}
+
+#[tokio::test]
+async fn a_node_that_emulates_takes_kvm_once_it_works_and_keeps_it() {
+    let auto = |settings: &mut crate::vm::Settings| settings.accelerator = Setting::Auto;
+    let node = Node::with_settings(FakeHypervisor::default(), auto).await;
+    let containers = &node.containers;
+    let fake = FakeEmulator::doing("exit 1");
+    containers.reconsider_on(&fake.host).await;
+    assert_eq!(fake.runs(), 0, "nothing has been chosen yet");
+
+    let refused = fake.choose(Setting::Auto).await.unwrap();
+    *containers.accelerator.lock().unwrap() = Some(refused.clone());
+    containers.reconsider_on(&fake.host).await;
+    assert_eq!(containers.emulated_because(), Some(refused.reason));
+    fs::remove_file(&fake.host.device).unwrap();
+    containers.reconsider_on(&fake.host).await;
+    let because = containers.emulated_because().unwrap();
+    assert!(because.ends_with("kvm does not exist"), "{because}");
+
+    fs::write(&fake.host.device, "").unwrap();
+    write_program(&fake.dir.path().join("emulator"), "#!/bin/sh\nexit 85\n");
+    containers.reconsider_on(&fake.host).await;
+    assert_eq!(containers.emulated_because(), None);
+    let chosen = containers.accelerator().unwrap();
+    assert_eq!(chosen.accelerator, Accelerator::Kvm);
+    fs::remove_file(&fake.host.device).unwrap();
+    containers.reconsider_on(&fake.host).await;
+    assert_eq!(containers.accelerator(), Some(chosen));
+}
+
+#[tokio::test]
+async fn emulation_that_was_requested_is_not_reconsidered() {
+    let node = Node::new().await;
+    let requested = Choice::tcg("the configuration says tcg".to_owned());
+    *node.containers.accelerator.lock().unwrap() = Some(requested.clone());
+    let fake = FakeEmulator::doing("exit 85");
+    node.containers.reconsider_on(&fake.host).await;
+    assert_eq!(node.containers.accelerator(), Some(requested));
+    assert_eq!((node.containers.emulated_because(), fake.runs()), (None, 0));
 }
