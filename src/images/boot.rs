@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 
+use super::download::Head;
 use super::format::{Format, head_of};
 use super::qcow2;
 
@@ -45,7 +46,7 @@ pub enum Boot {
 
 impl Boot {
     /// Of a raw disk that begins with `head`.
-    pub(super) fn of(head: &[u8]) -> Self {
+    pub fn of(head: &[u8]) -> Self {
         let has = |(offset, magic): (usize, &[u8])| {
             let at = head.get(offset..).unwrap_or_default();
             at.starts_with(magic)
@@ -101,11 +102,23 @@ pub fn boot_of(file: &File, format: Format) -> io::Result<Option<Boot>> {
     let head = head_of(file)?;
     Ok(match format {
         Format::Raw => Some(Boot::of(&head)),
-        // An empty disk in this format is no mistake.
-        Format::Qcow2 => qcow2::begin(&head, file)
-            .map(|begin| Boot::of(&begin))
-            .filter(|boot| *boot != Boot::Nothing),
+        Format::Qcow2 => of_qcow2(qcow2::begin(&head, file)),
     })
+}
+
+/// The same of a file of which only the beginning is known.
+pub(super) fn boot_in(beginning: &Head, format: Format) -> Option<Boot> {
+    let Head { bytes, length } = beginning;
+    match format {
+        Format::Raw => Some(Boot::of(bytes)),
+        Format::Qcow2 => of_qcow2(qcow2::begin_in(bytes, *length)),
+    }
+}
+
+fn of_qcow2(begin: Option<Vec<u8>>) -> Option<Boot> {
+    let boot = begin.map(|begin| Boot::of(&begin));
+    // An empty disk in this format is no mistake.
+    boot.filter(|boot| *boot != Boot::Nothing)
 }
 
 #[cfg(test)]

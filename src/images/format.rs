@@ -12,7 +12,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::boot::Boot;
 use super::convertible::{self, Convertible};
 use super::qcow2;
 
@@ -37,12 +36,6 @@ impl Format {
             Self::Qcow2 => "qcow2",
             Self::Raw => "raw",
         }
-    }
-
-    /// Whether a machine boots from a disk that begins with `head`. Of a qcow2 file more than its first
-    /// bytes would have to be read, so that one counts as bootable.
-    pub fn is_bootable(self, head: &[u8]) -> bool {
-        self == Self::Qcow2 || Boot::of(head).is_bootable()
     }
 }
 

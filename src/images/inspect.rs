@@ -2,13 +2,14 @@
 //!
 //! Invariant: what is refused here is refused by a pull; what is accepted here is accepted by a pull, as
 //! far as its beginning and its length say; nothing is stored. Of a file that shows its disk late,
-//! more and more is read, up to a limit; beyond that a pull shows it. A digest in the name specifies
+//! more and more is read, up to a limit; beyond that a pull shows it. Of a qcow2 file more is read
+//! once, since the boot sector of its disk is behind its tables. A digest in the name specifies
 //! nothing about a beginning, so it is not checked.
 //! Failure: as of a pull.
 
 use serde::{Deserialize, Serialize};
 
-use super::boot::Boot;
+use super::boot::{Boot, boot_in};
 use super::download::{Head, Target};
 use super::error::{Error, Result};
 use super::format::{Accepted, Disk, Format, HEAD};
@@ -17,11 +18,15 @@ use super::pull::NO_DISK;
 use super::registry::Wanted;
 use super::translate::{Place, Source};
 use super::unpack::{Shape, head_in};
-use super::{Inner, registry};
+use super::{Inner, qcow2, registry};
 
 /// How much of a file is read, one after the other: compressed files show their first bytes late,
 /// and layers have other files before the disk.
 const DEPTHS: [u64; 3] = [HEAD, 1 << 20, 8 << 20];
+
+/// How much of a qcow2 file is read for the boot sector of its disk: `qemu-img` writes it within the
+/// first half of it.
+const BOOT_DEPTH: u64 = 1 << 20;
 
 /// What the first bytes of an image say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +38,9 @@ pub struct Inspected {
     pub virtual_bytes: u64,
     /// Size of the file, in bytes; 0: the server does not say.
     pub file_bytes: u64,
-    /// Whether a machine boots from a raw disk; true for other formats.
+    /// Whether a machine boots from the disk; true where that is not known.
     pub bootable: bool,
-    /// What boots from a raw disk, where that is known.
+    /// What boots from the disk, where that is known.
     #[serde(default)]
     pub firmware: Option<Firmware>,
 }
@@ -111,7 +116,7 @@ impl Inner {
                 firmware: None,
             });
         };
-        let judged = self.rules.judge(&head.bytes, head.length);
+        let judged = self.rules.judge(head.judged(), head.length);
         let accepted = judged.map_err(|reason| Error::Format {
             location: location.clone(),
             reason,
@@ -124,16 +129,14 @@ impl Inner {
                 virtual_size,
             },
         };
+        let boot = boot_in(&head, disk.format);
         tracing::info!(%name, location, format = disk.format.as_str(), "image inspected");
         Ok(Inspected {
             format: Some(disk.format),
             virtual_bytes: disk.virtual_size,
             file_bytes,
-            bootable: disk.format.is_bootable(&head.bytes),
-            firmware: match disk.format {
-                Format::Raw => Firmware::of(Boot::of(&head.bytes)),
-                Format::Qcow2 => None,
-            },
+            bootable: boot.is_none_or(Boot::is_bootable),
+            firmware: boot.and_then(Firmware::of),
         })
     }
 
@@ -151,6 +154,7 @@ impl Inner {
                     return Err(Error::content(&location, "it cannot be unpacked"));
                 }
             };
+            let head = self.deepened(head, depth, Shape::Disk, &target).await;
             return Ok(Seen {
                 location,
                 head: Some(head),
@@ -176,7 +180,9 @@ impl Inner {
         for blob in &resolved.candidates {
             let (mut servers, mut target) = resolved.servers(&self.downloader, wanted, blob)?;
             let mut looked = Look::More;
+            let mut reached = 0;
             for depth in DEPTHS {
+                reached = depth;
                 let peeked = loop {
                     match self.downloader.peek(&target, depth).await {
                         Ok(head) => break head,
@@ -190,6 +196,7 @@ impl Inner {
             }
             match looked {
                 Look::Disk(head) => {
+                    let head = self.deepened(head, reached, blob.shape, &target).await;
                     return Ok(Seen {
                         location,
                         head: Some(head),
@@ -209,6 +216,30 @@ impl Inner {
             false => Err(Error::content(&location, NO_DISK)),
         }
     }
+
+    /// The same head with more behind it, where the boot sector of its disk may be there. `depth` was
+    /// read of the file so far.
+    async fn deepened(&self, head: Head, depth: u64, shape: Shape, target: &Target) -> Head {
+        if depth >= BOOT_DEPTH || !self.shows_boot_late(&head) {
+            return head;
+        }
+        let deeper = async {
+            let peeked = self.downloader.peek(target, BOOT_DEPTH).await?;
+            look(peeked, shape).await
+        };
+        match deeper.await {
+            Ok(Look::Disk(deeper)) if deeper.bytes.starts_with(&head.bytes) => deeper,
+            // What is known already is enough to judge the disk.
+            _ => head,
+        }
+    }
+
+    fn shows_boot_late(&self, head: &Head) -> bool {
+        head.bytes.starts_with(qcow2::MAGIC)
+            && !head.is_all()
+            && self.rules.judge(head.judged(), head.length).is_ok()
+            && qcow2::begin_in(&head.bytes, head.length).is_none()
+    }
 }
 
 /// Looks for the disk in a file that begins so.
@@ -221,7 +252,7 @@ async fn look(head: Head, shape: Shape) -> Result<Look> {
 }
 
 fn look_into(head: &Head, shape: Shape) -> Look {
-    let is_all = head.length == Some(head.bytes.len() as u64);
+    let is_all = head.is_all();
     match head_in(&head.bytes, shape) {
         Some(found) if found.is_enough() || is_all => Look::Disk(Head {
             bytes: found.head,

@@ -6,7 +6,7 @@
 
 mod begin;
 
-pub(super) use begin::begin;
+pub(super) use begin::{begin, begin_in};
 
 /// First bytes of every qcow file.
 pub(super) const MAGIC: &[u8] = b"QFI\xfb";

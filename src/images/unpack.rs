@@ -22,6 +22,8 @@ pub(super) use packing::Packing;
 
 /// Bytes that are written at once.
 const CHUNK: usize = 1 << 20;
+/// Bytes of a disk that the beginning of a packed file is unpacked to at most.
+const BEGINNING: u64 = 1 << 20;
 /// Bytes that say how a file is compressed.
 const MAGIC: usize = 6;
 
@@ -102,7 +104,7 @@ pub(super) fn head_in(beginning: &[u8], shape: Shape) -> Option<Beginning> {
             let _ = open(beginning)
                 .ok()?
                 .reader
-                .take(HEAD)
+                .take(BEGINNING)
                 .read_to_end(&mut head);
             let length = None;
             (!head.is_empty()).then_some(Beginning { head, length })

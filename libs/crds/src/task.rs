@@ -249,10 +249,10 @@ pub struct InspectedImage {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub file_bytes: i64,
-    /// Whether a machine boots from a raw disk. Always true for other formats.
+    /// Whether a machine boots from the disk; true where that is not known.
     #[serde(default)]
     pub bootable: bool,
-    /// What boots from a raw disk: `bios` or `efi`.
+    /// What boots from the disk, where that is known: `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
 }

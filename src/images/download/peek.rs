@@ -8,6 +8,7 @@ use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 
 use super::super::error::Result;
+use super::super::format::HEAD;
 use super::reply;
 use super::request::Request;
 
@@ -18,6 +19,19 @@ pub(in crate::images) struct Head {
     pub(in crate::images) bytes: Vec<u8>,
     /// Length of the file, if the server gives it or all of it came.
     pub(in crate::images) length: Option<u64>,
+}
+
+impl Head {
+    /// Whether the file has nothing behind it.
+    pub(in crate::images) fn is_all(&self) -> bool {
+        self.length == Some(self.bytes.len() as u64)
+    }
+
+    /// What a file is judged by.
+    pub(in crate::images) fn judged(&self) -> &[u8] {
+        let most = usize::try_from(HEAD).unwrap_or(usize::MAX);
+        &self.bytes[..self.bytes.len().min(most)]
+    }
 }
 
 impl Request<'_> {

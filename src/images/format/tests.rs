@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::images::Boot;
 
 const LIMIT: u64 = 1 << 40;
 
@@ -101,9 +102,8 @@ fn a_raw_disk_boots_with_what_firmware_looks_for(
 ) {
     let mut head = vec![0; 64 << 10];
     head[at..at + magic.len()].copy_from_slice(magic);
-    assert_eq!(Format::Raw.is_bootable(&head), boots);
-    assert_eq!(Format::Raw.is_bootable(&head[..at + magic.len()]), boots);
-    assert!(Format::Qcow2.is_bootable(&head));
+    assert_eq!(Boot::of(&head).is_bootable(), boots);
+    assert_eq!(Boot::of(&head[..at + magic.len()]).is_bootable(), boots);
 }
 
 #[test]

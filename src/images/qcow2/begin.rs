@@ -22,6 +22,26 @@ const ZEROS: u64 = 1;
 
 /// What a guest reads first, with `head` the first bytes of the file. Blocks.
 pub(in crate::images) fn begin(head: &[u8], file: &File) -> Option<Vec<u8>> {
+    begin_by(head, |bytes, offset| file.read_at(bytes, offset).ok())
+}
+
+/// The same of a file that begins so; `length` is that of the file, where it is known.
+pub(in crate::images) fn begin_in(beginning: &[u8], length: Option<u64>) -> Option<Vec<u8>> {
+    let is_all = length == Some(beginning.len() as u64);
+    begin_by(beginning, |bytes, offset| {
+        let there = beginning.get(usize::try_from(offset).ok()?..)?;
+        // The rest may be behind what is known.
+        if there.len() < bytes.len() && !is_all {
+            return None;
+        }
+        let read = there.len().min(bytes.len());
+        bytes[..read].copy_from_slice(&there[..read]);
+        Some(read)
+    })
+}
+
+/// `read` fills a buffer from an offset, as far as the file goes.
+fn begin_by(head: &[u8], read: impl Fn(&mut [u8], u64) -> Option<usize>) -> Option<Vec<u8>> {
     if !head.starts_with(MAGIC) {
         return None;
     }
@@ -33,8 +53,8 @@ pub(in crate::images) fn begin(head: &[u8], file: &File) -> Option<Vec<u8>> {
     };
     let entry = |offset: u64| {
         let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, offset).ok()?;
-        Some(u64::from_be_bytes(bytes))
+        let is_whole = read(&mut bytes, offset)? == bytes.len();
+        is_whole.then(|| u64::from_be_bytes(bytes))
     };
     let table = entry(header.u64(40).ok()?)? & OFFSET;
     // Where nothing is allocated, a guest reads zeros.
@@ -44,7 +64,7 @@ pub(in crate::images) fn begin(head: &[u8], file: &File) -> Option<Vec<u8>> {
     }
     let cluster = entry(table)?;
     if cluster & COMPRESSED != 0 {
-        let packed = packed(cluster, cluster_bits, file)?;
+        let packed = packed(cluster, cluster_bits, &read)?;
         let is_zstd = features & COMPRESSION_TYPE != 0 && header.bytes(104) == Ok([1]);
         return unpacked(&packed, is_zstd);
     }
@@ -54,22 +74,26 @@ pub(in crate::images) fn begin(head: &[u8], file: &File) -> Option<Vec<u8>> {
         _ if is_zero => zeros(),
         offset => {
             let mut bytes = zeros()?;
-            let read = file.read_at(&mut bytes, offset).ok()?;
-            bytes.truncate(read);
+            let filled = read(&mut bytes, offset)?;
+            bytes.truncate(filled);
             Some(bytes)
         }
     }
 }
 
 /// A compressed cluster: its end is known to the sector.
-fn packed(cluster: u64, cluster_bits: u32, file: &File) -> Option<Vec<u8>> {
+fn packed(
+    cluster: u64,
+    cluster_bits: u32,
+    read: impl Fn(&mut [u8], u64) -> Option<usize>,
+) -> Option<Vec<u8>> {
     let offset_bits = 62 - (cluster_bits - 8);
     let offset = cluster & ((1 << offset_bits) - 1);
     let sectors = (cluster & (COMPRESSED - 1)) >> offset_bits;
     let length = (sectors + 1) * 512 - (offset & 511);
     let mut bytes = vec![0; usize::try_from(length).ok()?];
-    let read = file.read_at(&mut bytes, offset).ok()?;
-    bytes.truncate(read);
+    let filled = read(&mut bytes, offset)?;
+    bytes.truncate(filled);
     Some(bytes)
 }
 
@@ -128,6 +152,17 @@ mod tests {
         let found = begin(&head_of(&file).unwrap(), &file).unwrap();
         assert!(found.len() >= 4096, "{}", found.len());
         assert_eq!(found, content[..found.len()]);
+
+        let whole = std::fs::read(&disk).unwrap();
+        let length = whole.len() as u64;
+        assert_eq!(begin_in(&whole, Some(length)).as_ref(), Some(&found));
+        // What is known of a file is the same as more of it is known, or nothing.
+        for known in (0..whole.len()).step_by(whole.len() / 97) {
+            for length in [None, Some(length)] {
+                let begun = begin_in(&whole[..known], length);
+                assert!(begun.is_none_or(|begun| begun == found), "{known}");
+            }
+        }
     }
 
     #[test]
@@ -153,6 +188,7 @@ mod tests {
                 std::fs::write(&path, &bytes).unwrap();
                 let file = File::open(&path).unwrap();
                 let found = begin(&head_of(&file).unwrap(), &file);
+                assert_eq!(begin_in(&bytes, Some(bytes.len() as u64)), found);
                 assert!(found.is_none_or(|found| found.len() <= 64 << 10));
             }
         }

@@ -11,6 +11,7 @@ use flate2::{Compression, GzBuilder};
 use http::header;
 use serde_json::json;
 
+use super::convert::made;
 use super::limits::qcow2;
 use super::packed::gzip;
 use super::registries::{blob, manifest, registry};
@@ -230,4 +231,40 @@ async fn what_a_bios_cannot_boot_is_said() {
     t.server.offer("bios", &bootable(), "1");
     let seen = t.images.inspect(&t.server.name("bios")).await.unwrap();
     assert_eq!((seen.bootable, seen.firmware), (true, Some(Firmware::Bios)));
+}
+
+#[tokio::test]
+async fn the_boot_sector_of_a_qcow2_is_looked_for() {
+    let t = TestEnvironment::new().await;
+    let mut efi = vec![0; 128 << 10];
+    efi[450] = 0xee;
+    efi[510..520].copy_from_slice(b"\x55\xaaEFI PART");
+    let compressed = made(&efi, "qcow2", &["-c"]);
+    let large = ["-o", "cluster_size=2M"];
+    let (uefi, bios) = ((false, Some(Firmware::Efi)), (true, Some(Firmware::Bios)));
+    for (form, file, expected) in [
+        ("efi", made(&efi, "qcow2", &[]), uefi),
+        ("compressed", compressed.clone(), uefi),
+        ("packed", gzip(&compressed), uefi),
+        ("bios", made(&bootable(), "qcow2", &[]), bios),
+        // Its tables are far behind what is read.
+        ("large", made(&efi, "qcow2", &large), (true, None)),
+    ] {
+        t.server.offer(form, &file, "1");
+        let seen = t.images.inspect(&t.server.name(form)).await;
+        let seen = seen.unwrap_or_else(|e| panic!("{form}: {e}"));
+        assert_eq!(seen.format, Some(Format::Qcow2), "{form}");
+        assert_eq!((seen.bootable, seen.firmware), expected, "{form}");
+    }
+    let t = registry().await;
+    let layer = archive(&[("disk/a.img", &made(&efi, "qcow2", &[]))]);
+    let kind = "application/vnd.oci.image.layer.v1.tar";
+    let image = json!({
+        "schemaVersion": 2,
+        "config": blob(&t.server, "l", "application/vnd.oci.image.config.v1+json", b"{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{\"type\":\"layers\",\"diff_ids\":[]}}"),
+        "layers": [blob(&t.server, "l", kind, &layer)],
+    });
+    manifest(&t.server, "l", "1", &image);
+    let seen = t.images.inspect(&t.server.name("l:1")).await.unwrap();
+    assert_eq!((seen.bootable, seen.firmware), uefi);
 }

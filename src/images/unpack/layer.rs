@@ -12,9 +12,8 @@ use std::rc::Rc;
 use tar::{Archive, EntryType};
 
 use super::super::error::Result;
-use super::super::format::HEAD;
 use super::super::partial::Partial;
-use super::{Beginning, Limits, open};
+use super::{BEGINNING, Beginning, Limits, open};
 
 /// Directory of the disk in a container disk.
 const DISK: &str = "disk";
@@ -83,7 +82,7 @@ pub(super) fn head(beginning: &[u8]) -> Option<Beginning> {
             budget.set(u64::MAX);
             let mut opened = open(&mut entry).ok()?;
             let length = (!opened.is_packed).then_some(size);
-            let most = length.map_or(HEAD, |length| length.min(HEAD));
+            let most = length.map_or(BEGINNING, |length| length.min(BEGINNING));
             let mut head = vec![0; usize::try_from(most).ok()?];
             // What comes after an error is not in the beginning.
             let filled = fill_all(&mut opened.reader, &mut head);

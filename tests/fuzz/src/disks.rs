@@ -6,7 +6,7 @@
 //! Failure: a panic.
 
 use daemon::fuzzing::judge;
-use daemon::images::{Format, FormatError};
+use daemon::images::{Boot, Format, FormatError};
 
 use super::convertible_disks;
 
@@ -82,8 +82,8 @@ pub fn disks(input: &[u8]) {
     convertible_disks::check(input);
     // Firmware looks at fixed places: bytes behind them change nothing.
     let longer = [head, &[0; 512]].concat();
-    if Format::Raw.is_bootable(head) {
-        assert!(Format::Raw.is_bootable(&longer));
+    if Boot::of(head).is_bootable() {
+        assert!(Boot::of(&longer).is_bootable());
     }
 }
 

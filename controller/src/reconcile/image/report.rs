@@ -99,6 +99,12 @@ fn bootable(
     now: &Time,
 ) {
     let (status, reason, message) = match (found.bootable, found.firmware.as_deref()) {
+        (true, None) if found.format == "qcow2" => (
+            Status::Unknown,
+            "BootSectorNotSeen",
+            "the first bytes of the file do not show the boot sector of the disk, or the disk is empty; the \
+             pod has an event if no machine boots from it",
+        ),
         (true, _) => (Status::True, "BootSectorFound", ""),
         (false, Some("efi")) => (
             Status::False,
@@ -109,7 +115,7 @@ fn bootable(
         (false, _) => (
             Status::False,
             "NoBootSector",
-            "a raw disk without a boot sector or partition table: a guest may not start from it; check that \
+            "a disk without a boot sector or partition table: a guest may not start from it; check that \
              the URL is the disk itself. An ISO image boots only if it is a hybrid: machines have it as a \
              hard disk",
         ),

@@ -274,6 +274,31 @@ async fn a_disk_that_only_uefi_boots_is_reported() {
 }
 
 #[tokio::test]
+async fn a_qcow2_boots_as_far_as_its_boot_sector_is_known() {
+    for (firmware, bootable, expected) in [
+        (None, true, "Unknown/BootSectorNotSeen"),
+        (Some("bios"), true, "True/BootSectorFound"),
+        (Some("efi"), false, "False/NeedsUEFI"),
+    ] {
+        let mut bench = Bench::new();
+        bench.agents(&["n1"]);
+        passes(&mut bench, 1).await.ok();
+        let found = json!({
+            "format": "qcow2", "virtualBytes": 1024, "fileBytes": 1024, "bootable": bootable,
+            "firmware": firmware,
+        });
+        answers(&mut bench, found);
+        passes(&mut bench, 1).await.ok();
+        assert_eq!(ready(&bench).0, "True/Available");
+        assert_eq!(condition(&bench, "Bootable").unwrap().0, expected);
+        assert_eq!(
+            bench.get(IMAGES, "debian")["status"]["firmware"],
+            json!(firmware)
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_image_that_only_a_pull_shows_is_available() {
     let mut bench = Bench::new();
     bench.agents(&["n1"]);
