@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::{VirtualMachine, conditions};
 use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -37,8 +38,8 @@ fn refuse_tasks(bench: &mut Bench) {
     }
 }
 
-/// The controller works on the machine for [`TIME`]; returns the passes and the writes.
-async fn ten_minutes(mut bench: Bench) -> (usize, Vec<String>) {
+/// The controller works on the machine for [`TIME`]; returns the passes, the writes and the machine.
+async fn ten_minutes(mut bench: Bench) -> (usize, Vec<String>, VirtualMachine) {
     let epoch = Instant::now();
     let start = (bench.ctx.clock)().0;
     bench.ctx.clock = Arc::new(move || {
@@ -78,7 +79,7 @@ async fn ten_minutes(mut bench: Bench) -> (usize, Vec<String>) {
     };
     tokio::join!(working, clock);
     let (bench, passes) = &mut *bench.lock().await;
-    (*passes, bench.writes())
+    (*passes, bench.writes(), bench.vm())
 }
 
 #[rstest]
@@ -107,23 +108,34 @@ async fn a_failure_of_a_running_machine_keeps_its_back_off(
         bench.refuse(method, part, 403, usize::MAX);
     }
     bench.edit(VMS, "vm", change);
-    let (passes, writes) = ten_minutes(bench).await;
+    let (passes, writes, _) = ten_minutes(bench).await;
     assert!(passes > 1, "no failure");
     assert!(passes <= MOST_PASSES, "{passes} passes: {writes:?}");
     assert!(writes.len() <= MOST_WRITES, "{writes:?}");
 }
 
 #[rstest]
-#[case::no_class(json!({ "spec": { "className": "none" } }))]
-#[case::no_image(json!({ "spec": { "imageName": "none" } }))]
-#[case::no_network(json!({ "spec": { "network": { "interfaces": [{ "name": "a", "network": { "name": "none" } }] } } }))]
-#[case::no_room(json!({}))]
+#[case::no_class(json!({ "spec": { "className": "none" } }), conditions::CLASS_READY)]
+#[case::no_image(json!({ "spec": { "imageName": "none" } }), conditions::IMAGE_READY)]
+#[case::no_network(
+    json!({ "spec": { "network": { "interfaces": [{ "name": "a", "networkRef": "none" }] } } }),
+    conditions::NETWORK_READY
+)]
+#[case::no_room(json!({}), conditions::CREATED)]
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_cannot_be_made_keeps_its_back_off(#[case] change: Value) {
+async fn a_machine_that_cannot_be_made_keeps_its_back_off(
+    #[case] change: Value,
+    #[case] failed: &str,
+) {
     let mut bench = Bench::new();
-    bench.most_pods(0);
+    if failed == conditions::CREATED {
+        bench.most_pods(0);
+    }
     bench.machine(change);
-    let (passes, writes) = ten_minutes(bench).await;
+    let (passes, writes, vm) = ten_minutes(bench).await;
+    let status = vm.status.unwrap();
+    let condition = conditions::find(&status.conditions, failed);
+    assert_eq!(condition.unwrap().status, "False", "{status:?}");
     assert!(passes > 1, "no failure");
     assert!(passes <= MOST_PASSES, "{passes} passes: {writes:?}");
     assert!(writes.len() <= MOST_WRITES, "{writes:?}");
@@ -133,7 +145,7 @@ async fn a_machine_that_cannot_be_made_keeps_its_back_off(#[case] change: Value)
 async fn a_disk_that_the_node_cannot_make_keeps_its_back_off() {
     let mut bench = Bench::new();
     bench.provisioning(json!({})).await;
-    let (passes, writes) = ten_minutes(bench).await;
+    let (passes, writes, _) = ten_minutes(bench).await;
     assert!(passes > 1, "no failure");
     assert!(passes <= MOST_PASSES, "{passes} passes: {writes:?}");
     assert!(writes.len() <= MOST_WRITES, "{writes:?}");
