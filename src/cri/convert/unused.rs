@@ -124,6 +124,12 @@ mod tests {
             ..v1::LinuxContainerSecurityContext::default()
         };
         assert_eq!(security(&restricted), Vec::<String>::new());
+        // procMount: Unmasked. Nothing is masked in a guest.
+        let unmasked = v1::LinuxContainerSecurityContext {
+            masked_paths: Vec::new(),
+            ..restricted.clone()
+        };
+        assert_eq!(security(&unmasked), Vec::<String>::new());
         let promises = v1::LinuxContainerSecurityContext {
             capabilities: Some(v1::Capability {
                 add_capabilities: vec!["SYS_TIME".to_owned()],
