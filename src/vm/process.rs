@@ -21,6 +21,8 @@ mod recover;
 mod seccomp;
 mod start;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use create::Process;
 pub(super) use live::Processes;
