@@ -15,6 +15,8 @@ use podspec::{Content, Source};
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
+use crate::foreign::Foreign;
+
 mod mounted;
 mod volumes;
 
@@ -88,6 +90,8 @@ pub type Answer = Result<Content, String>;
 pub struct Sources {
     open: Mutex<BTreeMap<Uuid, Question>>,
     changes: watch::Sender<u64>,
+    /// Of mounted volumes.
+    reader: Foreign,
 }
 
 #[derive(Debug)]
@@ -104,6 +108,7 @@ impl Default for Sources {
         Self {
             open: Mutex::default(),
             changes: watch::Sender::new(0),
+            reader: Foreign::default(),
         }
     }
 }
@@ -120,9 +125,10 @@ impl Sources {
             return self.request(wanted).await;
         };
         let (uid, kind) = (wanted.pod_uid.clone(), wanted.source.kind);
+        let owner = host.clone();
         let read = move || mounted::read(&host, &uid, kind);
-        let read = tokio::task::spawn_blocking(read).await;
-        let read = read.unwrap_or_else(|ended| Err(std::io::Error::other(ended).into()));
+        let read = self.reader.look(&owner, read).await;
+        let read = read.unwrap_or_else(|hung| Err(std::io::Error::other(hung).into()));
         read.map_err(|reason| Error::Mount {
             wanted: Box::new(wanted),
             reason,
@@ -270,6 +276,19 @@ mod tests {
         let error = sources.request(wanted("seed")).await.unwrap_err();
         assert!(error.to_string().contains("vmlet-agent"), "{error}");
         assert!(sources.wanted().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mount_that_does_not_answer_is_waited_for_within_a_deadline() {
+        let sources = Sources::default();
+        let host = "/pods/u/volumes/kubernetes.io~secret/seed";
+        let get = || sources.get(wanted("seed"), Some(host.to_owned()));
+        let hung = sources.reader.hold(host.to_owned());
+        let error = get().await.unwrap_err().to_string();
+        assert!(error.contains("seed did not answer within"), "{error}");
+        drop(hung);
+        let error = get().await.unwrap_err().to_string();
+        assert!(!error.contains("did not answer"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

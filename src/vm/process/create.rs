@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use guestapi::Setting;
 use podspec::{ContainerId, GuestAgent, SandboxId};
 use prost::Message;
@@ -95,8 +96,7 @@ impl<P: Platform> Containers<P> {
         files: Option<SeedData>,
     ) -> Result<ContainerId> {
         let (profile, capabilities) = std::mem::take(&mut process.seccomp);
-        let compiled = tokio::task::spawn_blocking(move || profile.filter(&capabilities)).await;
-        let filter = compiled.map_err(crate::tasks::Aborted::from)??;
+        let filter = self.compiled(profile, capabilities).await?;
         if let Some(confinement) = &mut process.start.confinement {
             confinement.seccomp = filter;
         }
@@ -147,6 +147,22 @@ impl<P: Platform> Containers<P> {
         self.answer_is_due(&id);
         tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
         Ok(id)
+    }
+
+    /// The filter of a profile, which may be a file of the node.
+    async fn compiled(&self, profile: Profile, capabilities: Vec<u32>) -> Result<Bytes> {
+        let file = match &profile {
+            Profile::Localhost(path) => Some(path.display().to_string()),
+            Profile::Unconfined | Profile::RuntimeDefault => None,
+        };
+        let compile = move || profile.filter(&capabilities);
+        Ok(match file {
+            Some(path) => self.foreign.look(&path, compile).await??,
+            None => {
+                let compiled = tokio::task::spawn_blocking(compile).await;
+                compiled.map_err(crate::tasks::Aborted::from)??
+            }
+        })
     }
 
     /// The container that was made from the same request when its client has no answer: it gave up,

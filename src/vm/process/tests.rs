@@ -93,3 +93,26 @@ async fn a_repeat_that_comes_before_the_end_of_the_creation_waits_for_it() {
     assert_eq!((&listed[0].id, &listed[0].exit), (&id, &None));
     assert_eq!(node.rows.all().len(), 2, "the process and its machine");
 }
+
+#[tokio::test]
+async fn a_profile_that_does_not_answer_refuses_its_container_in_time() {
+    const PROFILE: &str = "/profiles/a.json";
+    let node = Node::new().await;
+    let sandbox = ready(&node).await;
+    let process = Process {
+        seccomp: (Profile::Localhost(PROFILE.into()), Vec::new()),
+        ..sleeping()
+    };
+    let hung = node.containers.foreign.hold(PROFILE.to_owned());
+    tokio::time::pause();
+    let created = node
+        .containers
+        .create_in(&sandbox, node.machine(0), process);
+    let refused = Box::pin(created).await.unwrap_err().to_string();
+    drop(hung);
+    assert!(
+        refused.contains("/profiles/a.json did not answer within"),
+        "{refused}"
+    );
+    assert!(node.rows.all().is_empty());
+}
