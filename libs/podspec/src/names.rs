@@ -101,6 +101,8 @@ pub const REVISION: &str = "vmlet.dev/vm-revision";
 /// On pods: the devices that the machine has in it, as JSON of `spec`. Saved memory can be resumed with
 /// these only.
 pub const DEVICES: &str = "vmlet.dev/devices";
+/// On placeholder pods: hash of what the machine asked the scheduler for when the pod was made.
+pub const PLACEMENT: &str = "vmlet.dev/placement";
 /// Label on pods and tasks: the UID of the machine.
 pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
 /// On pods: what is known of machine and guest, as `crds::guest_facts::GuestFacts`. Written by the
@@ -109,13 +111,14 @@ pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
 /// On pods: what proves that the guest has an address, as the image states it.
 pub const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
 /// Annotations that the controller and the agent write on pods, and that are no settings.
-pub(crate) const OF_PROGRAMS: [&str; 7] = [
+pub(crate) const OF_PROGRAMS: [&str; 8] = [
     DEVICES,
     GUEST_FACTS,
     DISK_IMAGE,
     IP_ASSURANCE,
     GENERATION,
     REVISION,
+    PLACEMENT,
     VM_UID_LABEL,
 ];
 

@@ -20,6 +20,7 @@ mod count;
 mod create_rows;
 mod data_volume_rows;
 mod delete_rows;
+mod edit_rows;
 mod given_up_rows;
 mod handover;
 mod image_rows;

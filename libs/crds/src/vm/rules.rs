@@ -3,6 +3,15 @@
 //! Invariant: "on" and "off" here are desired states, in any of the three fields.
 //! Failure: none; `tests/e2e/tests/api/rules.rs` breaks each of them.
 
+/// No node makes the root disk yet, and no disk or claim is on record. The end of a rule: what a machine
+/// is made of can be corrected until then.
+macro_rules! nothing_made {
+    () => {
+        "!has(self.status) || (!has(self.status.nodeName) && (!has(self.status.conditions) || \
+         !self.status.conditions.exists(c, c.type == 'VirtualMachineCreated' && c.status == 'True')))"
+    };
+}
+
 /// Names become labels and host names.
 pub(super) const NAME: &str = "size(self.metadata.name) <= 63";
 
@@ -62,12 +71,32 @@ pub(super) const REVERT_UNDER_WAY: &str = "(has(self.spec.currentSnapshotName) =
     !has(self.status) || !has(self.status.conditions) || !self.status.conditions.exists(c, c.type == 'VirtualMachineSnapshotRevertSucceeded' && \
     c.reason == 'VirtualMachineSnapshotRevertInProgress')";
 
-pub(super) const BOOT_DISK_GROWS: &str = "!has(oldSelf.bootDiskCapacity) || (has(self.bootDiskCapacity) && \
-    quantity(string(self.bootDiskCapacity)).compareTo(quantity(string(oldSelf.bootDiskCapacity))) >= 0)";
+/// A disk is never made smaller.
+pub(super) const BOOT_DISK_GROWS: &str = concat!(
+    "!has(oldSelf.spec.bootDiskCapacity) || (has(self.spec.bootDiskCapacity) && \
+    quantity(string(self.spec.bootDiskCapacity)).compareTo(quantity(string(oldSelf.spec.bootDiskCapacity))) >= 0) || ",
+    nothing_made!()
+);
 
-pub(super) const BOOTSTRAP_TYPE: &str = "!has(oldSelf.bootstrap) || \
-    ((!has(oldSelf.bootstrap.cloudInit) || (has(self.bootstrap) && has(self.bootstrap.cloudInit))) && \
-    (!has(oldSelf.bootstrap.sysprep) || (has(self.bootstrap) && has(self.bootstrap.sysprep))))";
+/// The guest is what its first boot made of it.
+pub(super) const BOOTSTRAP_TYPE: &str = concat!(
+    "!has(oldSelf.spec.bootstrap) || \
+    ((!has(oldSelf.spec.bootstrap.cloudInit) || (has(self.spec.bootstrap) && has(self.spec.bootstrap.cloudInit))) && \
+    (!has(oldSelf.spec.bootstrap.sysprep) || (has(self.spec.bootstrap) && has(self.spec.bootstrap.sysprep)))) || ",
+    nothing_made!()
+);
+
+pub(super) const AFFINITY_FIXED: &str = concat!(
+    "(has(self.spec.affinity) == has(oldSelf.spec.affinity) && \
+    (!has(self.spec.affinity) || self.spec.affinity == oldSelf.spec.affinity)) || ",
+    nothing_made!()
+);
+
+pub(super) const STORAGE_CLASS_FIXED: &str = concat!(
+    "(has(self.spec.storageClass) == has(oldSelf.spec.storageClass) && \
+    (!has(self.spec.storageClass) || self.spec.storageClass == oldSelf.spec.storageClass)) || ",
+    nothing_made!()
+);
 
 /// A time that has not come can be withdrawn, or become an earlier one; one before the last restart
 /// would have no effect.
@@ -76,13 +105,13 @@ pub(super) const RESTART_LATER: &str = "!has(self.spec.nextRestartTime) || \
     !has(self.status) || !has(self.status.lastRestartTime) || \
     timestamp(self.spec.nextRestartTime) > timestamp(self.status.lastRestartTime)";
 
-/// A name that was spelt wrong can be corrected as long as no node makes a disk from it.
-pub(super) const IMAGE_FIXED: &str = "(has(self.spec.image) == has(oldSelf.spec.image) && \
+pub(super) const IMAGE_FIXED: &str = concat!(
+    "(has(self.spec.image) == has(oldSelf.spec.image) && \
     (!has(self.spec.image) || self.spec.image == oldSelf.spec.image) && \
     has(self.spec.imageName) == has(oldSelf.spec.imageName) && \
-    (!has(self.spec.imageName) || self.spec.imageName == oldSelf.spec.imageName)) || \
-    !has(self.status) || (!has(self.status.nodeName) && (!has(self.status.conditions) || \
-    !self.status.conditions.exists(c, c.type == 'VirtualMachineCreated' && c.status == 'True')))";
+    (!has(self.spec.imageName) || self.spec.imageName == oldSelf.spec.imageName)) || ",
+    nothing_made!()
+);
 
 // Times are equal to none in an optional old value, which has text in their place.
 pub(super) const RESTART_WHILE_ON: &str = "!has(self.nextRestartTime) || \

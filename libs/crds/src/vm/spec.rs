@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::rules::{self, edit, immutable, rule};
 
 use super::rules::{
-    BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF,
-    NAME, NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
-    REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON,
-    SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
+    AFFINITY_FIXED, BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED, MACHINE_TYPE_NOT_LOWERED,
+    MACHINE_TYPE_WHILE_OFF, NAME, NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT,
+    RESTART_LATER, RESTART_WHILE_ON, REVERT_UNDER_WAY, SOME_ROOT, STORAGE_CLASS_FIXED,
+    SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON, SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
 };
 use super::{
     Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
@@ -46,6 +46,14 @@ use super::{
     validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed \
         once the machine has it"),
     validation = edit(IMAGE_FIXED, "image and imageName cannot change once the machine has a node or a disk"),
+    validation = edit(STORAGE_CLASS_FIXED, "storageClass cannot change once the machine has a node or a \
+        disk: make another machine for another storage class"),
+    validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow once the machine has a node or a \
+        disk: make another machine for a smaller disk"),
+    validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change once the machine has a node or \
+        a disk: make another machine for another provider"),
+    validation = edit(AFFINITY_FIXED, "affinity cannot change once the machine has a node or a disk: use \
+        nodeSelector and tolerations, which can, or make another machine"),
     validation = edit(RESTART_LATER, "nextRestartTime must be later than the last restart"),
     validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes \
         back to a snapshot"),
@@ -73,14 +81,10 @@ use super::{
     validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),
     validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, \
         not both"),
-    validation = immutable("storageClass"),
     validation = immutable("biosUUID"),
     validation = immutable("instanceUUID"),
-    validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow"),
     validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName \
         cannot be set when a machine is created").optional_old_self(true),
-    validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
-    validation = immutable("affinity"),
     validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot \
         be set when a machine is created").optional_old_self(true),
     validation = edit(RESTART_WHILE_ON, "nextRestartTime can be set only on a machine that is on"),
@@ -108,7 +112,8 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<InlineHardware>,
     /// StorageClass of the root disk. The controller creates the claim NAME-root of it, owned by the
-    /// machine, unless a volume has `root: true`. Defaults to a disk local to the node. Immutable.
+    /// machine, unless a volume has `root: true`. Defaults to a disk local to the node. Cannot
+    /// change once the machine has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub storage_class: Option<String>,
@@ -146,7 +151,8 @@ pub struct VirtualMachineSpec {
     /// Pauses the vCPUs and keeps the memory in RAM.
     #[serde(default)]
     pub paused: bool,
-    /// Data for the first boot of the guest.
+    /// Data for the first boot of the guest. The provider cannot change once the machine has a node or
+    /// a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
     /// Network of the machine. Defaults to one interface on the pod network.
@@ -182,7 +188,8 @@ pub struct VirtualMachineSpec {
     )]
     #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub instance_uuid: Option<String>,
-    /// Size of the root disk. Defaults to the size of the image. Can only grow.
+    /// Size of the root disk. Defaults to the size of the image. Can only grow once the machine
+    /// has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::mebibytes(), validation = rules::between("1Mi", "64Ti"))]
     pub boot_disk_capacity: Option<Quantity>,
@@ -194,7 +201,7 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub group_name: Option<String>,
-    /// Scheduling constraints, as for pods. Immutable.
+    /// Scheduling constraints, as for pods. Cannot change once the machine has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
     /// Labels of the nodes on which the machine may run, beside those of its class, which win.

@@ -395,39 +395,120 @@ async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow
             { "weight": weight, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } },
         ] } } })
     };
-    let cases = [
-        edit(on(json!({})), json!({ "imageName": "other" })),
-        edit(on(json!({})), json!({ "imageName": "other" })).with_status(created.clone()).refused(fixed),
-        edit(on(json!({})), json!({ "imageName": "other" })).with_status(json!({ "nodeName": "n" })).refused(fixed),
-        edit(on(json!({})), json!({ "className": "other" })).with_status(created.clone()),
-        edit(on(json!({})), json!({ "imageName": null, "volumes": [claim("r", true)] }))
-            .with_status(created.clone()).refused(fixed),
-        edit(on(json!({})), json!({ "imageName": null, "image": { "kind": "VirtualMachineImage", "name": "debian" } }))
-            .with_status(created).refused(fixed),
-        edit(on(json!({})), json!({ "storageClass": "fast" })).refused("storageClass is immutable"),
-        edit(on(json!({ "storageClass": "fast" })), json!({ "storageClass": null })).refused("storageClass is immutable"),
+    let once = "once the machine has a node or a disk";
+    let class = "storageClass cannot change once the machine has a node or a disk";
+    let grows = "bootDiskCapacity can only grow once the machine has a node or a disk";
+    let affinity = "affinity cannot change once the machine has a node or a disk";
+    let provider = "the bootstrap provider cannot change once the machine has a node or a disk";
+    let large = json!({ "bootDiskCapacity": "10Gi" });
+    let never = [
         edit(on(json!({})), json!({ "biosUUID": uuid })).refused("biosUUID is immutable"),
-        edit(on(json!({ "instanceUUID": uuid })), json!({ "instanceUUID": null })).refused("instanceUUID is immutable"),
-        edit(on(group(1)), json!({ "affinity": null })).refused("affinity is immutable"),
-        edit(on(group(1)), group(2)).refused("affinity is immutable"),
-        edit(on(group(1)), json!({ "groupName": "h" })),
-        edit(on(ci.clone()), json!({ "bootstrap": null })).refused("the bootstrap provider cannot \
-            change"),
-        edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null } })).refused("the bootstrap \
-            provider cannot change"),
-        edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null, "sysprep": { "secretName": "s" } } }))
-            .refused("the bootstrap provider cannot change"),
-        edit(on(sysprep.clone()), json!({ "bootstrap": { "sysprep": null } })).refused("the bootstrap provider \
-            cannot change"),
-        edit(on(sysprep.clone()), json!({ "bootstrap": null })).refused("the bootstrap provider cannot change"),
-        edit(on(sysprep), json!({ "bootstrap": { "sysprep": { "secretName": "t" } } })),
-        edit(on(ci), json!({ "bootstrap": { "cloudInit": { "instanceID": "b" } } })),
-        edit(on(json!({})), json!({ "className": "large" })),
-        edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "9Gi" })).refused("bootDiskCapacity can only grow"),
-        edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": null })).refused("bootDiskCapacity can only grow"),
-        edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "11Gi" })),
-        edit(on(json!({ "bootDiskCapacity": "1024Mi" })), json!({ "bootDiskCapacity": 1_073_741_824 })),
+        edit(
+            on(json!({ "instanceUUID": uuid })),
+            json!({ "instanceUUID": null }),
+        )
+        .refused("instanceUUID is immutable"),
     ];
+    // Before and after each edit, and what refuses it of a machine that has a node or a disk.
+    let edits = [
+        (on(json!({})), json!({ "imageName": "other" }), fixed),
+        (
+            on(json!({})),
+            json!({ "imageName": null, "volumes": [claim("r", true)] }),
+            fixed,
+        ),
+        (
+            on(json!({})),
+            json!({ "imageName": null, "image": { "kind": "VirtualMachineImage", "name": "debian" } }),
+            fixed,
+        ),
+        (on(json!({})), json!({ "storageClass": "fast" }), class),
+        (
+            on(json!({ "storageClass": "fast" })),
+            json!({ "storageClass": null }),
+            class,
+        ),
+        (
+            on(json!({ "storageClass": "fast" })),
+            json!({ "storageClass": "slow" }),
+            class,
+        ),
+        (on(group(1)), json!({ "affinity": null }), affinity),
+        (on(group(1)), group(2), affinity),
+        (on(json!({})), group(2), affinity),
+        (on(ci.clone()), json!({ "bootstrap": null }), provider),
+        (
+            on(ci.clone()),
+            json!({ "bootstrap": { "cloudInit": null } }),
+            provider,
+        ),
+        (
+            on(ci.clone()),
+            json!({ "bootstrap": { "cloudInit": null, "sysprep": { "secretName": "s" } } }),
+            provider,
+        ),
+        (
+            on(sysprep.clone()),
+            json!({ "bootstrap": { "sysprep": null } }),
+            provider,
+        ),
+        (on(sysprep.clone()), json!({ "bootstrap": null }), provider),
+        (
+            on(large.clone()),
+            json!({ "bootDiskCapacity": "9Gi" }),
+            grows,
+        ),
+        (
+            on(large.clone()),
+            json!({ "bootDiskCapacity": null }),
+            grows,
+        ),
+        (on(json!({})), json!({ "className": "other" }), ""),
+        (on(group(1)), json!({ "groupName": "h" }), ""),
+        (
+            on(group(1)),
+            json!({ "nodeSelector": { "disk": "fast" } }),
+            "",
+        ),
+        (
+            on(sysprep),
+            json!({ "bootstrap": { "sysprep": { "secretName": "t" } } }),
+            "",
+        ),
+        (
+            on(ci.clone()),
+            json!({ "bootstrap": { "cloudInit": { "instanceID": "b" } } }),
+            "",
+        ),
+        (on(json!({})), ci, ""),
+        (on(large.clone()), json!({ "bootDiskCapacity": "11Gi" }), ""),
+        (on(json!({})), large, ""),
+        (
+            on(json!({ "bootDiskCapacity": "1024Mi" })),
+            json!({ "bootDiskCapacity": 1_073_741_824 }),
+            "",
+        ),
+    ];
+    let states = [created, json!({ "nodeName": "n" })];
+    let not_yet = json!({ "printableStatus": "Provisioning", "conditions": [{
+        "type": "VirtualMachineCreated", "status": "False", "reason": "Error", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let mut cases = Vec::from(never);
+    for (before, change, refusal) in edits {
+        cases.push(edit(before.clone(), change.clone()));
+        cases.push(edit(before.clone(), change.clone()).with_status(not_yet.clone()));
+        for state in &states {
+            let case = edit(before.clone(), change.clone()).with_status(state.clone());
+            cases.push(match refusal {
+                "" => case,
+                refusal => {
+                    assert!(refusal.contains(once));
+                    case.refused(refusal)
+                }
+            });
+        }
+    }
     judge(&control.objects("default")?, &cases).await
 }
 

@@ -9,7 +9,7 @@ use crds::conditions::{self, Status};
 use crds::vm::ProviderStatus;
 use lifecycle::Volumes;
 
-use super::{config, identity, provision, slot};
+use super::{config, handover, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::vm::error;
 use crate::reconcile::vm::observe::{find, location, root_disk, view};
@@ -63,6 +63,8 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
     let prerequisites = prerequisites::all(pass).await?;
     prerequisites::disks(pass).await?;
     let Some(slot) = slot else {
+        // It was made before the root disk became one in a claim, and holds no place.
+        handover::clean_up(pass).await?;
         return done(pass);
     };
     proceed!(wait_for_cache(pass, &prerequisites));

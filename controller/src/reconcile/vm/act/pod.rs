@@ -12,6 +12,7 @@ mod placement;
 mod tests;
 
 pub(crate) use container::EPHEMERAL_STORAGE;
+pub(crate) use placement::asked;
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,8 @@
 //!
 //! Invariant: the node is recorded before a task exists there; it changes only while no disk can
 //! exist: no task was made, or the node reported that its task failed, which leaves nothing there.
-//! Until the disk is made the machine follows its image: what was begun for another source of it ends.
+//! Until the disk is made the machine follows its image: what was begun for another source of it ends. A
+//! placeholder that no node has yet follows everything that the scheduler goes by.
 //! Failure: a placeholder that failed is made again after a while, on the same node once one is on
 //! record. A node that cannot make the disk, get the image or take the pod is given up for another one,
 //! and avoided for a while; where its failures may pass, after some minutes, and only if there is another.
@@ -60,7 +61,7 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 /// One step.
 pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot: Slot) -> Outcome {
     let pod = find::placeholder(pass);
-    if !follow_image(pass, prerequisites, pod.as_deref()).await? {
+    if !follow_edits(pass, prerequisites, pod.as_deref()).await? {
         return Ok(Flow::Continue);
     }
     let Some(node) = pin(pass, prerequisites, pod.as_deref()).await? else {
@@ -87,9 +88,9 @@ pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot
     }
 }
 
-/// Ends what was begun for an image that was edited, or made again, since. False: the end is waited
-/// for.
-async fn follow_image(
+/// Ends what was begun for an image that was edited, or made again, since, and a placeholder that waits
+/// for a node by rules that were edited since. False: the end is waited for.
+async fn follow_edits(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,
     pod: Option<&Pod>,
@@ -101,7 +102,12 @@ async fn follow_image(
         tasks::delete(pass, &task).await?;
         return Ok(false);
     }
-    match pod.filter(|pod| pods::image(pod) != Some(name)) {
+    let asked = pod::asked(&pass.vm, prerequisites);
+    let is_outdated = |pod: &Pod| {
+        let made_for = pods::annotation(pod, names::PLACEMENT);
+        pods::node(pod).is_none() && made_for.is_some_and(|made_for| made_for != asked)
+    };
+    match pod.filter(|pod| pods::image(pod) != Some(name) || is_outdated(pod)) {
         Some(pod) => {
             effects::delete(pass, pod, GRACE).await?;
             Ok(false)

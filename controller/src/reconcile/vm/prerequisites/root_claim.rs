@@ -61,16 +61,14 @@ pub(super) fn check(pass: &Pass<'_>, class: &StorageClass) -> Result<(), Missing
         return Err(Missing::new("Invalid", message));
     }
     if let Some(found) = claim(pass, &name) {
-        return match is_own(pass, &found) {
-            true => Ok(()),
-            false => {
-                let message = format!(
-                    "claim {name} exists and was not made for this machine: rename the machine, or \
-                     name the claim in a volume with root: true"
-                );
-                Err(Missing::new("NotOwned", message))
-            }
-        };
+        if !is_own(pass, &found) {
+            let message = format!(
+                "claim {name} exists and was not made for this machine: rename the machine, or \
+                 name the claim in a volume with root: true"
+            );
+            return Err(Missing::new("NotOwned", message));
+        }
+        return is_of(pass, &found, &class.name_any());
     }
     let source = super::image(pass).and_then(|image| source(pass, &image));
     if let Some(source) = &source {
@@ -84,6 +82,22 @@ pub(super) fn check(pass: &Pass<'_>, class: &StorageClass) -> Result<(), Missing
              bootDiskCapacity",
         )),
     }
+}
+
+/// Whether the machine's own claim is of the class: that can be edited until the machine is created, and
+/// the pass that made the claim may have come to no end.
+fn is_of(pass: &Pass<'_>, claim: &PersistentVolumeClaim, class: &str) -> Result<(), Missing> {
+    let spec = claim.spec.as_ref();
+    let there = spec.and_then(|spec| spec.storage_class_name.as_deref());
+    let Some(there) = there.filter(|there| *there != class && !pass.is_created()) else {
+        return Ok(());
+    };
+    let name = claim.name_any();
+    let message = format!(
+        "claim {name} is of storage class {there}: set storageClass to it, or delete the claim, which is \
+         then made of {class}"
+    );
+    Err(Missing::new("Invalid", message))
 }
 
 /// Makes the claim, or lets it grow.

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::{Plan, container};
+use super::{Plan, container, placement};
 use crate::reconcile::vm::act::saved;
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites;
@@ -172,6 +172,10 @@ pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::from([
         pair(TARGET_RUNTIME, names::RUNTIME_CLASS),
         pair(names::POD_ROLE_LABEL, PROVISION),
+        pair(
+            names::PLACEMENT,
+            &placement::asked(plan.vm, plan.prerequisites),
+        ),
     ]);
     all.extend(undisturbed());
     all.extend(image(plan).map(|(key, value)| pair(key, value)));

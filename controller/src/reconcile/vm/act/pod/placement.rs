@@ -8,18 +8,44 @@
 
 use std::collections::BTreeMap;
 
+use crds::VirtualMachine;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     PreferredSchedulingTerm, Toleration,
 };
+use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::Plan;
+use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Taints of a node that does not report.
 const ABSENT: [&str; 2] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
 ];
+
+/// What the owner of a machine asks the scheduler for, and which claims have to be in reach, as a hash.
+pub(crate) fn asked(vm: &VirtualMachine, prerequisites: &Prerequisites) -> String {
+    let (spec, size) = (&vm.spec, &prerequisites.size);
+    let all = json!([
+        spec.affinity,
+        spec.node_selector,
+        spec.tolerations,
+        spec.topology_spread_constraints,
+        spec.priority_class_name,
+        spec.scheduler_name,
+        spec.boot_disk_capacity,
+        spec.volumes,
+        size.node_selector,
+        size.cpus,
+        size.memory,
+        size.requests,
+        size.limits,
+    ]);
+    let digest = Sha256::digest(all.to_string().as_bytes());
+    digest.iter().take(8).map(|b| format!("{b:02x}")).collect()
+}
 
 /// The labels of nodes that machine and class name; where both name one, the class decides.
 pub(super) fn node_selector(plan: &Plan<'_>) -> Option<BTreeMap<String, String>> {
