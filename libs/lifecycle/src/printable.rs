@@ -5,8 +5,8 @@
 //! Failure: `Unknown` when none fits.
 
 use crds::conditions::{
-    BOOTSTRAP_READY, CLASS_READY, CREATED, FAILURE, IMAGE_READY, LOCATION_VALID, NETWORK_READY,
-    PLACEMENT_READY, STORAGE_READY, find,
+    BOOTSTRAP_READY, CLASS_READY, CREATED, DATA_VOLUMES_READY, FAILURE, IMAGE_READY,
+    LOCATION_VALID, NETWORK_READY, PLACEMENT_READY, STORAGE_READY, find,
 };
 use crds::vm::PrintableStatus as Word;
 use crds::{PowerState, VirtualMachineStatus};
@@ -75,7 +75,9 @@ pub fn obstacle(conditions: &[Condition]) -> Option<String> {
     let failure = find(conditions, FAILURE);
     let part = || {
         let parts = PARTS.into_iter().map(|(kind, _)| kind);
-        let mut parts = parts.chain([CREATED, PLACEMENT_READY, LOCATION_VALID]);
+        // The scheduler knows only that the claim of a data volume is missing.
+        let others = [DATA_VOLUMES_READY, CREATED, PLACEMENT_READY, LOCATION_VALID];
+        let mut parts = parts.chain(others);
         parts.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
     };
     let message = failure.or_else(part).map(|c| c.message.clone());

@@ -155,6 +155,15 @@ pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     }))
 }
 
+/// Which claims of the machine do not exist, in words; `None`: all do.
+pub(crate) fn missing_claims(pass: &Pass<'_>) -> Option<String> {
+    let missing = volumes::missing(pass).into_iter();
+    let all: Vec<_> = missing
+        .map(|name| format!("claim {name} does not exist"))
+        .collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
 /// Whether CDI waits for a pod that uses a claim of the machine, before it fills it.
 pub(crate) fn wait_for_consumer(pass: &Pass<'_>) -> bool {
     data_volumes::wait_for_consumer(pass)

@@ -257,7 +257,9 @@ pub(super) async fn create_placeholder(
 }
 
 async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
-    let text = pods::unschedulable(pod).unwrap_or("the scheduler has not chosen a node yet");
+    let missing = prerequisites::missing_claims(pass);
+    let obstacle = missing.as_deref().or_else(|| pods::unschedulable(pod));
+    let text = obstacle.unwrap_or("the scheduler has not chosen a node yet");
     let kind = conditions::PLACEMENT_READY;
     pass.condition(kind, Status::False, "NotReady", text);
     effects::ungate(pass, pod, names::PROVISIONING_GATE).await

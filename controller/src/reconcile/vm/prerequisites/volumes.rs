@@ -154,6 +154,12 @@ pub(super) fn check(pass: &mut Pass<'_>) -> Volumes {
     worst
 }
 
+/// The claims of the machine that do not exist.
+pub(super) fn missing(pass: &Pass<'_>) -> Vec<String> {
+    let claims = all(pass).into_iter().map(|(_, source)| source.claim_name);
+    claims.filter(|name| claim(pass, name).is_none()).collect()
+}
+
 /// Whether the claim is bound only once a pod uses it: a pod that waited for that would never be
 /// created.
 fn waits_for_pod(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {

@@ -156,6 +156,51 @@ async fn s56_an_unowned_data_volume_is_adopted_where_its_author_may_delete_it() 
     }
 }
 
+fn without_cdi(bench: &Bench) {
+    let mut server = bench.server.lock().unwrap();
+    server.unknown.push("cdi.kubevirt.io".to_owned());
+}
+
+#[rstest]
+#[case::on_a_node(None)]
+#[case::in_a_claim(Some("sc"))]
+#[tokio::test]
+async fn a_machine_says_that_its_cluster_has_no_cdi(#[case] class: Option<&str>) {
+    let mut bench = Bench::new();
+    bench.put(
+        STORAGE_CLASSES,
+        json!({ "metadata": { "name": "sc" }, "provisioner": "p" }),
+    );
+    without_cdi(&bench);
+    let mut machine = filled_from(&json!({}), &json!({}));
+    machine["spec"]["storageClass"] = json!(class);
+    machine["spec"]["bootDiskCapacity"] = json!("1Gi");
+    bench.machine(machine);
+    bench.settle().await.ok();
+    if class.is_some() {
+        bench.edit(CLAIMS, "vm-root", json!({ "status": { "phase": "Bound" } }));
+        bench.settle().await.ok();
+    }
+    let words = "the cluster does not serve cdi.kubevirt.io/v1beta1: install CDI";
+    assert_eq!(bench.status().message.as_deref(), Some(words));
+}
+
+#[rstest]
+#[case::of_a_new_machine_on_a_node(false, "claim dv does not exist")]
+#[case::of_a_root_disk(true, "volumes are not attached: d (claim dv does not exist)")]
+#[tokio::test]
+async fn a_machine_names_a_claim_that_does_not_exist(#[case] is_root: bool, #[case] words: &str) {
+    let mut bench = Bench::new();
+    let claim = json!({ "claimName": "dv", "root": is_root });
+    let volumes = json!([{ "name": "d", "persistentVolumeClaim": claim }]);
+    bench.machine(json!({ "spec": { "volumes": volumes } }));
+    bench.settle().await.ok();
+    assert_eq!(bench.status().message.as_deref(), Some(words));
+    bench.claim("dv", "Bound");
+    bench.settle().await.ok();
+    assert_ne!(bench.status().message.as_deref(), Some(words));
+}
+
 fn phase(bench: &mut Bench, phase: &str) {
     bench.edit(DATA_VOLUMES, "dv", json!({ "status": { "phase": phase } }));
 }
