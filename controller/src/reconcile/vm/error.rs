@@ -3,6 +3,8 @@
 //! Invariant: each variant has the reason under which the condition `Failure` shows it.
 //! Failure: none.
 
+use std::error::Error as StdError;
+
 use crds::TaskKind;
 use kube::core::Status;
 use service::telemetry::one_line;
@@ -85,12 +87,9 @@ pub(crate) enum Error {
         field: &'static str,
         message: String,
     },
-    #[error("{}", .messages.join("; "))]
-    Several {
-        /// That of the first.
-        reason: &'static str,
-        messages: Vec<String>,
-    },
+    /// Each with its own causes.
+    #[error("{}", texts(.0))]
+    Several(Vec<anyhow::Error>),
     #[error("the root disk is being made; its deletion waits")]
     StillCreating,
     #[error("the node has no disk for this machine any more; it is not made anew")]
@@ -105,7 +104,7 @@ impl From<Error> for PassError {
 
 impl Error {
     /// Reason of the condition `Failure`.
-    pub(crate) const fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::CreatePod { .. }
             | Self::ForeignPod { .. }
@@ -113,7 +112,7 @@ impl Error {
             | Self::DataVolume { .. }
             | Self::RootClaim { .. }
             | Self::Unattached { .. } => "FailedCreate",
-            Self::Several { reason, .. } => reason,
+            Self::Several(errors) => errors.first().map_or("FailedUpdate", reason),
             Self::DeletePod { .. } | Self::StillCreating => "FailedDelete",
             _ => "FailedUpdate",
         }
@@ -126,15 +125,22 @@ pub(crate) fn joined(errors: Vec<anyhow::Error>) -> Option<anyhow::Error> {
     match errors.len() {
         0 => None,
         1 => errors.pop(),
-        _ => {
-            // The text names all of them, once.
-            let several = Error::Several {
-                reason: errors.first().map_or("FailedUpdate", reason),
-                messages: errors.iter().map(text).collect(),
-            };
-            Some(several.into())
-        }
+        _ => Some(Error::Several(errors).into()),
     }
+}
+
+/// The text names all of them, once.
+fn texts(errors: &[anyhow::Error]) -> String {
+    let all: Vec<_> = errors.iter().map(text).collect();
+    all.join("; ")
+}
+
+/// Whether this is so of the error or one of its causes, also those of failures that were joined.
+fn has_cause(error: &anyhow::Error, is_it: fn(&(dyn StdError + 'static)) -> bool) -> bool {
+    error.chain().any(|cause| match cause.downcast_ref() {
+        Some(Error::Several(errors)) => errors.iter().any(|error| has_cause(error, is_it)),
+        _ => is_it(cause),
+    })
 }
 
 /// What people read of an error, in conditions and events.
@@ -151,15 +157,17 @@ pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
 /// Whether nothing that the controller watches shows when the cause of the failure is gone: the API
 /// server refused a write by rules of its own, or a node lacks something.
 pub(crate) fn is_unwatched(error: &PassError) -> bool {
-    let PassError::Failed(error) = error else {
-        return false;
-    };
-    error.chain().any(|cause| {
-        let is_refusal = |status: &Status| (400..500).contains(&status.code);
-        let answer = cause.downcast_ref::<kube::Error>();
-        let is_refused = matches!(answer, Some(kube::Error::Api(s)) if is_refusal(s));
-        is_refused || matches!(cause.downcast_ref(), Some(Error::Invalid { .. }))
-    })
+    match error {
+        PassError::Failed(error) => has_cause(error, is_unwatched_cause),
+        PassError::Conflict(_) => false,
+    }
+}
+
+fn is_unwatched_cause(cause: &(dyn StdError + 'static)) -> bool {
+    let is_refusal = |status: &Status| (400..500).contains(&status.code);
+    let answer = cause.downcast_ref::<kube::Error>();
+    let is_refused = matches!(answer, Some(kube::Error::Api(s)) if is_refusal(s));
+    is_refused || matches!(cause.downcast_ref(), Some(Error::Invalid { .. }))
 }
 
 /// Whether a quota left no room for a pod.
@@ -188,5 +196,29 @@ mod tests {
         );
         assert_eq!(reason(&two), "FailedCreate");
         assert!(joined(Vec::new()).is_none());
+    }
+
+    fn refused(name: &str) -> anyhow::Error {
+        let words = format!("a policy forbids {name}");
+        let status = Status::failure(&words, "Forbidden").with_code(403);
+        let source = kube::Error::Api(Box::new(status));
+        let name = name.to_owned();
+        Error::DataVolume { name, source }.into()
+    }
+
+    #[test]
+    fn refusals_among_joined_failures_keep_their_words_and_their_back_off() {
+        let watched = || anyhow::Error::from(Error::NotReady("no image".to_owned()));
+        let two = joined(vec![watched(), Error::NoNode.into()]).unwrap();
+        assert!(!is_unwatched(&PassError::Failed(two)));
+
+        let refusals = joined(vec![refused("a"), refused("b")]).unwrap();
+        let all = joined(vec![watched(), refusals]).unwrap();
+        assert_eq!(
+            text(&all),
+            "no image; prepare data volume a: a policy forbids a; \
+             prepare data volume b: a policy forbids b"
+        );
+        assert!(is_unwatched(&PassError::Failed(all)));
     }
 }
