@@ -98,8 +98,9 @@ pub struct VirtualMachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::volumes::any_object")]
     pub class_spec: Option<serde_json::Value>,
-    /// Volumes, network and bootstrap data with which the memory was saved. A suspended machine resumes
-    /// with these; edits of them take effect at the next start without saved memory.
+    /// Volumes, network, bootstrap data and annotations of the template with which the memory was saved.
+    /// A suspended machine resumes with these; edits of them take effect at the next start without saved
+    /// memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::volumes::any_object")]
     pub saved_devices: Option<crate::RawObject>,

@@ -11,6 +11,7 @@ mod placement;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use annotations::{DEFAULT_NETWORK, NETWORKS};
 pub(crate) use container::EPHEMERAL_STORAGE;
 pub(crate) use placement::asked;
 

@@ -10,14 +10,31 @@
 //! Failure: devices that are larger than a [`RawObject`] have no record; such a machine resumes with the
 //! devices of its specification.
 
+use std::collections::BTreeMap;
+
 use crds::vm::{Bootstrap, NetworkSpec, Volume};
 use crds::{PowerState, RawObject, VirtualMachineSpec, names};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::pod::{DEFAULT_NETWORK, NETWORKS};
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::Pass;
+
+/// Annotations in the template of which a node, or Multus, makes devices.
+const OF_DEVICES: [&str; 10] = [
+    names::CLOUD_INIT,
+    names::CPU_MODEL,
+    "VirtletCPUModel",
+    names::GUEST_AGENT,
+    names::MAC_ADDRESS,
+    names::NETWORK,
+    names::SHARES,
+    names::SYSPREP_SOURCE,
+    DEFAULT_NETWORK,
+    NETWORKS,
+];
 
 /// What the devices of a machine are made of.
 #[derive(Serialize, Deserialize, Debug, Default)]
@@ -28,6 +45,9 @@ struct Devices {
     network: Option<NetworkSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bootstrap: Option<Bootstrap>,
+    /// Those of [`OF_DEVICES`] that the template has; `None` in records of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 /// The devices of a specification, for the annotation of its pod.
@@ -36,9 +56,29 @@ pub(super) fn devices(spec: &VirtualMachineSpec) -> Option<String> {
         volumes: spec.volumes.clone(),
         network: spec.network.clone(),
         bootstrap: spec.bootstrap.clone(),
+        annotations: Some(of_template(spec)),
     };
     let text = serde_json::to_string(&devices).ok()?;
     (text.len() <= RawObject::MOST).then_some(text)
+}
+
+/// The annotations in the template that make devices.
+fn of_template(spec: &VirtualMachineSpec) -> BTreeMap<String, String> {
+    let template = spec.template.clone().unwrap_or_default();
+    let mut all = template.metadata.annotations;
+    all.retain(|key, _| OF_DEVICES.contains(&key.as_str()));
+    all
+}
+
+/// The other annotations in the template are those of the specification.
+fn put_into_template(spec: &mut VirtualMachineSpec, recorded: BTreeMap<String, String>) {
+    if of_template(spec) == recorded {
+        return;
+    }
+    let template = spec.template.get_or_insert_default();
+    let all = &mut template.metadata.annotations;
+    all.retain(|key, _| !OF_DEVICES.contains(&key.as_str()));
+    all.extend(recorded);
 }
 
 /// Keeps the devices of the pod whose memory was saved, as long as that is there.
@@ -68,6 +108,9 @@ pub(crate) fn take_devices(pass: &mut Pass<'_>, pod: Option<&Pod>) -> Option<Vir
     spec.volumes = devices.volumes;
     spec.network = devices.network;
     spec.bootstrap = devices.bootstrap;
+    if let Some(recorded) = devices.annotations {
+        put_into_template(spec, recorded);
+    }
     // A volume that was added since is not waited for.
     let claims = spec.volumes.iter();
     let claims = claims.filter_map(|volume| volume.persistent_volume_claim.as_ref());

@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::bench::*;
+use crate::reconcile::vm::act::pod::NETWORKS;
 
 fn volumes(names: &[&str]) -> Value {
     let volume =
@@ -89,6 +90,78 @@ async fn edits_take_effect_at_the_next_boot_and_not_when_the_machine_resumes() {
     bench.settle().await.ok();
     let again = bench.status().saved_devices.unwrap().fields().unwrap();
     assert_eq!(again, saved);
+}
+
+fn template(annotations: &Value) -> Value {
+    json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } })
+}
+
+/// `vmlet-guest` has a port, a NIC may come from Multus: devices that the template decides.
+#[tokio::test]
+async fn the_template_of_a_suspended_machine_changes_no_device_of_its_memory() {
+    let mut bench = suspended().await;
+    let off = json!({
+        "vmlet.dev/guest-agent": "off", "vmlet.dev/cloud-init": "off",
+        "k8s.v1.cni.cncf.io/networks": "blue", "team": "b",
+    });
+    bench.edit(VMS, "vm", template(&off));
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    let annotations = bench.pod()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["vmlet.dev/restore"], "true");
+    for key in ["vmlet.dev/guest-agent", "vmlet.dev/cloud-init", NETWORKS] {
+        assert!(annotations[key].is_null(), "{annotations}");
+    }
+    assert_eq!(annotations["team"], "b", "it makes no device");
+    bench.run("n1");
+    bench.facts(alive());
+    bench.settle().await.ok();
+    let required = bench.condition_text("RestartRequired");
+    assert!(required.starts_with("True/"), "{required}");
+
+    // The next boot has them; what is taken out of the template while that memory is saved stays.
+    bench.edit(VMS, "vm", power("PoweredOff"));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    let annotations = bench.pod()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["vmlet.dev/guest-agent"], "off");
+    bench.run("n1");
+    bench.facts(alive());
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", power("Suspended"));
+    bench.settle().await.ok();
+    bench.task_ends("Save", "Success");
+    bench.end("vm", 0, "Saved");
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", json!({ "spec": { "template": null } }));
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    let annotations = bench.pod()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["vmlet.dev/guest-agent"], "off");
+    assert_eq!(annotations[NETWORKS], "blue");
+    assert!(annotations["team"].is_null(), "{annotations}");
+}
+
+/// A record of an earlier version has no annotations.
+#[tokio::test]
+async fn without_a_record_of_it_the_template_is_that_of_the_specification() {
+    let mut bench = suspended().await;
+    let mut saved = bench.status().saved_devices.unwrap().fields().unwrap();
+    saved.remove("annotations");
+    bench.edit(VMS, "vm", json!({ "status": { "savedDevices": null } }));
+    bench.edit(VMS, "vm", json!({ "status": { "savedDevices": saved } }));
+    bench.edit(
+        VMS,
+        "vm",
+        template(&json!({ "vmlet.dev/guest-agent": "off" })),
+    );
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    let annotations = bench.pod()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["vmlet.dev/guest-agent"], "off");
 }
 
 #[tokio::test]

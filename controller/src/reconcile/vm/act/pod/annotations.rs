@@ -18,8 +18,10 @@ use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, NETWORK_KEY, thousandths}
 
 /// Routes the pod and its image to our runtime.
 const TARGET_RUNTIME: &str = "kubernetes.io/target-runtime";
-const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+/// Networks beside that of the pod, for Multus.
+pub(crate) const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+/// The network in the place of that of the pod, for Multus.
+pub(crate) const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 
 /// What keeps autoscalers from evicting a pod, and so from deleting its node.
 pub(super) fn undisturbed() -> [(String, String); 2] {
