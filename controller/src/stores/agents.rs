@@ -174,6 +174,14 @@ impl Agents {
         state.is_disconnected(now) || state.reports.get(node).is_some_and(|one| now < one.end())
     }
 
+    /// Whether the leases are known, and no agent of this node renews one. Also so where no agent does.
+    #[must_use]
+    pub fn is_absent(&self, node: &str) -> bool {
+        let (state, now) = (self.lock(), Instant::now());
+        let report = state.reports.get(node);
+        state.is_listed && report.is_none_or(|one| now >= one.end())
+    }
+
     /// The newest machine type that there is instead, if this node, or every node without one, is
     /// known not to have this one.
     #[must_use]

@@ -32,6 +32,9 @@ pub const ADOPT_DATA_VOLUMES: &str = "vmlet.dev.protected/adopt-data-volumes";
 pub const APPLY_POWER_STATE_TIME: &str = "vmlet.dev.protected/apply-power-state-time";
 /// Pauses reconciliation. Its presence counts. Anyone who may edit the machine may set it.
 pub const PAUSED: &str = "vmlet.dev/paused";
+/// Lets a machine that is being deleted go without its root disk while the node of that disk has no agent
+/// to delete it. Its presence counts. Anyone who may edit the machine may set it.
+pub const LEAVE_DISK: &str = "vmlet.dev/leave-disk";
 /// Allows a resize when the class itself changed, without a new class name. Its presence counts.
 pub const SAME_VM_CLASS_RESIZE: &str = "vmlet.dev/same-vm-class-resize";
 /// Label: who paused the machine (`admin`, `devops`, `both`). Privileged.

@@ -24,6 +24,7 @@ mod edit_rows;
 mod given_up_rows;
 mod handover;
 mod image_rows;
+mod left_disk_rows;
 mod network_rows;
 mod normal_rows;
 mod power_rows;

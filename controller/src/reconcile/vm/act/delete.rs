@@ -43,7 +43,10 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let result = platform(pass).await;
     match &result {
         Ok(Flow::Continue) => {
-            pass.normal("DeleteSuccess", "the machine and its root disk are gone");
+            match disk::left(pass) {
+                Some(node) => pass.warning("DiskLeft", &left(&node)),
+                None => pass.normal("DeleteSuccess", "the machine and its root disk are gone"),
+            }
             release(pass);
         }
         Err(PassError::Failed(error)) => pass.warning("DeleteFailure", &error::text(error)),
@@ -57,9 +60,13 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
 async fn platform(pass: &mut Pass<'_>) -> Outcome {
     let making = provision::task(pass).filter(|t| !t.is_final());
     // A node that no longer exists ends no task, and took the disk with it.
-    if let Some(task) = making.filter(|t| view::node(pass, &t.spec.node_name).is_some()) {
+    let making = making.filter(|t| view::node(pass, &t.spec.node_name).is_some());
+    if let Some(task) = making.filter(|t| !disk::is_left(pass, &t.spec.node_name)) {
         tasks::cancel(pass, &task).await?;
-        return Err(Error::StillCreating.into());
+        return match tasks::unresponsive_agent(pass) {
+            Some(silent) => Ok(Flow::Waiting(silent.message)),
+            None => Err(Error::StillCreating.into()),
+        };
     }
     let pod = find::instance(pass).await?;
     view::observe(pass, pod.clone(), Volumes::Ready);
@@ -71,6 +78,8 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome {
     let place = pod.as_deref().and_then(pods::node).map(str::to_owned);
     let place = place.or_else(|| pass.node_name());
     let silent = place.filter(|n| view::node(pass, n).is_some() && !view::is_ready(pass, n));
+    // Without a pod no guest is there that could still use the disk.
+    let silent = silent.filter(|node| pod.is_some() || !disk::is_left(pass, node));
     if let Some(node) = silent {
         return Ok(Flow::Waiting(format!("node {node} does not report")));
     }
@@ -117,6 +126,13 @@ fn announce(pass: &Pass<'_>, grace_seconds: u32) {
          {name} --force` ends it at once"
     );
     pass.normal("DeleteStarted", &text);
+}
+
+fn left(node: &str) -> String {
+    format!(
+        "the machine is gone; its root disk stays on node {node}, which reports it as a disk without a \
+         machine once it has an agent again"
+    )
 }
 
 /// Something may lie on a node: it is recorded before a task can make a disk there. The task's

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
+use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec, names};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use lifecycle::Failure;
@@ -18,6 +18,7 @@ use crate::flow::Outcome;
 use crate::reconcile::answers::{is_conflict, is_ending, is_gone};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::observe::view;
 use crate::reconcile::vm::pass::Pass;
 
 /// How soon a pass follows that has removed a failed task.
@@ -165,7 +166,7 @@ async fn create_at(
     task.metadata = ObjectMeta {
         name: Some(place.name.clone()),
         namespace: Some(place.namespace.clone()),
-        labels: Some([(crds::names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
+        labels: Some([(names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
         ..ObjectMeta::default()
     };
     // An owner is in the same namespace; what has none is deleted with the machine all the same.
@@ -180,16 +181,45 @@ async fn create_at(
 /// The machine waits for a task that no agent works on, perhaps indefinitely.
 pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     let agents = &pass.ctx.stores.agents;
+    let is_deleted = pass.vm.metadata.deletion_timestamp.is_some();
     let mut open = all(pass).into_iter().filter(|task| !task.is_final());
-    let task = open.find(|task| !agents.lives(&task.spec.node_name))?;
+    let task = open.find(|task| {
+        let node = &task.spec.node_name;
+        !agents.lives(node) || is_deleted && agents.is_absent(node)
+    })?;
     let (name, node) = (task.name_any(), &task.spec.node_name);
-    Some(Failure {
-        reason: "AgentSilent",
-        message: format!(
+    let message = if is_deleted {
+        disk_without_agent(pass, node)
+    } else {
+        format!(
             "task {name} waits for vmlet-agent on node {node}, which does not renew its lease or \
              does not reach its daemon: check its pod there"
-        ),
+        )
+    };
+    Some(Failure {
+        reason: "AgentSilent",
+        message,
     })
+}
+
+/// What a user can do whose machine cannot be deleted with its disk.
+fn disk_without_agent(pass: &Pass<'_>, node: &str) -> String {
+    let found = view::node(pass, node);
+    let label = found.and_then(|node| node.labels().get(names::NODE_LABEL).cloned());
+    let repair = match label.as_deref() {
+        Some("true") => "check the pod of vmlet-agent there".to_owned(),
+        _ => format!(
+            "an administrator brings vmlet-agent back there with kubectl label node {node} {}=true",
+            names::NODE_LABEL
+        ),
+    };
+    format!(
+        "the root disk is on node {node}, where no vmlet-agent deletes it: {repair}; or let the machine go \
+         and leave the disk there with kubectl -n {} annotate vm {} {}=",
+        pass.key.namespace,
+        pass.key.name,
+        names::LEAVE_DISK
+    )
 }
 
 /// Requests a task to stop.
