@@ -105,7 +105,7 @@ pub fn update(
 
 fn ready(m: &Machine<'_>, guest: Guest) -> (bool, &'static str, &'static str) {
     let Some(instance) = m.instance else {
-        return (false, "VMINotExists", without_instance(m));
+        return (false, "NoPod", without_instance(m));
     };
     if instance.deleting || instance.phase.is_final() {
         return (

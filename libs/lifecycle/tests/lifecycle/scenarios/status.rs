@@ -188,11 +188,11 @@ fn s48_a_stopped_machine_has_no_conditions_of_the_past() {
     update(&mut conditions, &case.machine(), None, Guest::Pod, &now());
     let kinds: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
     assert_eq!(kinds, [READY]);
-    assert_eq!(find(&conditions, READY).unwrap().reason, "VMINotExists");
+    assert_eq!(find(&conditions, READY).unwrap().reason, "NoPod");
 }
 
 #[rstest]
-#[case("Always none -", Guest::Pod, "VMINotExists")]
+#[case("Always none -", Guest::Pod, "NoPod")]
 #[case("Always pending -", Guest::Pod, "GuestNotRunning")]
 #[case("Always running,deleting -", Guest::Pod, "PodTerminating")]
 #[case("Manual failed/ran -", Guest::Pod, "PodTerminating")]
