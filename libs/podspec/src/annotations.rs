@@ -137,9 +137,12 @@ keys! {
     SshKeysSource = SSH_KEYS_SOURCE or "VirtletSSHKeySource";
 }
 
-/// An annotation whose value makes no sense.
+/// The limit of a pod that is the memory of its guest, where no annotation says it.
+pub(crate) const MEMORY_LIMIT: &str = "resources.limits.memory";
+
+/// An annotation, or the limit in its place, whose value makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("annotation {name} = {value:?}: {reason}")]
+#[error("{}{name} = {value:?}: {reason}", kind(.name))]
 pub struct AnnotationError {
     /// The name that the pod uses.
     pub name: String,
@@ -147,6 +150,13 @@ pub struct AnnotationError {
     pub value: String,
     /// What is allowed.
     pub reason: String,
+}
+
+fn kind(name: &str) -> &'static str {
+    match name {
+        MEMORY_LIMIT => "",
+        _ => "annotation ",
+    }
 }
 
 /// A pod's annotations.

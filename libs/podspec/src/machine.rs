@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`Machine`] can be built: CPU count and memory are within what QEMU starts.
 //! Failure: an [`AnnotationError`] for a value the pod gave; pod resources that are too small for
-//! any machine are reported the same way, under the name `resources.limits.memory`.
+//! any machine are reported the same way, under their own name.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::annotations::{AnnotationError, Annotations, Key};
+use crate::annotations::{AnnotationError, Annotations, Key, MEMORY_LIMIT};
 use crate::machine_type::MachineType;
 use crate::quantity::{QuantityError, parse_quantity};
 
@@ -236,12 +236,24 @@ impl PodResources {
             return Ok(None);
         };
         let refuse = |reason| AnnotationError {
-            name: "resources.limits.memory".to_owned(),
-            value: limit.to_string(),
+            name: MEMORY_LIMIT.to_owned(),
+            value: written(limit),
             reason,
         };
         Mib::from_bytes(limit).checked().map(Some).map_err(refuse)
     }
+}
+
+/// Bytes as people write them in a pod.
+fn written(bytes: u64) -> String {
+    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let whole = units
+        .into_iter()
+        .find(|(shift, _)| bytes.trailing_zeros() >= *shift);
+    whole.map_or_else(
+        || bytes.to_string(),
+        |(shift, unit)| format!("{}{unit}", bytes >> shift),
+    )
 }
 
 impl FromStr for Vcpus {

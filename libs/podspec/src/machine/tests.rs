@@ -181,13 +181,16 @@ fn nonsense_is_refused_by_name_and_value(#[case] name: &str, #[case] value: &str
 
 #[test]
 fn a_limit_too_small_for_any_machine_is_refused() {
-    let resources = PodResources {
-        memory_limit: 15 << 20,
-        ..PodResources::default()
-    };
-    let text = machine(&[], resources).unwrap_err().to_string();
-    assert!(
-        text.contains("resources.limits.memory") && text.contains("32 MiB"),
-        "{text}"
-    );
+    for (memory_limit, written) in [(15 << 20, "15Mi"), (512 << 10, "512Ki"), (1000, "1000")] {
+        let resources = PodResources {
+            memory_limit,
+            ..PodResources::default()
+        };
+        let text = machine(&[], resources).unwrap_err().to_string();
+        let words = format!("resources.limits.memory = \"{written}\": ");
+        assert!(
+            text.starts_with(&words) && text.contains("32 MiB"),
+            "{text}"
+        );
+    }
 }
