@@ -32,7 +32,8 @@ use crate::rules::{self, edit, rule};
          (!has(self.spec.bootOrder) || self.spec.bootOrder.all(t, !has(t.members) || t.members.all(m, \
          m.kind != 'VirtualMachineGroup' || m.name != self.metadata.name)))",
         "a group cannot be a member of itself",
-    ),
+    )
+    .field_path(".spec"),
     printcolumn(name = "Power-State", type_ = "string", json_path = ".spec.powerState"),
     printcolumn(
         name = "Ready",

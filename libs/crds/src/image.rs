@@ -13,7 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{self, edit, rule};
+use crate::rules::{self, edit_of, rule};
 
 /// A disk that was made from an image keeps its name for pods, and so does the image.
 const USED_SOURCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince) || \
@@ -40,7 +40,7 @@ const PRE_PULLED_MESSAGE: &str =
     shortname = "vmimage",
     category = "vmlet-all",
     doc = "A disk image for the machines of one namespace.",
-    validation = edit(USED_SOURCE, USED_SOURCE_MESSAGE),
+    validation = edit_of("source", USED_SOURCE, USED_SOURCE_MESSAGE),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodeCount"),
@@ -92,7 +92,7 @@ pub struct VirtualMachineImageSpec {
     shortname = "cvmimage",
     category = "vmlet-all",
     doc = "A disk image for the machines of all namespaces.",
-    validation = edit(USED_SOURCE, USED_SOURCE_MESSAGE),
+    validation = edit_of("source", USED_SOURCE, USED_SOURCE_MESSAGE),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodeCount"),

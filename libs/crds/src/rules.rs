@@ -45,6 +45,16 @@ pub(crate) fn edit(expression: impl Into<String>, message: impl Into<String>) ->
     rule(expression, message).reason(Reason::FieldValueForbidden)
 }
 
+/// A rule of the whole object that is broken by an edit of this field of the specification. kubectl
+/// prints `<nil>` as the field of such a rule that names none.
+pub(crate) fn edit_of(
+    field: &str,
+    expression: impl Into<String>,
+    message: impl Into<String>,
+) -> Rule {
+    edit(expression, message).field_path(format!(".spec.{field}"))
+}
+
 /// The field may be neither changed nor added nor removed. (Optional values would say it in fewer
 /// words, but have no bound for the estimate of costs.)
 pub(crate) fn immutable(field: &str) -> Rule {

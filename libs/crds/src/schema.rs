@@ -48,10 +48,25 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
             let schema = version.schema.as_mut();
             if let Some(root) = schema.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
                 finish(root, "");
+                show_metadata(root);
             }
         }
     }
     all
+}
+
+/// Metadata are part of every object: a schema has them only for the path of a rule about them.
+fn show_metadata(root: &mut JSONSchemaProps) {
+    let rules = root.x_kubernetes_validations.iter().flatten();
+    let mut paths = rules.filter_map(|rule| rule.field_path.as_deref());
+    if paths.any(|path| path == ".metadata") {
+        let metadata = JSONSchemaProps {
+            type_: Some("object".to_owned()),
+            ..JSONSchemaProps::default()
+        };
+        let properties = root.properties.get_or_insert_default();
+        properties.entry("metadata".to_owned()).or_insert(metadata);
+    }
 }
 
 /// Takes the description of a type away, so that that of the field is shown.

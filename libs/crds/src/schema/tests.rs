@@ -50,6 +50,25 @@ fn every_string_list_map_and_number_has_a_bound() {
     assert_eq!(unbound, Vec::<String>::new());
 }
 
+/// kubectl shows the field of a refusal, and `<nil>` in its place for a rule of the whole object.
+#[test]
+fn every_rule_of_a_whole_object_names_a_field() {
+    let mut paths = Vec::new();
+    all(|path, schema| {
+        let rules = schema["x-kubernetes-validations"].as_array();
+        for rule in rules.into_iter().flatten().filter(|_| !path.contains('.')) {
+            let named = rule["fieldPath"].as_str().unwrap_or_default();
+            let field = named
+                .split('.')
+                .skip(1)
+                .fold(schema, |schema, part| &schema["properties"][part]);
+            assert!(!named.is_empty() && field.is_object(), "{path}: {rule}");
+            paths.push(named.to_owned());
+        }
+    });
+    assert!(paths.contains(&".spec.imageName".to_owned()), "{paths:?}");
+}
+
 /// What the API server stores there has no bound of ours: its reader must have one.
 #[test]
 fn objects_of_others_are_where_they_are_read_within_bounds() {

@@ -13,7 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{self, edit, immutable, rule};
+use crate::rules::{self, edit, edit_of, immutable, rule};
 
 use super::rules::{
     AFFINITY_FIXED, BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED, MACHINE_TYPE_NOT_LOWERED,
@@ -40,22 +40,22 @@ use super::{
     category = "all",
     category = "vmlet-all",
     doc = "A virtual machine: a persistent root disk, and a pod while the machine runs.",
-    validation = rule(NAME, "the name of a machine has at most 63 characters"),
-    validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is \
+    validation = rule(NAME, "the name of a machine has at most 63 characters").field_path(".metadata"),
+    validation = edit_of("minMachineType", MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is \
         off or going off"),
-    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed \
+    validation = edit_of("minMachineType", MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed \
         once the machine has it"),
-    validation = edit(IMAGE_FIXED, "image and imageName cannot change once the machine has a node or a disk"),
-    validation = edit(STORAGE_CLASS_FIXED, "storageClass cannot change once the machine has a node or a \
+    validation = edit_of("imageName", IMAGE_FIXED, "image and imageName cannot change once the machine has a node or a disk"),
+    validation = edit_of("storageClass", STORAGE_CLASS_FIXED, "storageClass cannot change once the machine has a node or a \
         disk: make another machine for another storage class"),
-    validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow once the machine has a node or a \
+    validation = edit_of("bootDiskCapacity", BOOT_DISK_GROWS, "bootDiskCapacity can only grow once the machine has a node or a \
         disk: make another machine for a smaller disk"),
-    validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change once the machine has a node or \
+    validation = edit_of("bootstrap", BOOTSTRAP_TYPE, "the bootstrap provider cannot change once the machine has a node or \
         a disk: make another machine for another provider"),
-    validation = edit(AFFINITY_FIXED, "affinity cannot change once the machine has a node or a disk: use \
+    validation = edit_of("affinity", AFFINITY_FIXED, "affinity cannot change once the machine has a node or a disk: use \
         nodeSelector and tolerations, which can, or make another machine"),
-    validation = edit(RESTART_LATER, "nextRestartTime must be later than the last restart"),
-    validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes \
+    validation = edit_of("nextRestartTime", RESTART_LATER, "nextRestartTime must be later than the last restart"),
+    validation = edit_of("currentSnapshotName", REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes \
         back to a snapshot"),
     printcolumn(name = "Power-State", type_ = "string", json_path = ".status.powerState"),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.className"),

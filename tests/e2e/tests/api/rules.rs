@@ -274,7 +274,11 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         .objects("default")?
         .create(VM, &long, Effect::DryRun)
         .await?;
-    assert!(answer.is_err_and(|reported| reported.contains("at most 63 characters")));
+    let reported = answer.err().unwrap_or_default();
+    assert!(
+        reported.contains("at most 63 characters") && reported.contains("metadata: "),
+        "{reported}"
+    );
     Ok(())
 }
 
