@@ -63,7 +63,10 @@ enum PullError {
         desired: u32,
         message: String,
     },
-    #[error("no node pulls image {name}: {message}")]
+    #[error(
+        "no node pulls image {name}: {message}; nodes that fit later will: `vmletctl image pull {name} --stop` \
+         withdraws the request"
+    )]
     None { name: String, message: String },
     #[error("another client withdrew the request to pull image {0}")]
     Withdrawn(String),

@@ -100,8 +100,13 @@ fn the_wait_ends_when_all_nodes_have_the_image_or_none_pulls_any_more() {
     };
     let words = "1 of 3 nodes failed to pull image debian: node n2: answered 404";
     assert_eq!(error.to_string(), words);
-    let none = of(Some(status(0, 0, 0, 0)));
-    assert!(matches!(none, Verdict::Failed(PullError::None { .. })));
+    let Verdict::Failed(error) = of(Some(status(0, 0, 0, 0))) else {
+        panic!("no node is desired")
+    };
+    assert!(matches!(error, PullError::None { .. }));
+    // The request stays.
+    let words = "`vmletctl image pull debian --stop` withdraws the request";
+    assert!(error.to_string().ends_with(words), "{error}");
     let withdrawn = verdict("debian", 3, &State::default());
     assert!(matches!(
         withdrawn,
