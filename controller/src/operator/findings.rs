@@ -90,10 +90,10 @@ impl Findings {
 
     fn nothing(&mut self, name: &str, detail: &str) {
         let reason = format!("{name}Conditions");
-        let mut words = format!("{name} resource has no conditions");
-        if !detail.is_empty() {
-            words += &format!(": {detail}");
-        }
+        let words = match detail {
+            "" => format!("{name} reports no conditions"),
+            detail => format!("{name}: {detail}"),
+        };
         let all = [
             (Kind::Available, Status::False),
             (Kind::Progressing, Status::True),

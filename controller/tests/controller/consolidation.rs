@@ -198,6 +198,22 @@ fn a_message_names_every_component_in_visiting_order_and_stays_short() {
 }
 
 #[test]
+fn a_component_without_conditions_is_named_with_the_cause_if_there_is_one() {
+    for (detail, words) in [
+        (
+            "its Deployment does not exist",
+            "Controller: its Deployment does not exist",
+        ),
+        ("", "Controller reports no conditions"),
+    ] {
+        let component = Component::nothing("Controller", detail);
+        let found = consolidate(&[component], None, &Rules::ours(false));
+        let available = found.conditions.iter().find(|c| c.kind == Kind::Available);
+        assert_eq!(available.unwrap().message, words);
+    }
+}
+
+#[test]
 fn an_upgrade_names_what_it_waits_for_and_ends_when_everything_has_the_version() {
     let mut components = ["A", "B", "C"].map(healthy);
     change(&mut components, "B old version");
