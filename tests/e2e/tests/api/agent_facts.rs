@@ -403,6 +403,21 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
             false => refused(name, answer, "an agent creates events")?,
         }
     }
+    let again = json!({ "count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z" });
+    for (field, value) in [
+        ("eventTime", json!("9999-12-31T23:59:59.000000Z")),
+        ("series", again),
+    ] {
+        // Our own types have no such time.
+        let mut object = serde_json::to_value(event(&field.to_lowercase(), "n1", "Pod", "mine")?)?;
+        object[field] = value;
+        let request = http::Request::post("/apis/events.k8s.io/v1/namespaces/default/events")
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&object)?)?;
+        let answer = client.request::<Value>(request).await;
+        refused(field, answer, "an agent's event has one time")?;
+    }
+    mappings(&control, &client).await?;
     let forbidden = "forbidden";
     let answer = events.delete("of-pod", &DeleteParams::default()).await;
     refused("deleting an event", answer.map(drop), forbidden)?;
@@ -435,6 +450,69 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         }
     }
     control.down()
+}
+
+/// All agents share the condition of an image mapping: none speaks for another node.
+async fn mappings(control: &Control, client: &Client) -> Result<()> {
+    control.cluster().apply(&json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "ImageMapping", "metadata": { "name": "m" },
+        "spec": { "translations": [{ "name": "a", "url": "https://images.example/a.qcow2" }] },
+    }))?;
+    let of = |client: &Client| Api::<crds::ImageMapping>::all(client.clone());
+    let (own, admin) = (of(client), of(&control.client()?));
+    let status = |kind: &str, status: &str, message: &str, year: &str, generation: i64| {
+        Patch::Merge(
+            json!({ "status": { "observedGeneration": generation, "conditions": [{
+            "type": kind, "status": status, "reason": "Test", "message": message,
+            "lastTransitionTime": format!("{year}-12-31T23:59:59Z"),
+        }] } }),
+        )
+    };
+    let merging = PatchParams::default();
+    let only = "whether it is Ready, and that it is not in the name of its own node";
+    for (change, words) in [
+        (status("Ready", "True", "", "2025", 1), None),
+        (
+            status("Ready", "False", "node n1: no rule", "2025", 1),
+            None,
+        ),
+        (status("Ready", "True", "", "2025", 1), None),
+        (
+            status("Ready", "False", "node n2: no rule", "2025", 1),
+            Some(only),
+        ),
+        (status("Ready", "Unknown", "", "2025", 1), Some(only)),
+        (status("Other", "True", "", "2025", 1), Some(only)),
+        (
+            status("Ready", "True", "", "9999", 1),
+            Some("before the year 9999"),
+        ),
+        (
+            status("Ready", "True", "", "2025", 2),
+            Some("not above that of the mapping"),
+        ),
+    ] {
+        let answer = own.patch_status("m", &merging, &change).await;
+        match words {
+            None => drop(answer.with_context(|| format!("{change:?}"))?),
+            Some(words) => refused(&format!("{change:?}"), answer.map(drop), words)?,
+        }
+    }
+    let elsewhere = status("Ready", "False", "node n2: no rule", "2025", 1);
+    admin.patch_status("m", &merging, &elsewhere).await?;
+    let accepted = status("Ready", "True", "", "2025", 1);
+    let answer = own.patch_status("m", &merging, &accepted).await;
+    refused(
+        "for another node",
+        answer.map(drop),
+        "that another node refuses",
+    )?;
+    // The refusal was of another mapping.
+    let edit = json!({ "spec": { "prefix": "vmlet.dev" } });
+    admin.patch("m", &merging, &Patch::Merge(edit)).await?;
+    let accepted = status("Ready", "True", "", "2025", 2);
+    own.patch_status("m", &merging, &accepted).await?;
+    Ok(())
 }
 
 /// Adds the fields of `more`, whose objects win.
