@@ -1,4 +1,4 @@
-//! Reports to its Node that machines run by software emulation without anybody's wish: events.
+//! Reports to its Node, by events, that machines run by software emulation that was not requested.
 //!
 //! Invariant: one event for each reason, and one when emulation ends. An agent that restarts makes
 //! no second one for the same reason in the same boot of the node, while the API server has the
@@ -13,7 +13,7 @@ use crate::event::{self, About, Severity};
 /// Bytes of a reason.
 const LONGEST: usize = 512;
 
-/// What the Node was told.
+/// What the Node has events of.
 #[derive(Debug, Default)]
 pub(crate) struct Emulation {
     /// Why machines are emulated; empty: they are not.

@@ -56,7 +56,7 @@ pub(crate) struct Renewal {
     /// None until they were counted.
     pub(crate) disks: watch::Receiver<Option<u32>>,
     pub(crate) metrics: Arc<Metrics>,
-    /// The daemon's last answer, until its Node was told what is in it.
+    /// The daemon's last answer, until the events that follow from it are written.
     pub(crate) answered: Option<InfoResponse>,
     pub(crate) emulation: Emulation,
 }

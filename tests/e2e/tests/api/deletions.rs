@@ -12,7 +12,7 @@ use e2e::{Cluster, Control, Controller, Effect, Who, eventually, machines};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(240);
-/// A storage class whose volumes nobody makes.
+/// A storage class whose volumes no provisioner makes.
 const CLASS: &str = "by-hand";
 const SKIP: &str = "vmlet.dev.protected/skip-delete-platform-resource";
 
