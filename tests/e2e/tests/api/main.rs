@@ -12,6 +12,7 @@ mod data_volumes;
 mod deletions;
 mod disk_quota;
 mod docs;
+mod edits;
 mod floods;
 mod hostile;
 mod kinds;

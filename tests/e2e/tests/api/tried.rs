@@ -7,11 +7,15 @@ use serde_json::Value;
 
 /// Every string between quotes in the tables of refusals.
 fn words_of_the_tables() -> Vec<&'static str> {
-    [include_str!("rules.rs"), include_str!("kinds.rs")]
-        .into_iter()
-        .flat_map(|source| source.split('"').skip(1).step_by(2))
-        .filter(|words| words.len() > 7)
-        .collect()
+    [
+        include_str!("rules.rs"),
+        include_str!("edits.rs"),
+        include_str!("kinds.rs"),
+    ]
+    .into_iter()
+    .flat_map(|source| source.split('"').skip(1).step_by(2))
+    .filter(|words| words.len() > 7)
+    .collect()
 }
 
 #[test]
