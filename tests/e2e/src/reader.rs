@@ -33,11 +33,11 @@ const KINDS: &[(&[&str], &str, &str)] = &[
         OURS,
         "virtualmachinetasks",
     ),
+    (&["virtualmachineimage"], OURS, "virtualmachineimages"),
 ];
 /// Kinds that belong to no namespace.
 const CLUSTER_KINDS: &[(&[&str], &str, &str)] = &[
     (&["node", "nodes"], "api/v1", "nodes"),
-    (&["virtualmachineimage"], OURS, "virtualmachineimages"),
     (&["imagemapping"], OURS, "imagemappings"),
 ];
 const OURS: &str = "apis/vmlet.dev/v1alpha1";
