@@ -162,7 +162,10 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     ensure!(status.health == Some(Health::Error), "{status:#?}");
     let message = &status.conditions.iter().find(|c| c.type_ == "Available");
     let message = &message.unwrap().message;
-    ensure!(message.contains("Controller resource"), "{message}");
+    ensure!(
+        message.contains("Controller: its Deployment does not exist"),
+        "{message}"
+    );
 
     // All parts are there.
     install(&client).await?;
