@@ -73,7 +73,7 @@ fn start(cluster: &Cluster, name: &str, before_stop: &Value) -> Result<()> {
     });
     container["livenessProbe"] = json!({
         "exec": { "command": ["test", "!", "-e", "/tmp/sick"] },
-        "periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 2,
+        "periodSeconds": 2, "timeoutSeconds": 60, "failureThreshold": 2,
     });
     cluster.apply(&pod)
 }

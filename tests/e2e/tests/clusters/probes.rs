@@ -159,7 +159,8 @@ async fn on_failure(cluster: &Cluster) -> Result<()> {
         Signal::SIGKILL,
     )?;
     await_restarts(cluster, "failing", 1).await?;
-    cluster.await_ready("pod/failing", READY)?;
+    // Its web server may be there long before its agent.
+    cluster.await_commands("failing", READY).await?;
     power_off(cluster, "failing")?;
     cluster.await_condition("pod/failing", "jsonpath={.status.phase}=Succeeded", READY)?;
     let ended = state(cluster, "failing")?["terminated"].take();
@@ -208,6 +209,7 @@ async fn grace(cluster: &Cluster) -> Result<()> {
     ensure!(took < GRACE, "a guest that goes down took {took} s");
 
     start(cluster, "deaf", "Always")?;
+    cluster.await_commands("deaf", READY).await?;
     let guest = Guest::of(cluster.stack(), "deaf")?;
     // Neither the agent nor the power button can bring this one down.
     guest.run(&[
