@@ -140,6 +140,14 @@ impl Cluster {
         serde_json::from_str(&text).context("parse kubectl's answer")
     }
 
+    /// What the container of a pod in the namespace `default` has logged.
+    pub fn logs(&self, pod: &str) -> Result<String> {
+        let kubeconfig = Path::new(self.stack().var("KUBECONFIG")?);
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/log");
+        let read = self.reader.text(kubeconfig, &path);
+        read.with_context(|| format!("logs of {pod}"))
+    }
+
     /// Applies manifests: YAML text, or a JSON value.
     pub fn apply(&self, manifests: &(impl Display + ?Sized)) -> Result<()> {
         self.apply_with(manifests, &[])

@@ -141,7 +141,7 @@ impl Cluster {
     /// Waits until the log of the machine's pod shows these boots of its disk, and no others.
     pub async fn await_boots(&self, name: &str, boots: &[u64], within: Duration) -> Result<()> {
         eventually(within, &format!("boots {boots:?} of {name}"), || async {
-            let log = self.kubectl(&["logs", name])?;
+            let log = self.logs(name)?;
             let counted: Vec<u64> = log
                 .lines()
                 .filter_map(|line| line.split_once("VMLET-BOOTS "))

@@ -53,8 +53,16 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// What is at a path of the API.
+    /// The object, or the list, at a path of the API.
     pub(crate) fn get(&self, kubeconfig: &Path, path: &str) -> Result<Value> {
+        let text = self.text(kubeconfig, path)?;
+        let mut value = serde_json::from_str(&text).context("parse the API server's answer")?;
+        remove_managed_fields(&mut value);
+        Ok(value)
+    }
+
+    /// The text at a path of the API, such as a log.
+    pub(crate) fn text(&self, kubeconfig: &Path, path: &str) -> Result<String> {
         let runtime = RUNTIME.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
         let known = self.client().clone();
         let kubeconfig = kubeconfig.to_owned();
@@ -63,9 +71,9 @@ impl Reader {
         runtime.spawn(async move {
             let _ = answer.send(read(known, &kubeconfig, &uri).await);
         });
-        let (client, value) = answered.recv().context("the request panicked")??;
+        let (client, text) = answered.recv().context("the request panicked")??;
         *self.client() = Some(client);
-        Ok(value)
+        Ok(text)
     }
 
     fn client(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
@@ -73,10 +81,10 @@ impl Reader {
     }
 }
 
-async fn read(known: Option<Client>, kubeconfig: &Path, uri: &str) -> Result<(Client, Value)> {
+async fn read(known: Option<Client>, kubeconfig: &Path, uri: &str) -> Result<(Client, String)> {
     if let Some(client) = known {
         match request(&client, uri).await {
-            Ok(value) => return Ok((client, value)),
+            Ok(text) => return Ok((client, text)),
             // The API server decided.
             Err(error @ kube::Error::Api(_)) => return Err(error.into()),
             Err(_) => {}
@@ -87,16 +95,15 @@ async fn read(known: Option<Client>, kubeconfig: &Path, uri: &str) -> Result<(Cl
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config).context("make a client")?;
-    let value = request(&client, uri).await?;
-    Ok((client, value))
+    let text = request(&client, uri).await?;
+    Ok((client, text))
 }
 
-async fn request(client: &Client, uri: &str) -> Result<Value, kube::Error> {
+async fn request(client: &Client, uri: &str) -> Result<String, kube::Error> {
     let request = http::Request::get(uri).body(Vec::new());
-    let request = request.map_err(kube::Error::HttpError)?;
-    let mut value: Value = client.request(request).await?;
-    remove_managed_fields(&mut value);
-    Ok(value)
+    client
+        .request_text(request.map_err(kube::Error::HttpError)?)
+        .await
 }
 
 fn remove_managed_fields(value: &mut Value) {
@@ -188,6 +195,10 @@ mod tests {
             (
                 &["vm", "a"],
                 "/apis/vmlet.dev/v1alpha1/namespaces/default/virtualmachines/a",
+            ),
+            (
+                &["virtualmachineimage", "a"],
+                "/apis/vmlet.dev/v1alpha1/namespaces/default/virtualmachineimages/a",
             ),
             (
                 &["events", "--field-selector=involvedObject.name=a,reason=b"],
