@@ -248,7 +248,11 @@ impl Suite<'_> {
                 });
             }
         }
-        for check in [Check::Critest, Check::Doc, Check::Deny, Check::Rules] {
+        let critest = match self.order.long {
+            true => Check::WholeCritest,
+            false => Check::Critest,
+        };
+        for check in [critest, Check::Doc, Check::Deny, Check::Rules] {
             if self.order.has(check.part()) {
                 jobs.push(Job::check(check));
             }
