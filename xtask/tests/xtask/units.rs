@@ -1,6 +1,6 @@
 //! The systemd units of `deploy/systemd`.
 //!
-//! Invariant: every unit starts a program of ours, restarts whenever it ends, and systemd
+//! Invariant: every unit starts a program of ours, or a script of the node image, restarts whenever it ends, and systemd
 //! understands it.
 //! Failure: the test names the unit and the line.
 
@@ -27,6 +27,9 @@ struct Target {
     name: String,
     kind: Vec<String>,
 }
+
+/// Starts a script, which is in the node image, too.
+const LIBVIRTD: &str = "vmlet-libvirtd.service";
 
 /// A unit's name and text.
 struct Unit {
@@ -108,6 +111,11 @@ fn every_unit_starts_a_program_of_ours_that_has_its_name() {
     let programs = programs();
     for unit in units() {
         let (folder, program) = unit.program().rsplit_once('/').unwrap();
+        if unit.name == LIBVIRTD {
+            assert_eq!(folder, "/usr/libexec/vmlet");
+            assert!(root().join("deploy/image").join(program).exists());
+            continue;
+        }
         assert_eq!(folder, "/usr/bin", "{}", unit.name);
         assert_eq!(unit.name, format!("{program}.service"));
         assert!(
@@ -124,7 +132,11 @@ fn every_unit_comes_back_and_leaves_the_others_their_sockets() {
         let one = |key: &str| unit.values(key).join(" ");
         assert_eq!(one("Restart"), "always", "{}", unit.name);
         assert_eq!(one("StartLimitIntervalSec"), "0", "{}", unit.name);
-        assert_eq!(one("RuntimeDirectory"), "vmlet", "{}", unit.name);
+        let folders = match unit.name.as_str() {
+            LIBVIRTD => "vmlet vmlet/libvirt",
+            _ => "vmlet",
+        };
+        assert_eq!(one("RuntimeDirectory"), folders, "{}", unit.name);
         assert_eq!(one("RuntimeDirectoryPreserve"), "yes", "{}", unit.name);
         assert!(one("Before").contains("kubelet.service"), "{}", unit.name);
     }
@@ -132,7 +144,7 @@ fn every_unit_comes_back_and_leaves_the_others_their_sockets() {
 
 #[test]
 fn nothing_but_the_program_is_stopped_where_others_may_be_below_it() {
-    let names = ["vmlet.service", "vmlet-tapmanager.service"];
+    let names = ["vmlet.service", "vmlet-tapmanager.service", LIBVIRTD];
     for unit in units()
         .iter()
         .filter(|unit| names.contains(&unit.name.as_str()))
