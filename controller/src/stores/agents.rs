@@ -177,8 +177,9 @@ impl Agents {
     /// Whether the leases are known, and no agent of this node renews one. Also so where no agent does.
     #[must_use]
     pub fn is_absent(&self, node: &str) -> bool {
-        let (state, now) = (self.lock(), Instant::now());
+        let state = self.lock();
         let report = state.reports.get(node);
+        let now = Instant::now();
         state.is_listed && report.is_none_or(|one| now >= one.end())
     }
 

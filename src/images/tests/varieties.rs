@@ -241,7 +241,8 @@ async fn the_boot_sector_of_a_qcow2_is_looked_for() {
     efi[510..520].copy_from_slice(b"\x55\xaaEFI PART");
     let compressed = made(&efi, "qcow2", &["-c"]);
     let large = ["-o", "cluster_size=2M"];
-    let (uefi, bios) = ((false, Some(Firmware::Efi)), (true, Some(Firmware::Bios)));
+    let uefi = (false, Some(Firmware::Efi));
+    let bios = (true, Some(Firmware::Bios));
     for (form, file, expected) in [
         ("efi", made(&efi, "qcow2", &[]), uefi),
         ("compressed", compressed.clone(), uefi),

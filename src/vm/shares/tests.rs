@@ -152,7 +152,8 @@ async fn shares_that_the_guest_cannot_use_as_requested_are_reported() {
 
 #[tokio::test]
 async fn what_the_guest_could_not_mount_or_write_is_named() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let file = volumes.0.path().join("file");
     fs::write(&file, "x").unwrap();
     let of = |(name, path)| mount(volumes.directory(name), path, false);
@@ -269,7 +270,8 @@ async fn a_directory_that_cannot_be_opened_fails_the_start_and_leaves_nothing() 
 
 #[tokio::test]
 async fn a_cgroup_that_does_not_take_the_process_of_a_share_fails_the_start() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     node.install_virtiofsd("/bin/true");
     let mut pod = node.pod("pod");
     pod.cgroup_parent = "/kubepods/pod1".to_owned();

@@ -69,6 +69,7 @@ impl Reader {
         let uri = path.to_owned();
         let (answer, answered) = mpsc::channel();
         runtime.spawn(async move {
+            // The receiver waits below until it has this answer.
             let _ = answer.send(read(known, &kubeconfig, &uri).await);
         });
         let (client, text) = answered.recv().context("the request panicked")??;

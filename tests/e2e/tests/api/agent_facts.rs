@@ -459,7 +459,8 @@ async fn mappings(control: &Control, client: &Client) -> Result<()> {
         "spec": { "translations": [{ "name": "a", "url": "https://images.example/a.qcow2" }] },
     }))?;
     let of = |client: &Client| Api::<crds::ImageMapping>::all(client.clone());
-    let (own, admin) = (of(client), of(&control.client()?));
+    let own = of(client);
+    let admin = of(&control.client()?);
     let status = |kind: &str, status: &str, message: &str, year: &str, generation: i64| {
         Patch::Merge(
             json!({ "status": { "observedGeneration": generation, "conditions": [{

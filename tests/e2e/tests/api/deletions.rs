@@ -83,7 +83,8 @@ fn patch(cluster: &Cluster, what: [&str; 2], change: &Value, more: &[&str]) -> R
 /// volume; CDI has handed it the claim of another one.
 async fn machine_with_everything(control: &Control, name: &str) -> Result<Value> {
     let cluster = control.cluster();
-    let (data, old) = (format!("{name}-data"), format!("{name}-old"));
+    let data = format!("{name}-data");
+    let old = format!("{name}-old");
     cluster.apply(&claim(&data))?;
     cluster.apply(&claim(&old))?;
     let volume = |name: &str, claim: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } });

@@ -27,7 +27,8 @@ const ABSENT: [&str; 2] = [
 
 /// What the owner of a machine asks the scheduler for, and which claims have to be in reach, as a hash.
 pub(crate) fn asked(vm: &VirtualMachine, prerequisites: &Prerequisites) -> String {
-    let (spec, size) = (&vm.spec, &prerequisites.size);
+    let spec = &vm.spec;
+    let size = &prerequisites.size;
     let all = json!([
         spec.affinity,
         spec.node_selector,
