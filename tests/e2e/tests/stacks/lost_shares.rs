@@ -37,7 +37,11 @@ async fn a_share_that_a_guest_loses_or_cannot_mount_is_told_and_counted() -> Res
         pod.writable
             .push((directory(&stack, name)?, path.to_owned()));
     }
-    let file = stack.dir().join("shared/file");
+    // Where kubelet has a single file of a volume.
+    let folder = "kubelet/pods/uid-losing/volume-subpaths/config/vm";
+    let folder = stack.dir().join(folder);
+    fs::create_dir_all(&folder)?;
+    let file = folder.join("0");
     fs::write(&file, "text")?;
     pod.mounts.push((file, IN_PLACE_OF_A_FILE.to_owned()));
     let (sandbox, container) = cri.boot(&pod, &image).await?;
