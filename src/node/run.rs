@@ -121,11 +121,15 @@ impl<P: Platform> Agenda<P> {
                 }
             }
             (None, Work::Save) => {
-                if let Err(e) = self.containers.abort_save(task.vm).await {
-                    tracing::info!(task = %task.uid, error = crate::one_line(&e), "save not stopped");
-                }
-                // It was too late, or it fails now.
-                work.await.ok().map(Ok)
+                let abort = async {
+                    if let Err(e) = self.containers.abort_save(task.vm).await {
+                        tracing::info!(task = %task.uid, error = crate::one_line(&e), "save not stopped");
+                    }
+                };
+                // Both go on: the save may have a turn that the abort waits for. It was too late,
+                // or the save fails now.
+                let (saved, ()) = tokio::join!(work, abort);
+                saved.ok().map(Ok)
             }
             (None, _) => None,
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{OwnedRwLockWriteGuard, RwLock, broadcast};
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, broadcast};
 use uuid::Uuid;
 
 mod hypervisor;
@@ -27,6 +27,7 @@ pub struct FakeHypervisor {
     inner: Arc<Mutex<Inner>>,
     restore_turns: Arc<RwLock<()>>,
     restores: Arc<RwLock<()>>,
+    looks: Arc<tokio::sync::Mutex<()>>,
     events: broadcast::Sender<Event>,
 }
 
@@ -82,6 +83,7 @@ impl Default for FakeHypervisor {
             })),
             restore_turns: Arc::default(),
             restores: Arc::default(),
+            looks: Arc::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
         }
     }
@@ -205,6 +207,12 @@ impl FakeHypervisor {
     /// Restores come to no end until what this returns is dropped; the domain is there meanwhile.
     pub async fn hold_restores(&self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.restores).write_owned().await
+    }
+
+    /// Looks at a domain wait until what this returns is dropped. As in the real one they wait for
+    /// each other, too.
+    pub async fn hold_looks(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.looks).lock_owned().await
     }
 
     /// How often statistics were requested.

@@ -7,7 +7,6 @@
 //! request or by reconciliation. A guest that cannot run is killed at once.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -118,15 +117,17 @@ impl<P: Platform> Containers<P> {
             return Ok(());
         };
         let first = Arc::clone(&row);
-        let mut requests = pin!(self.keep_requesting(&first));
+        // Boxed to be dropped before the kill: a future that is not polled any more must not hold
+        // the turn of a look that the kill waits for.
+        let mut requests = Box::pin(self.keep_requesting(&first));
         let mut kill_at = Instant::now() + grace_left(&row);
-        loop {
+        let unresponsive = loop {
             tokio::select! {
-                () = tokio::time::sleep_until(kill_at) => return self.kill(&row).await,
+                () = tokio::time::sleep_until(kill_at) => break None,
                 // It may have ended, or have got an earlier deadline.
                 _ = changes.changed() => {}
                 // A guest that cannot run gains nothing by the rest of its time.
-                unresponsive = &mut requests => return self.cut_short(&row, unresponsive).await,
+                unresponsive = &mut requests => break Some(unresponsive),
             }
             row = match self.stopping(id) {
                 Some(row) => row,
@@ -134,6 +135,11 @@ impl<P: Platform> Containers<P> {
             };
             // Only ever earlier.
             kill_at = kill_at.min(Instant::now() + grace_left(&row));
+        };
+        drop(requests);
+        match unresponsive {
+            Some(unresponsive) => self.cut_short(&row, unresponsive).await,
+            None => self.kill(&row).await,
         }
     }
 

@@ -215,6 +215,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
+        let _turn = self.looks.lock().await;
         match self.lock().domain(domain) {
             Ok(found) => Ok(Some(match (found.state, found.paused) {
                 (State::Inactive(_), _) => Power::Off,
@@ -295,6 +296,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn state(&self, domain: Uuid) -> Result<Option<State>> {
+        let _turn = self.looks.lock().await;
         match self.lock().domain(domain) {
             Ok(found) => Ok(Some(found.state)),
             Err(Error::NoDomain(_)) => Ok(None),

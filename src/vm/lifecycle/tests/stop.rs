@@ -16,6 +16,7 @@ use service::boot_clock::Deadline;
 use tokio::task::JoinHandle;
 
 use crate::testkit::{Node, TIMEOUT};
+use crate::vm::model::Container;
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
 
@@ -380,4 +381,24 @@ async fn a_kill_that_is_not_confirmed_is_reported_while_other_containers_change(
     );
     drop(release);
     busy.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kill_waits_for_no_look_that_the_stop_before_it_began() {
+    let node = Node::with(unresponsive()).await;
+    let id = node.started().await;
+    let held = node.hypervisor.hold_looks().await;
+    let graceful = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    // The request to the guest waits for its look at it.
+    settle().await;
+    let now = stop(&node, &id, Duration::ZERO);
+    let is_due = |row: &Container| row.kill_at.is_some_and(|at| at.left().is_zero());
+    node.until(&id, is_due).await;
+    // The kill waits for its look.
+    settle().await;
+    drop(held);
+    ends(now).await.unwrap();
+    ends(graceful).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
 }
