@@ -7,15 +7,20 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::stack::Stack;
+use crate::wait::while_early;
 
 /// How much of a container's id names the folder of its console.
 const FOLDER: usize = 20;
+
+/// When an agent that never connects is an error.
+const AGENT: Duration = Duration::from_secs(300);
 
 /// The guest of a pod, reached through its agent.
 #[derive(Debug)]
@@ -40,10 +45,19 @@ impl<'a> Guest<'a> {
         &self.container
     }
 
-    /// Runs a command in the guest and returns what it printed.
+    /// Runs a command in the guest and returns what it printed. An agent that is not connected yet
+    /// is awaited: on a busy machine the guest's web server may answer minutes before it.
     pub fn run(&self, command: &[&str]) -> Result<String> {
         let arguments = [&["exec", "--sync", self.container.as_str()], command].concat();
-        self.stack.crictl(&arguments)
+        while_early(AGENT, is_without_agent, || self.stack.crictl(&arguments))
+    }
+
+    /// Powers the guest off. The guest may end before it has answered: only what comes of it
+    /// counts.
+    pub fn power_off(&self) -> Result<()> {
+        self.run(&["true"])?;
+        let _ = self.run(&["poweroff"]);
+        Ok(())
     }
 
     /// The process of its emulator.
@@ -75,6 +89,10 @@ impl<'a> Guest<'a> {
     pub fn wget(&self, url: &str) -> Result<String> {
         self.run(&["timeout", "5", "wget", "-q", "-O", "-", url])
     }
+}
+
+fn is_without_agent(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("need an agent in the guest, and none is connected")
 }
 
 /// The serial console of a container's guest, where a shell takes what is typed, whatever becomes

@@ -58,6 +58,25 @@ where
     }
 }
 
+/// Repeats `attempt` as long as its error says that it came too early, until the time is over. For
+/// calls that block anyway.
+pub(crate) fn while_early<T>(
+    within: Duration,
+    is_early: impl Fn(&anyhow::Error) -> bool,
+    attempt: impl Fn() -> Result<T>,
+) -> Result<T> {
+    let within = scaled(within)?;
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_early(&error) && begun.elapsed() < within => {
+                std::thread::sleep(LONGEST_PAUSE);
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// Awaits something that signals its end itself, such as a stream.
 pub async fn in_time<T>(
     within: Duration,

@@ -11,8 +11,12 @@ use super::count::Count;
 use super::part::Part;
 use super::retry;
 
-/// How much of a failure's output the lists of failures show.
+/// How many lines of a failure's output the lists of failures show.
 const TAIL: usize = 40;
+/// How many lines of an error the summary shows.
+const ERROR_LINES: usize = 6;
+/// How many characters of a line the summary shows.
+const ERROR_WIDTH: usize = 240;
 
 /// One job that ended.
 #[derive(Debug, Clone, Serialize)]
@@ -38,6 +42,9 @@ pub(super) struct Failure {
     pub(super) test: String,
     /// Why it may run once more, if it may.
     pub(super) reason: Option<&'static str>,
+    /// The first lines of its error, shortened: a summary whose middle is cut off still names
+    /// every cause.
+    pub(super) error: Vec<String>,
     /// The end of what it said.
     pub(super) tail: String,
 }
@@ -48,6 +55,7 @@ impl Failure {
         Self {
             test,
             reason: retry::reason(section),
+            error: error(section),
             tail: crate::run::tail(section, TAIL),
         }
     }
@@ -57,6 +65,7 @@ impl Failure {
         Self {
             test: String::new(),
             reason: None,
+            error: error(why),
             tail: why.to_owned(),
         }
     }
@@ -91,6 +100,16 @@ impl Outcome {
     }
 }
 
+fn error(output: &str) -> Vec<String> {
+    let begin = ["Error: ", "panicked at "].map(|mark| output.rfind(mark));
+    let begin = begin.into_iter().flatten().max().unwrap_or(0);
+    let lines = output[begin..].lines().map(str::trim_end);
+    let lines = lines.filter(|line| !line.is_empty()).take(ERROR_LINES);
+    lines
+        .map(|line| line.chars().take(ERROR_WIDTH).collect())
+        .collect()
+}
+
 fn seconds<S: serde::Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(took.as_secs())
 }
@@ -108,6 +127,23 @@ mod tests {
             },
             ..Outcome::not_run("x", Part::Stacks, "")
         }
+    }
+
+    #[test]
+    fn the_summary_shows_the_error_and_not_what_came_before_it() {
+        let lines = |output| Failure::of_program(output).error;
+        let tail = "end of a log\nError: a disk is gone\n\nCaused by:\n    0: no file\n";
+        assert_eq!(
+            lines(tail),
+            ["Error: a disk is gone", "Caused by:", "    0: no file"]
+        );
+        let tail = "log\nthread 'main' panicked at x.rs:1:\nno\n";
+        assert_eq!(lines(tail), ["panicked at x.rs:1:", "no"]);
+        assert_eq!(lines("killed at its deadline"), ["killed at its deadline"]);
+        let long = format!("Error: {}", "ä\n".repeat(100));
+        assert_eq!(lines(&long).len(), ERROR_LINES);
+        let wide = "ä".repeat(1_000);
+        assert_eq!(lines(&wide)[0].chars().count(), ERROR_WIDTH);
     }
 
     #[test]

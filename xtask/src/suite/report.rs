@@ -170,6 +170,9 @@ impl Report {
         for job in self.jobs.iter().filter(|job| job.count.failed > 0) {
             for failure in &job.failures {
                 let _ = write!(text, "\n  failed: {} {}", job.job, failure.test);
+                for line in &failure.error {
+                    let _ = write!(text, "\n      {line}");
+                }
             }
         }
         let unsteady = self.unsteady();

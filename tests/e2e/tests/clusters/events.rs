@@ -23,8 +23,8 @@ pub(super) async fn a_kubelet_follows_pods_by_their_events(cluster: &Cluster) ->
     cluster.await_condition("pod/box", &format!("{RESTARTED}=1"), READY)?;
     ensure!(metric(cluster, "connection_error_count")? == 0);
 
-    // The end of a guest comes from the daemon. The guest may end before the command's result.
-    let _ = Guest::of(cluster.stack(), "vm")?.run(&["poweroff"]);
+    // The end of a guest comes from the daemon.
+    Guest::of(cluster.stack(), "vm")?.power_off()?;
     cluster.await_condition("pod/vm", &format!("{RESTARTED}=1"), READY)?;
     cluster.await_ready("pod/vm", READY)?;
 

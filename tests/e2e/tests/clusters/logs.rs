@@ -240,8 +240,7 @@ async fn previous(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await?;
-    // The guest powers off while the request is in progress: only what comes of it counts.
-    let _ = Guest::of(cluster.stack(), "writer")?.run(&["poweroff"]);
+    Guest::of(cluster.stack(), "writer")?.power_off()?;
     eventually(READY, "the restart", || async {
         let log = cluster.kubectl(&["logs", "writer"])?;
         ensure!(log.contains("VMLET-BOOTS 2"), "{log}");

@@ -159,9 +159,8 @@ async fn on_failure(cluster: &Cluster) -> Result<()> {
         Signal::SIGKILL,
     )?;
     await_restarts(cluster, "failing", 1).await?;
-    // Its web server may be there long before its agent.
-    cluster.await_commands("failing", READY).await?;
-    power_off(cluster, "failing")?;
+    cluster.await_ready("pod/failing", READY)?;
+    Guest::of(cluster.stack(), "failing")?.power_off()?;
     cluster.await_condition("pod/failing", "jsonpath={.status.phase}=Succeeded", READY)?;
     let ended = state(cluster, "failing")?["terminated"].take();
     ensure!(
@@ -179,7 +178,7 @@ async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
     }
     cluster.apply(&pod)?;
     cluster.await_commands("looping", READY).await?;
-    power_off(cluster, "looping")?;
+    Guest::of(cluster.stack(), "looping")?.power_off()?;
     await_restarts(cluster, "looping", 1).await?;
     cluster.await_commands("looping", READY).await?;
     // Lasts ten seconds: it must not begin and end before anything looks.
@@ -187,7 +186,7 @@ async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
         let crash_loop =
             "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff";
         let seen = scope.spawn(|| cluster.await_condition("pod/looping", crash_loop, READY));
-        power_off(cluster, "looping")?;
+        Guest::of(cluster.stack(), "looping")?.power_off()?;
         seen.join()
             .map_err(|_| anyhow!("the thread that waits panicked"))?
     })?;
@@ -209,7 +208,6 @@ async fn grace(cluster: &Cluster) -> Result<()> {
     ensure!(took < GRACE, "a guest that goes down took {took} s");
 
     start(cluster, "deaf", "Always")?;
-    cluster.await_commands("deaf", READY).await?;
     let guest = Guest::of(cluster.stack(), "deaf")?;
     // Neither the agent nor the power button can bring this one down.
     guest.run(&[
@@ -254,12 +252,6 @@ fn exec_probe(command: &[&str], timeout: u32) -> Value {
         "timeoutSeconds": timeout,
         "failureThreshold": 2,
     })
-}
-
-fn power_off(cluster: &Cluster, pod: &str) -> Result<()> {
-    // The guest powers off while the request is in progress: only what comes of it counts.
-    let _ = Guest::of(cluster.stack(), pod)?.run(&["poweroff"]);
-    Ok(())
 }
 
 async fn await_restarts(cluster: &Cluster, pod: &str, count: u64) -> Result<()> {

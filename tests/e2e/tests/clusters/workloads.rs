@@ -150,8 +150,7 @@ async fn job(cluster: &Cluster) -> Result<()> {
         Ok(pod.clone())
     })
     .await?;
-    // The guest powers off while the request is in progress: only what comes of it counts.
-    let _ = Guest::of(cluster.stack(), &running)?.run(&["poweroff"]);
+    Guest::of(cluster.stack(), &running)?.power_off()?;
     cluster.await_ready("job/task", READY)?;
     let pod = cluster.get_json(&["pod", &running])?;
     ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);
