@@ -45,6 +45,8 @@ pub(crate) enum Failure {
     Tap(#[source] netns::TapError),
     #[error("cgroup of the pod")]
     Cgroup(#[source] cgroup::Error),
+    #[error("cgroup of the pod: it did not take the process within {0} s")]
+    CgroupStuck(u64),
     #[error("journal")]
     Journal(#[source] journal::Error),
     #[error("random bytes for a token")]
@@ -86,6 +88,7 @@ impl Failure {
             Self::Invalid(_) | Self::Cgroup(cgroup::Error::Path(_)) => ErrorCode::Invalid,
             Self::NotFound(_) | Self::Token => ErrorCode::NotFound,
             Self::NotReady(_) => ErrorCode::NotReady,
+            Self::CgroupStuck(_) => ErrorCode::Timeout,
             Self::NoNetwork(e) | Self::Attach(e) | Self::Detach(e) | Self::Attachments(e) => {
                 match e.kind() {
                     cni::ErrorKind::Invalid => ErrorCode::Invalid,

@@ -240,7 +240,7 @@ pub enum ErrorCode {
     NotReady,
     /// A CNI plugin failed.
     Plugin,
-    /// A CNI plugin did not end within its deadline.
+    /// A CNI plugin did not end, or a cgroup did not answer, within its deadline.
     Timeout,
     /// The kernel or the disk refused.
     System,

@@ -7,7 +7,10 @@
 use std::fmt::Write as _;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::sync::PoisonError;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use cgroup::PodCgroup;
 use fdpass::PeerCredentials;
@@ -17,6 +20,9 @@ use tapmanager::wire::{HandoffNic, StartRequest};
 use super::{Live, Sandboxes, up};
 use crate::failure::Failure;
 use crate::journal::{Entry, Phase, Start};
+
+/// The deadline for a cgroup to take a process.
+const PLACE: Duration = Duration::from_secs(10);
 
 /// A start that is allowed.
 #[derive(Debug, Clone)]
@@ -90,7 +96,7 @@ impl Sandboxes {
         faultpoint::point("tap.handoff.consumed");
         let start = start.filter(|_| !expired).ok_or(Failure::Token)?;
         if !start.cgroup_parent.is_empty() {
-            self.place(&start, pid).await?;
+            place(self.cgroup_root.clone(), &start, pid).await?;
         }
         let (Some(ns), Some(network)) = (ns, &entry.network) else {
             return Err(Failure::Changed("its namespace is not open".to_owned()));
@@ -110,26 +116,6 @@ impl Sandboxes {
             "tap descriptors handed over"
         );
         Ok((nics, taps))
-    }
-
-    async fn place(&self, start: &Start, pid: i32) -> Result<(), Failure> {
-        let cgroup = PodCgroup::parse(&start.cgroup_parent).map_err(Failure::Cgroup)?;
-        let memory = start.memory_bytes;
-        if pid <= 0 {
-            let words = "the process is in another pid namespace, so it cannot be placed";
-            return Err(Failure::Invalid(words.to_owned()));
-        }
-        let root = self.cgroup_root.clone();
-        let place = move || {
-            if memory > 0 {
-                cgroup.allow_memory(&root, memory)?;
-            }
-            cgroup.place(&root, pid)
-        };
-        tokio::task::spawn_blocking(place)
-            .await
-            .map_err(Failure::Interrupted)?
-            .map_err(Failure::Cgroup)
     }
 
     /// Makes the start that `entry` allows findable by its token.
@@ -155,6 +141,38 @@ impl Sandboxes {
     }
 }
 
+/// Moves the process into the pod's cgroup. A cgroup that does not answer in time fails the start,
+/// and keeps neither the sandbox nor its removal.
+async fn place(root: PathBuf, start: &Start, pid: i32) -> Result<(), Failure> {
+    let cgroup = PodCgroup::parse(&start.cgroup_parent).map_err(Failure::Cgroup)?;
+    let memory = start.memory_bytes;
+    if pid <= 0 {
+        let words = "the process is in another pid namespace, so it cannot be placed";
+        return Err(Failure::Invalid(words.to_owned()));
+    }
+    let is_given_up = Arc::new(AtomicBool::new(false));
+    let given_up = Arc::clone(&is_given_up);
+    let work = move || {
+        if memory > 0 {
+            cgroup.allow_memory(&root, memory)?;
+        }
+        // Its number may be another process's soon.
+        if given_up.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        cgroup.place(&root, pid)
+    };
+    match tokio::time::timeout(PLACE, tokio::task::spawn_blocking(work)).await {
+        Ok(placed) => placed
+            .map_err(Failure::Interrupted)?
+            .map_err(Failure::Cgroup),
+        Err(_) => {
+            is_given_up.store(true, Ordering::Relaxed);
+            Err(Failure::CgroupStuck(PLACE.as_secs()))
+        }
+    }
+}
+
 fn random_token() -> std::io::Result<String> {
     let mut bytes = [0_u8; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -168,12 +186,40 @@ fn random_token() -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cgroup_that_does_not_answer_fails_the_start_in_time() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("cgroup.controllers"), "memory\n").unwrap();
+        let leaf = root.path().join("kubepods/pod1/vmlet");
+        std::fs::create_dir_all(&leaf).unwrap();
+        // Opening it waits for a reader.
+        let procs = leaf.join("cgroup.procs");
+        nix::unistd::mkfifo(&procs, Mode::S_IRWXU).unwrap();
+        let start = Start {
+            token: String::new(),
+            cgroup_parent: "/kubepods/pod1".to_owned(),
+            memory_bytes: 0,
+            uid: None,
+            expires: 0,
+        };
+        let path = root.path().to_owned();
+        // A thread that works holds the clock of the test: it passes by hand.
+        let placing = tokio::spawn(async move { place(path, &start, 1).await });
+        tokio::task::yield_now().await;
+        tokio::time::advance(PLACE).await;
+        let failure = placing.await.unwrap().unwrap_err();
+        assert!(matches!(failure, Failure::CgroupStuck(_)), "{failure}");
+        // The thread ends with a reader.
+        drop(std::fs::File::open(&procs).unwrap());
+    }
+
     #[test]
     fn tokens_are_64_digits_and_differ() {
-        let (a, b) = (
-            super::random_token().unwrap(),
-            super::random_token().unwrap(),
-        );
+        let (a, b) = (random_token().unwrap(), random_token().unwrap());
         assert_eq!(a.len(), 64);
         assert!(a.bytes().all(|b| b.is_ascii_hexdigit()));
         assert_ne!(a, b);
