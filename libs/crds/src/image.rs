@@ -238,9 +238,6 @@ pub struct PrePull {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageStatus {
-    /// Display name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
     /// Format of the disk, such as `qcow2` or `raw`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub type_: Option<String>,
@@ -270,15 +267,9 @@ pub struct VirtualMachineImageStatus {
     /// State of the pulls that `spec.prePull` requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pull: Option<PrePullStatus>,
-    /// Operating system.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub os_info: Option<OsInfo>,
     /// What boots the disk, where that is known: `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// Features of the image, such as `cloud-init` or `guest-agent`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub capabilities: Vec<String>,
     /// Disks in the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<ImageDisk>,
@@ -343,21 +334,6 @@ impl PrePullStatus {
     pub const fn is_stalled(&self) -> bool {
         self.failed > 0 && self.pulling == 0 && self.ready + self.failed >= self.desired
     }
-}
-
-/// Operating system of an image.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct OsInfo {
-    /// Identifier in one word, such as `debian`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    /// Display name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Version of the operating system.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
 }
 
 /// A disk of an image.

@@ -59,7 +59,7 @@ pub use group::{
 };
 pub use image::{
     ClusterVirtualMachineImage, ClusterVirtualMachineImageSpec, HttpSource, ImageDisk, ImageSource,
-    IpAssurance, OciSource, OsInfo, PrePull, PrePullStatus, PvcSource, VirtualMachineImage,
+    IpAssurance, OciSource, PrePull, PrePullStatus, PvcSource, VirtualMachineImage,
     VirtualMachineImageSpec, VirtualMachineImageStatus,
 };
 pub use image_cache::{

@@ -126,12 +126,6 @@ pub struct VirtualMachineStatus {
     /// Time of the last requested restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_restart_time: Option<Time>,
-    /// Snapshot that the disks descend from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current_snapshot: Option<String>,
-    /// Snapshots without a parent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub root_snapshots: Vec<String>,
     /// Creation of the root disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<ProviderStatus>,
@@ -305,9 +299,6 @@ pub struct StorageStatus {
     /// request this much ephemeral storage. Empty while the size is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<Quantity>,
-    /// Space used on the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub used: Option<Quantity>,
 }
 
 /// Current size of a machine.

@@ -55,6 +55,25 @@ async fn a_root_disk_in_a_class_gets_a_claim_of_its_machine() {
     assert_eq!(bench.condition_text("Unsupported"), "-");
 }
 
+#[tokio::test]
+async fn fast_deploy_of_a_root_disk_in_a_claim_is_reported() {
+    let mut bench = Bench::new();
+    storage_class(&mut bench, &json!({}));
+    bench.machine(in_class("945Mi"));
+    let annotations =
+        |mode: Value| json!({ "metadata": { "annotations": { "vmlet.dev/fast-deploy": mode } } });
+    bench.edit(VMS, "vm", annotations(json!("direct")));
+    bench.settle().await.ok();
+    let condition = bench.condition("UnsupportedFeatures").unwrap();
+    assert_eq!(&*condition.status, "True");
+    let words = "vmlet.dev/fast-deploy (the root disk is a claim";
+    assert!(condition.message.contains(words), "{}", condition.message);
+
+    bench.edit(VMS, "vm", annotations(Value::Null));
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text("UnsupportedFeatures"), "-");
+}
+
 /// Whose guest has run: from then on the content is the claim's.
 #[tokio::test]
 async fn a_claim_that_has_its_content_needs_no_image_until_it_is_made_again() {
