@@ -20,7 +20,7 @@ const UP: Duration = Duration::from_secs(600);
 const DOWN: Duration = Duration::from_secs(300);
 
 /// A volume of that node for the claim of the same name.
-fn volume(name: &str, mode: &str, path: &Path, node: &str) -> Value {
+pub(super) fn volume(name: &str, mode: &str, path: &Path, node: &str) -> Value {
     let on_node = json!({
         "key": "kubernetes.io/hostname",
         "operator": "In",
@@ -73,7 +73,7 @@ async fn clone_volume(cluster: &Cluster, claim: &str, from: &Path, node: &str) -
 }
 
 /// A directory of the node for a file system of a claim.
-fn directory(cluster: &Cluster, name: &str) -> Result<PathBuf> {
+pub(super) fn directory(cluster: &Cluster, name: &str) -> Result<PathBuf> {
     let path = cluster.stack().dir().join("claims").join(name);
     fs::create_dir_all(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;

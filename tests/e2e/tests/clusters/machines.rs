@@ -15,7 +15,7 @@ use e2e::machines::{class, machine};
 use e2e::{Cluster, Guest, cases, eventually, ticks};
 use serde_json::{Value, json};
 
-use super::{class_edits, guest_reboot};
+use super::{class_edits, guest_reboot, left_disk, saved_devices};
 
 const SEED: &str = "power-seed";
 const KEY: &str = "ssh-ed25519 AAAA a";
@@ -77,6 +77,7 @@ async fn machines_have_the_states_that_their_owners_desire() -> Result<()> {
             rerun_on_failure,
             manual,
             once,
+            left_disk::a_machine_goes_without_its_disk_where_no_agent_deletes_it,
         ]
     );
     cluster.await_clean().await?;
@@ -239,6 +240,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     cluster.patch_vm(name, &json!({ "powerState": "Suspended" }))?;
     cluster.await_word(name, "Suspended", DOWN).await?;
     cluster.await_gone(&format!("pod/{name}"), DOWN)?;
+    saved_devices::edit(cluster, name)?;
     cluster.patch_vm(name, &json!({ "powerState": "PoweredOn" }))?;
     cluster.await_word(name, "Running", UP).await?;
     let after = eventually(UP, "a tick after the sleep", || async {
@@ -259,7 +261,9 @@ async fn power(cluster: &Cluster) -> Result<()> {
         let log = cluster.stack().log(program);
         ensure!(!log.contains(HUSH), "{program} tells the secret");
     }
-    delete(cluster, name).await
+    saved_devices::take_effect(cluster, name).await?;
+    delete(cluster, name).await?;
+    saved_devices::forget(cluster)
 }
 
 /// The network settings of a machine are applied, and no condition contradicts them.
@@ -468,7 +472,7 @@ fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-fn condition<'a>(vm: &'a Value, kind: &str) -> Result<&'a Value> {
+pub(super) fn condition<'a>(vm: &'a Value, kind: &str) -> Result<&'a Value> {
     vm["status"]["conditions"]
         .as_array()
         .and_then(|all| all.iter().find(|one| one["type"] == kind))

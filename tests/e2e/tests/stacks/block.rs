@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, LoopDevice, PodOptions, Stack, await_text, v1};
+use e2e::{Cri, LoopDevice, PodOptions, REGISTRY, Stack, await_text, v1};
 use tonic::Code;
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -54,7 +54,7 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     // kubelet names devices by links.
     let link = links.path().join("claim");
     std::os::unix::fs::symlink(device.path(), &link)?;
-    let stack = Stack::up()?;
+    let stack = Stack::up_with_registries()?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
@@ -91,6 +91,29 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     cri.start(&created?).await?;
     await_text(&second.log(0), "VMLET-BOOTS 2", BOOT).await?;
     cri.stop_pod(&sandbox).await?;
+    cri.remove_pod(&sandbox).await?;
+
+    // An image that the device has not: what the guest wrote stays.
+    let (third, other) = (pod("third"), format!("{REGISTRY}/pause:3.9"));
+    cri.pull(&other).await?;
+    let (sandbox, created) = create(&cri, &third, &other, &link).await?;
+    cri.start(&created?).await?;
+    await_text(&third.log(0), "VMLET-BOOTS 3", BOOT).await?;
+    ensure!(device.head()? == head, "the device was written over");
+    cri.stop_pod(&sandbox).await?;
+    cri.remove_pod(&sandbox).await?;
+
+    // Its owner may decide otherwise.
+    let mut fourth = pod("fourth");
+    let replace = ("vmlet.dev/root-content".to_owned(), "replace".to_owned());
+    fourth.annotations.extend([replace]);
+    let (sandbox, created) = create(&cri, &fourth, &other, &link).await?;
+    created?;
+    let now = device.head()?;
+    ensure!(
+        now.starts_with("vmlet-root 1 whole sha256:") && now != head,
+        "{now}"
+    );
     cri.remove_pod(&sandbox).await?;
 
     let reported = refused(&cri, &pod("small"), &image, small.path()).await?;
