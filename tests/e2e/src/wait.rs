@@ -60,6 +60,10 @@ where
 
 /// Repeats `attempt` as long as its error says that it came too early, until the time is over. For
 /// calls that block anyway.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the pause between two looks, in a call that blocks"
+)]
 pub(crate) fn while_early<T>(
     within: Duration,
     is_early: impl Fn(&anyhow::Error) -> bool,

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Console, Cri, PodOptions, Stack, await_text, cases, eventually, in_time};
+use e2e::{Console, Cri, PodOptions, Stack, await_text, cases, eventually, in_time, scaled};
 use tonic::Code;
 
 const MIB: usize = 1 << 20;
@@ -16,8 +16,13 @@ const SOON: Duration = Duration::from_secs(180);
 
 /// A machine without a port for `vmlet-guest`: the QEMU guest agent runs its commands.
 const QEMU: &str = "off";
-/// A machine whose commands `vmlet-guest` runs.
+/// A machine whose commands `vmlet-guest` runs, once it is connected.
 const OURS: &str = "image";
+
+/// Init starts the agent again only while its port has a name. SIGKILL: the handler of SIGTERM takes
+/// a lock of the main loop, which it may have interrupted, and hangs then.
+const END_QEMU_AGENT: &str =
+    "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill -9 $(pidof qemu-ga)";
 
 async fn guest(stack: &Stack, name: &str, agent: &str) -> Result<(Cri, String)> {
     let cri = stack.cri().await?;
@@ -67,12 +72,12 @@ async fn a_command_comes_back_byte_for_byte(stack: &Stack) -> Result<()> {
     }
 
     let (_, id) = guest(stack, "ours", OURS).await?;
-    // From here on there is no other agent.
-    cri.shell(
-        &id,
-        "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill -9 $(pidof qemu-ga)",
-    )
-    .await?;
+    // From here on there is no other agent. Typed: the command could come by the agent that it ends.
+    let log = PodOptions::named("ours", stack).log(0);
+    let mut console = Console::open(stack, &id)?;
+    console.type_line(&format!("{END_QEMU_AGENT} && echo it-has-ended-$((40+2))"))?;
+    await_text(&log, "it-has-ended-42", SOON).await?;
+    cri.await_agent(&id).await?;
     cri.shell(&id, "rm /tmp/port").await?;
     exact(stack, &cri, &id, "ours").await?;
     clean(stack, &cri).await
@@ -217,9 +222,12 @@ async fn limits(cri: &Cri, id: &str) -> Result<()> {
     };
 
     let line = "sleep 701 & (setsid sleep 702) & echo begun; sleep 703";
-    let late = cri.exec(id, &["sh", "-c", line], 2).await.err();
+    // A slow guest needs some of it to start the command at all.
+    let timeout = i64::try_from(scaled(Duration::from_secs(4))?.as_secs())?;
+    let late = cri.exec(id, &["sh", "-c", line], timeout).await.err();
     let late = late.context("it ended in time")?;
     ensure!(late.code() == Code::DeadlineExceeded, "{late:?}");
+    ensure!(late.message().contains("was killed"), "{late:?}");
     ensure!(sleepers().await?.is_empty(), "killed before the answer");
 
     // The client disconnects, as soon as its command runs.
@@ -253,13 +261,9 @@ async fn limits(cri: &Cri, id: &str) -> Result<()> {
 }
 
 async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
-    // Init starts the agent again only while its port has a name. Typed: no command has to be
-    // answered by what it ends. SIGKILL: the handler of SIGTERM takes a lock of the main loop,
-    // which it may have interrupted, and hangs then.
+    // Typed: no command has to be answered by what it ends.
     let mut console = Console::open(stack, id)?;
-    console.type_line(
-        "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill -9 $(pidof qemu-ga)",
-    )?;
+    console.type_line(END_QEMU_AGENT)?;
     let refused = eventually(SOON, "a guest without an agent", || async {
         let refused = cri.exec(id, &["true"], 5).await.err();
         let refused = refused.context("there is an agent")?;
