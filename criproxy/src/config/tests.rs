@@ -65,6 +65,16 @@ fn the_reference_page_describes_these_settings() {
     check_page::<Config>(&page, &example).unwrap();
 }
 
+/// The file that the installation page has an operator copy.
+#[test]
+fn the_installed_settings_are_those_of_the_example() {
+    let installed = read(include_str!("../../../deploy/systemd/criproxy.toml")).unwrap();
+    let example = read(EXAMPLE).unwrap();
+    assert_eq!(installed.secondary, example.secondary);
+    assert_eq!(installed.primary, example.primary);
+    assert_eq!(installed.listen, example.listen);
+}
+
 #[test]
 fn the_documented_example_loads() {
     let config = read(EXAMPLE).unwrap();
