@@ -186,6 +186,7 @@ fn random_token() -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use nix::fcntl::OFlag;
     use nix::sys::stat::Mode;
 
     use super::*;
@@ -213,8 +214,11 @@ mod tests {
         tokio::time::advance(PLACE).await;
         let failure = placing.await.unwrap().unwrap_err();
         assert!(matches!(failure, Failure::CgroupStuck(_)), "{failure}");
-        // The thread ends with a reader.
-        drop(std::fs::File::open(&procs).unwrap());
+        // The thread ends with a reader, whether it opens the file before or after it, if at all: this
+        // one stays until the process ends.
+        let reader = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
+        let reader = nix::fcntl::open(&procs, reader, Mode::empty()).unwrap();
+        std::mem::forget(reader);
     }
 
     #[test]
