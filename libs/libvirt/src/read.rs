@@ -9,6 +9,9 @@ use serde::Deserialize;
 
 use crate::MachineElement;
 
+/// The port of the QEMU guest agent.
+const AGENT_PORT: &str = "org.qemu.guest_agent.0";
+
 /// The content of our metadata element.
 pub(crate) fn mark(xml: &str) -> Option<MachineElement> {
     quick_xml::de::from_str(xml).ok()
@@ -41,6 +44,44 @@ struct Log {
 pub(crate) fn console_file(xml: &str) -> Option<PathBuf> {
     let domain: Domain = quick_xml::de::from_str(xml).ok()?;
     Some(domain.devices.serial.into_iter().next()?.log?.file)
+}
+
+/// The part of a running domain that describes the ports of agents.
+#[derive(Debug, Deserialize)]
+struct Reachable {
+    devices: Ports,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ports {
+    #[serde(default)]
+    channel: Vec<Channel>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Channel {
+    target: Option<Port>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Port {
+    #[serde(rename = "@name")]
+    name: Option<String>,
+    #[serde(rename = "@state")]
+    state: Option<String>,
+}
+
+/// Whether a program in the guest has opened the port of the QEMU guest agent; `None` when there is no
+/// such port, or libvirt does not know.
+pub(crate) fn is_agent_port_open(xml: &str) -> Option<bool> {
+    let domain: Reachable = quick_xml::de::from_str(xml).ok()?;
+    let targets = domain.devices.channel.into_iter().filter_map(|c| c.target);
+    let mut states = targets.filter(|port| port.name.as_deref() == Some(AGENT_PORT));
+    match states.next()?.state?.as_str() {
+        "connected" => Some(true),
+        "disconnected" => Some(false),
+        _ => None,
+    }
 }
 
 /// The part of a domain definition that names the machine type.
@@ -176,6 +217,32 @@ mod tests {
             Some(MachineElement::default())
         );
         assert_eq!(mark("not xml at all <"), None);
+    }
+
+    #[test]
+    fn the_port_of_the_agent_is_open_closed_or_unknown() {
+        let port = |name: &str, state: &str| {
+            format!(
+                "<channel type='unix'><source/><target type='virtio' name='{name}'{state}/></channel>"
+            )
+        };
+        let domain = |ports: &str| {
+            let devices = format!("<devices><disk/>{ports}<memballoon/></devices>");
+            is_agent_port_open(&format!("<domain id='3'>{devices}</domain>"))
+        };
+        let other = port("dev.vmlet.guest.0", " state='connected'");
+        for (state, is_open) in [
+            (" state='connected'", Some(true)),
+            (" state='disconnected'", Some(false)),
+            (" state='new'", None),
+            ("", None),
+        ] {
+            let ours = port(AGENT_PORT, state);
+            assert_eq!(domain(&format!("{other}{ours}")), is_open, "{state}");
+        }
+        assert_eq!(domain(&other), None);
+        assert_eq!(domain("<channel type='spicevmc'/>"), None);
+        assert_eq!(is_agent_port_open("<domain/>"), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 use virt::connect::Connect;
+use virt::domain::Domain;
 use virt::error::{Error as VirtError, ErrorNumber};
 
 use super::calls::Calls;
@@ -20,6 +21,7 @@ use super::lane::Lane;
 use super::plan::{Access, Plan, Time};
 use super::turns::{Key, Turn};
 use crate::error::{Context, readable};
+use crate::read::is_agent_port_open;
 use crate::{Error, Result, ffi};
 
 /// Longest reply that is parsed; libvirt's own protocol carries no longer string.
@@ -128,9 +130,11 @@ impl Calls {
             call: "guest agent command",
             domain: Some(domain),
         };
-        let lane = match self.known.has(domain) {
-            true => Lane::Agents,
-            false => Lane::UnresponsiveAgents,
+        let is_known = self.known.has(domain);
+        let lane = if is_known {
+            Lane::Agents
+        } else {
+            Lane::UnresponsiveAgents
         };
         let known = self.known.clone();
         let end = Instant::now() + left;
@@ -139,7 +143,13 @@ impl Calls {
             known.remove(domain);
             // The wait for a permit was part of the request's time.
             let left = end.saturating_duration_since(Instant::now());
-            let reply = command_guest(connect, domain, &command, left);
+            let found = connect.lookup_domain_by_uuid(domain)?;
+            // libvirt logs an error for each command to an agent that is not there.
+            if !is_known && is_port_closed(&found) {
+                let reason = "its port is not open in the guest";
+                return Ok(Err(reason.to_owned()));
+            }
+            let reply = command_guest(&found, &command, left);
             if has_answered(&reply) {
                 known.add(domain);
             }
@@ -166,22 +176,26 @@ impl Calls {
 
 /// The inner error is the reason why no agent can answer.
 fn command_guest(
-    connect: &Connect,
-    domain: Uuid,
+    domain: &Domain,
     command: &str,
     time: Duration,
 ) -> Result<Result<String, String>, VirtError> {
-    let domain = connect.lookup_domain_by_uuid(domain)?;
     let seconds = whole_seconds(time);
     // Otherwise a call to an agent that has ended takes five seconds before the command is even
     // sent, or the timeout that an earlier client has set. A driver without this call is only
     // slower.
-    let _ = ffi::set_agent_timeout(&domain, seconds.min(whole_seconds(LIBVIRT_TIMEOUT)));
+    let _ = ffi::set_agent_timeout(domain, seconds.min(whole_seconds(LIBVIRT_TIMEOUT)));
     match domain.qemu_agent_command(command, seconds, 0) {
         Ok(reply) => Ok(Ok(reply)),
         Err(error) if is_mute(&error) => Ok(Err(readable(error.message()))),
         Err(error) => Err(error),
     }
+}
+
+/// Whether libvirt knows that no program in the guest listens.
+fn is_port_closed(domain: &Domain) -> bool {
+    let description = domain.xml_desc(0);
+    description.is_ok_and(|xml| is_agent_port_open(&xml) == Some(false))
 }
 
 /// Whether there was an answer, if only a refusal.
