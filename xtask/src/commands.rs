@@ -7,7 +7,7 @@ mod bench;
 mod chaos;
 mod crds;
 mod critest;
-mod deb_guest;
+mod deb;
 mod demo;
 mod down;
 mod fuzz;
@@ -50,7 +50,7 @@ enum Verb {
     Tools(tools::Tools),
     Guest(guest::Guest),
     Image(image::Image),
-    DebGuest(deb_guest::DebGuest),
+    Deb(deb::Deb),
     Machine(machine::Machine),
     Crds(crds::Crds),
     Up(up::Up),
@@ -76,7 +76,7 @@ impl Xtask {
             Verb::Tools(verb) => verb.run(),
             Verb::Guest(verb) => verb.run(),
             Verb::Image(verb) => verb.run(),
-            Verb::DebGuest(verb) => verb.run(),
+            Verb::Deb(verb) => verb.run(),
             Verb::Machine(verb) => verb.run(),
             Verb::Crds(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool talks on stdout")]
 
 mod commands;
+mod deb;
 mod image;
 mod machine;
 mod node_image;

@@ -31,10 +31,8 @@ async fn the_agent_arrives_by_cloud_init_and_by_a_package() -> Result<()> {
     await_program(&cri, &container, "/var/lib/vmlet/vmlet-guest").await?;
     report(&stack, &container).await?;
 
-    let printed = e2e::xtask(&["deb-guest"])?;
-    let package = printed
-        .lines()
-        .find_map(|line| line.strip_prefix("deb-guest: "));
+    let printed = e2e::xtask(&["deb", "vmlet-guest"])?;
+    let package = printed.lines().find_map(|line| line.strip_prefix("deb: "));
     install(&stack, &container, package.context("no package")?)?;
     // The loop of cloud-init's script starts what has the name now.
     let replace = "ln -sf /usr/sbin/vmlet-guest /var/lib/vmlet/vmlet-guest; \

@@ -20,6 +20,7 @@ mod ipv6;
 mod isolation;
 mod kubelet_needs;
 mod lost_shares;
+mod machine;
 mod many_stops;
 mod network;
 mod nine_p;
