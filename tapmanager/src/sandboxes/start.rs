@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn tokens_are_64_digits_and_differ() {
-        let (a, b) = (random_token().unwrap(), random_token().unwrap());
+        let a = random_token().unwrap();
+        let b = random_token().unwrap();
         assert_eq!(a.len(), 64);
         assert!(a.bytes().all(|b| b.is_ascii_hexdigit()));
         assert_ne!(a, b);

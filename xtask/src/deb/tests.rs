@@ -28,7 +28,8 @@ fn dpkg(arguments: &[&str], package: &Path) -> String {
 
 #[test]
 fn a_package_has_its_files_as_root_s_and_its_settings_as_the_administrator_s() {
-    let (built, folder) = (programs(), tempfile::tempdir().unwrap());
+    let built = programs();
+    let folder = tempfile::tempdir().unwrap();
     let package = build(&VMLET, built.path(), folder.path()).unwrap();
     let contents = dpkg(&["--contents"], &package);
     for (file, mode) in [

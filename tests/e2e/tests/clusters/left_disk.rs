@@ -18,7 +18,8 @@ const SOON: Duration = Duration::from_secs(180);
 pub(super) async fn a_machine_goes_without_its_disk_where_no_agent_deletes_it(
     cluster: &Cluster,
 ) -> Result<()> {
-    let (name, stack) = ("left", cluster.stack());
+    let name = "left";
+    let stack = cluster.stack();
     cluster.apply(&machine(name, &json!({ "powerState": "PoweredOff" })))?;
     cluster.await_word(name, "Stopped", SOON).await?;
     let disk = eventually(SOON, "its disk", || async { only_disk(cluster) }).await?;

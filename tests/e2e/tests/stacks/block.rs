@@ -94,7 +94,8 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     cri.remove_pod(&sandbox).await?;
 
     // An image that the device has not: what the guest wrote stays.
-    let (third, other) = (pod("third"), format!("{REGISTRY}/pause:3.9"));
+    let third = pod("third");
+    let other = format!("{REGISTRY}/pause:3.9");
     cri.pull(&other).await?;
     let (sandbox, created) = create(&cri, &third, &other, &link).await?;
     cri.start(&created?).await?;
