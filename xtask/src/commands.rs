@@ -4,6 +4,7 @@
 //! Failure: whatever stopped it returns as an error with its context.
 
 mod bench;
+pub(crate) mod build;
 mod chaos;
 mod crds;
 mod critest;

@@ -33,7 +33,7 @@ use self::queue::Queue;
 use self::samples::Samples;
 use self::soak::Soak;
 use self::table::{Row, Table};
-use super::up::Build;
+use super::build::Build;
 use super::{guest, setup};
 use crate::stack::Session;
 use crate::{run, workspace};

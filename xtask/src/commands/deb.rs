@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use super::up::Build;
+use super::build::Packed;
 use crate::{deb, image};
 
 /// Builds Debian packages of the programs.
@@ -16,12 +16,8 @@ use crate::{deb, image};
 pub(crate) struct Deb {
     /// Packages to build [default: all].
     names: Vec<Name>,
-    /// Use debug builds: faster to build, and with crash points. Not for nodes.
-    #[arg(long)]
-    debug: bool,
-    /// Use the programs without building them.
-    #[arg(long)]
-    no_build: bool,
+    #[command(flatten)]
+    build: Packed,
 }
 
 /// A package.
@@ -46,7 +42,7 @@ impl Deb {
             names => names,
         };
         let built = names.iter().any(|name| *name != Name::VmletGuest);
-        let built = built.then(|| self.build().programs()).transpose()?;
+        let built = built.then(|| self.build.programs()).transpose()?;
         for name in names {
             let package = match name {
                 Name::Vmlet => &deb::VMLET,
@@ -64,15 +60,5 @@ impl Deb {
             println!("deb: {}", file.display());
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn build(&self) -> Build {
-        let mut build = if self.debug {
-            Build::DEVELOPMENT
-        } else {
-            Build::RELEASE
-        };
-        build.no_build = self.no_build;
-        build
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::up::Build;
+use super::build::Build;
 use super::{guest, setup};
 use crate::report::Report;
 use crate::stack::Session;

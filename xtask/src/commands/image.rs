@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::up::Build;
+use super::build::Packed;
 use crate::node_image::{self, Profile};
 use crate::pod_images;
 
@@ -19,12 +19,8 @@ pub(crate) struct Image {
     /// Tag of the node image.
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
     tag: String,
-    /// Use debug builds in the node image: faster to build, and with crash points.
-    #[arg(long)]
-    debug: bool,
-    /// Use the programs without building them.
-    #[arg(long)]
-    no_build: bool,
+    #[command(flatten)]
+    build: Packed,
 }
 
 /// A container image.
@@ -48,7 +44,7 @@ impl Image {
         for name in names {
             let (reference, archive) = match name {
                 Name::Node => {
-                    self.build().programs()?;
+                    self.build.programs()?;
                     let archive = node_image::ensure(self.profile(), &self.tag)?;
                     (format!("{}:{}", node_image::NAME, self.tag), archive)
                 }
@@ -60,19 +56,8 @@ impl Image {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// As `up` builds them, so that nothing is built twice.
-    fn build(&self) -> Build {
-        let mut build = if self.debug {
-            Build::DEVELOPMENT
-        } else {
-            Build::RELEASE
-        };
-        build.no_build = self.no_build;
-        build
-    }
-
     fn profile(&self) -> Profile {
-        if self.debug {
+        if self.build.debug {
             Profile::Debug
         } else {
             Profile::Release

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::commands::up::Build;
+use crate::commands::build::Build;
 use crate::commands::{setup, tools};
 use crate::{run, workspace};
 

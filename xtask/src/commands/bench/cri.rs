@@ -14,7 +14,8 @@ use anyhow::{Context, Result};
 use super::samples::Samples;
 use super::table::Row;
 use super::{build_program, plan, proxy, publish};
-use crate::commands::up::{self, Build};
+use crate::commands::build::Build;
+use crate::commands::up;
 use crate::commands::{guest, setup};
 use crate::stack::Session;
 

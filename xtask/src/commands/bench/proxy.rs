@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::samples::Samples;
 use super::table::{Figure, Row};
-use crate::commands::up::Build;
+use crate::commands::build::Build;
 use crate::{run, workspace};
 
 /// The measuring program; `tests/e2e` holds its source.

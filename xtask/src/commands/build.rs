@@ -1,0 +1,123 @@
+//! How the programs of Vmlet are built before a verb uses them.
+//!
+//! Invariant: one call of cargo builds all of them; a release has no crash points.
+//! Failure: cargo prints why.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::{run, workspace};
+
+/// Our own programs.
+const PACKAGES: &[&str] = &[
+    "vmlet",
+    "tapmanager",
+    "vmwrapper",
+    "vmlet-virtiofsd",
+    "vmletctl",
+    "criproxy",
+    "vmlet-controller",
+    "vmlet-agent",
+];
+
+/// The features of our programs that add crash points.
+const CRASH_POINTS: &[&str] = &[
+    "vmlet/fault-injection",
+    "tapmanager/fault-injection",
+    "vmlet-agent/fault-injection",
+];
+
+/// The features of our programs in all builds.
+const EVERYWHERE: &[&str] = &["vmlet/otel"];
+
+/// How the programs of Vmlet are built.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Build {
+    /// Build release versions, which have no crash points.
+    #[arg(long)]
+    pub(super) release: bool,
+    /// Use the programs and the guest image without building them.
+    #[arg(long)]
+    pub(crate) no_build: bool,
+}
+
+impl Build {
+    /// Development builds, made when something changed.
+    pub(crate) const DEVELOPMENT: Self = Self {
+        release: false,
+        no_build: false,
+    };
+
+    /// Release builds, made when something changed.
+    pub(crate) const RELEASE: Self = Self {
+        release: true,
+        no_build: false,
+    };
+
+    /// Builds our programs with the given options; returns the folder that holds them.
+    pub(crate) fn programs(self) -> Result<PathBuf> {
+        let profile = if self.release { "release" } else { "debug" };
+        if !self.no_build {
+            let mut cargo = workspace::cargo();
+            cargo.args(["build", "--quiet"]).args(self.selection());
+            cargo.args(self.release.then_some("--release"));
+            run::check(&mut cargo)?;
+        }
+        Ok(workspace::target().join(profile))
+    }
+
+    /// What to build. One call of cargo, so that all programs share what they are made of.
+    fn selection(self) -> Vec<&'static str> {
+        let mut selection: Vec<_> = PACKAGES.iter().flat_map(|name| ["-p", name]).collect();
+        let crash_points: &[&str] = if self.release { &[] } else { CRASH_POINTS };
+        let features = EVERYWHERE.iter().chain(crash_points);
+        selection.extend(features.flat_map(|name| ["--features", name]));
+        selection
+    }
+}
+
+/// How the programs are built that a verb packs for nodes.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Packed {
+    /// Use debug builds: faster to build, and with crash points. Not for nodes.
+    #[arg(long)]
+    pub(super) debug: bool,
+    /// Use the programs without building them.
+    #[arg(long)]
+    no_build: bool,
+}
+
+impl Packed {
+    /// Builds the programs; returns the folder that holds them.
+    pub(super) fn programs(self) -> Result<PathBuf> {
+        let build = Build {
+            release: !self.debug,
+            no_build: self.no_build,
+        };
+        build.programs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The crate of crash points in a build, with its features, as cargo resolves them.
+    fn crash_points(build: Build) -> String {
+        let mut cargo = workspace::cargo();
+        cargo.args(["tree", "--offline", "--edges", "normal,build"]);
+        cargo.args(["--prefix", "none", "--format", "{p} features: {f}"]);
+        let tree = run::output(cargo.args(build.selection())).unwrap();
+        let line = tree.lines().find(|line| line.starts_with("faultpoint v"));
+        line.unwrap().to_owned()
+    }
+
+    #[test]
+    fn only_builds_for_development_have_crash_points() {
+        let line = crash_points(Build::DEVELOPMENT);
+        assert!(line.ends_with("features: enabled"), "{line}");
+        let line = crash_points(Build::RELEASE);
+        assert!(line.trim_end().ends_with("features:"), "{line}");
+    }
+}
