@@ -69,6 +69,9 @@ impl App {
             chosen.is_ok()
         };
         tokio::spawn(repeat(connected.subscribe(), round));
+        let containers = Arc::clone(&self.containers);
+        let round = async move || containers.check_emulator().await;
+        tokio::spawn(repeat(connected.subscribe(), round));
         let app = self.clone();
         tokio::spawn(async move { app.watch_events(events, connected).await });
     }

@@ -5,7 +5,7 @@
 //! up.
 //! Failure: what is missing is absent or a sentence; see the modules.
 
-mod able;
+pub(super) mod able;
 pub mod accelerator;
 pub(super) mod cpus;
 pub(super) mod process;

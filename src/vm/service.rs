@@ -16,6 +16,7 @@ use super::console::Consoles;
 use super::disks::seed::Surroundings;
 use super::error::{Error, Result, hypervisor};
 use super::exec::{Budget, slots::Slots};
+use super::host::able::Obstacles;
 use super::host::accelerator::Choice;
 use super::host::process::Emulator;
 use super::lifecycle::request::instance;
@@ -80,8 +81,7 @@ pub struct Containers<P: Platform> {
     pub(super) accelerator: Mutex<Option<Choice>>,
     /// Held by the one that probes.
     pub(super) probing: tokio::sync::Mutex<()>,
-    /// Why the last probe found none.
-    pub(super) no_accelerator: Mutex<Option<String>>,
+    pub(super) obstacles: Obstacles,
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
@@ -116,7 +116,7 @@ impl<P: Platform> Containers<P> {
             paths,
             accelerator: Mutex::default(),
             probing: tokio::sync::Mutex::default(),
-            no_accelerator: Mutex::default(),
+            obstacles: Obstacles::default(),
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),

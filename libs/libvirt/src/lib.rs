@@ -138,6 +138,10 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn versions(&self) -> impl Future<Output = Result<Versions>> + Send;
     /// The versions of the board q35 that the emulator has, oldest first.
     fn machine_types(&self) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// Has libvirt execute `program` as it does before it starts a machine with this emulator. It
+    /// remembers a program that works until the file changes; what it may not execute, or what does
+    /// not answer as QEMU does, is refused each time.
+    fn check_emulator(&self, program: PathBuf) -> impl Future<Output = Result<()>> + Send;
     /// Whether the connection is up now, from memory.
     fn is_connected(&self) -> bool;
     /// Domain and connection events from now on.

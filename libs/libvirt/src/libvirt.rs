@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{broadcast, oneshot};
 use uuid::Uuid;
+use virt::connect::Connect;
 use virt::domain::Domain;
 use virt::error::Error as VirtError;
 use virt::sys;
@@ -433,6 +434,12 @@ impl Hypervisor for Libvirt {
         let plan = self.change("capabilities", None);
         let xml = self.calls.run(plan, |c| c.capabilities());
         Ok(read::machine_types(&xml.await?))
+    }
+
+    async fn check_emulator(&self, program: PathBuf) -> Result<()> {
+        let plan = self.change("check emulator", None);
+        let check = move |c: &Connect| listing::check_emulator(c, &program);
+        self.calls.run(plan, check).await
     }
 
     fn is_connected(&self) -> bool {

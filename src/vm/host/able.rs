@@ -5,7 +5,7 @@
 //! Failure: a sentence that names the setting.
 
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libvirt::Hypervisor;
@@ -20,6 +20,15 @@ use crate::vm::service::Containers;
 /// Time for a look at the programs.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Why no machine can be started, as last seen; each is a sentence.
+#[derive(Debug, Default)]
+pub(in crate::vm) struct Obstacles {
+    /// Why the last probe found no accelerator.
+    accelerator: Mutex<Option<String>>,
+    /// Why libvirt does not execute the wrapper.
+    emulator: Mutex<Option<String>>,
+}
+
 impl<P: Platform> Containers<P> {
     /// Probes for the accelerator until there is one; later calls answer from memory.
     pub async fn choose_accelerator(&self) -> Result<Accelerator> {
@@ -33,10 +42,7 @@ impl<P: Platform> Containers<P> {
         let settings = &self.settings;
         let chosen = accelerator::choose(settings.accelerator, &settings.host()).await;
         let why_none = chosen.as_ref().err().map(|e| crate::one_line(e));
-        *self
-            .no_accelerator
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = why_none;
+        *lock(&self.obstacles.accelerator) = why_none;
         Ok(self.take_choice(chosen?))
     }
 
@@ -113,11 +119,41 @@ impl<P: Platform> Containers<P> {
             let words = "vm.emulator and vm.wrapper: their file system does not answer";
             Some(words.to_owned())
         });
-        unusable.or_else(|| {
-            let none = self.no_accelerator.lock();
-            none.unwrap_or_else(PoisonError::into_inner).clone()
-        })
+        let noted = || lock(&self.obstacles.emulator).clone();
+        let none = || lock(&self.obstacles.accelerator).clone();
+        unusable.or_else(noted).or_else(none)
     }
+
+    /// Has libvirt execute `vm.wrapper` as it does before each start; returns whether it did, or
+    /// could not be asked.
+    pub async fn check_emulator(&self) -> bool {
+        let wrapper = self.settings.wrapper.clone();
+        let checked = self.parts.hypervisor.check_emulator(wrapper).await;
+        let obstacle = match checked {
+            Ok(()) => None,
+            // What is known stays true; the next connection asks again.
+            Err(e) if !matches!(e, libvirt::Error::Refused { .. }) => return true,
+            Err(e) => Some(refused(&self.settings.wrapper, &crate::one_line(&e))),
+        };
+        let mut noted = lock(&self.obstacles.emulator);
+        if let Some(error) = obstacle.as_deref().filter(|_| *noted != obstacle) {
+            tracing::error!(error, "node cannot start virtual machines");
+        }
+        *noted = obstacle;
+        noted.is_none()
+    }
+}
+
+fn refused(wrapper: &Path, error: &str) -> String {
+    format!(
+        "libvirt cannot execute vm.wrapper = {}: {error}; where AppArmor confines libvirtd, its \
+         profile must allow this program: add the line of deploy/apparmor to its local include",
+        wrapper.display()
+    )
+}
+
+fn lock(noted: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
+    noted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unusable(setting: &str, path: &Path) -> Option<String> {

@@ -398,6 +398,16 @@ impl Hypervisor for FakeHypervisor {
         Ok(["pc-q35-7.1", "pc-q35-7.2"].map(str::to_owned).into())
     }
 
+    async fn check_emulator(&self, _program: PathBuf) -> Result<()> {
+        let inner = self.lock();
+        inner.check()?;
+        let refused = |reason| Error::Refused {
+            call: "check emulator",
+            reason,
+        };
+        inner.refusal.clone().map_or(Ok(()), |r| Err(refused(r)))
+    }
+
     fn is_connected(&self) -> bool {
         self.lock().connected
     }

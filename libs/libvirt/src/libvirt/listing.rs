@@ -1,7 +1,9 @@
-//! Lists our domains, and the versions of libvirt and QEMU.
+//! Lists our domains, and the versions of libvirt and QEMU; has libvirt check an emulator.
 //!
 //! Invariant: a domain without our metadata element is never reported.
 //! Failure: libvirt's error; domains that vanish while the list is made are left out.
+
+use std::path::Path;
 
 use virt::connect::Connect;
 use virt::domain::Domain;
@@ -56,6 +58,13 @@ pub(super) fn versions(connect: &Connect) -> Result<Versions, VirtError> {
             dotted(qemu)
         },
     })
+}
+
+/// The capabilities of this emulator, which libvirt has to execute for them; they are not used.
+pub(super) fn check_emulator(connect: &Connect, program: &Path) -> Result<(), VirtError> {
+    let program = program.to_string_lossy();
+    let found = connect.domain_capabilities(Some(&program), None, None, Some("qemu"), 0);
+    found.map(drop)
 }
 
 fn dotted(version: u32) -> String {

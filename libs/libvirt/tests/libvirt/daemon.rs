@@ -223,15 +223,23 @@ async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
         .expect("calls work again");
 }
 
+/// Writes a program in the daemon's directory. Another process does: were the file open for writing
+/// here while a parallel test forks, it could not be executed.
+fn program(libvirtd: &Libvirtd, name: &str, text: &str) -> PathBuf {
+    let path = libvirtd.dir().join(name);
+    let write = "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", write, "sh"]).arg(&path).arg(text);
+    assert!(shell.status().unwrap().success());
+    path
+}
+
 /// An emulator that hangs for guests whose name begins with `hang`, when it opens a pipe without a
 /// writer. Each of them leaves a file in the directory that comes second.
 fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
     let in_scratch = |name| libvirtd.dir().join(name);
-    let (script, pipe, hung) = (
-        in_scratch("emulator"),
-        in_scratch("pipe"),
-        in_scratch("hung"),
-    );
+    let pipe = in_scratch("pipe");
+    let hung = in_scratch("hung");
     nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o666)).unwrap();
     std::fs::set_permissions(&pipe, Permissions::from_mode(0o666)).unwrap();
     std::fs::create_dir(&hung).unwrap();
@@ -242,12 +250,7 @@ fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
         hung.display(),
         pipe.display()
     );
-    // By another process: were it open for writing here while a parallel test forks, it could not
-    // be executed.
-    let write = "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"";
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", write, "sh"]).arg(&script).arg(text);
-    assert!(shell.status().unwrap().success());
+    let script = program(libvirtd, "emulator", &text);
     (script.to_str().unwrap().to_owned(), hung)
 }
 
@@ -299,6 +302,28 @@ async fn hanging_starts_do_not_block_kills_and_version_calls() {
     for start in starts {
         start.abort();
     }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn an_emulator_that_libvirt_cannot_use_is_refused_until_it_is_repaired() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let path = program(
+        &libvirtd,
+        "emulator",
+        "#!/bin/sh\necho broken >&2\nexit 1\n",
+    );
+    for _ in 0..2 {
+        let refused = hv.check_emulator(path.clone()).await;
+        let Err(Error::Refused { reason, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(reason.contains(path.to_str().unwrap()), "{reason}");
+    }
+    let works = "#!/bin/sh\nexec /usr/bin/qemu-system-x86_64 \"$@\"\n";
+    program(&libvirtd, "emulator", works);
+    hv.check_emulator(path).await.unwrap();
 }
 
 #[tokio::test]

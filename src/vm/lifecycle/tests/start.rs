@@ -29,6 +29,28 @@ async fn a_machine_that_cannot_start_has_exited_with_the_reason() {
 }
 
 #[tokio::test]
+async fn an_emulator_that_libvirt_cannot_execute_is_an_obstacle_until_it_can() {
+    let hypervisor = FakeHypervisor::default().refusing_start("Permission denied");
+    let node = Node::with_settings(hypervisor, |settings| {
+        settings.emulator = "/bin/sh".into();
+        settings.wrapper = "/bin/sh".into();
+    });
+    let node = node.await;
+    assert_eq!(node.containers.obstacle().await, None, "nothing is known");
+    assert!(!node.containers.check_emulator().await);
+    let obstacle = node.containers.obstacle().await.unwrap();
+    assert!(obstacle.contains("Permission denied"), "{obstacle}");
+    // What is known stays true while libvirt is away.
+    node.hypervisor.disconnect();
+    assert!(node.containers.check_emulator().await);
+    assert_eq!(node.containers.obstacle().await, Some(obstacle));
+    node.hypervisor.reconnect();
+    node.hypervisor.accept_starts();
+    assert!(node.containers.check_emulator().await);
+    assert_eq!(node.containers.obstacle().await, None);
+}
+
+#[tokio::test]
 async fn without_libvirt_a_start_fails_at_once_and_changes_nothing() {
     let node = Node::new().await;
     let id = node.created().await;
