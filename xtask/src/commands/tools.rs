@@ -99,6 +99,8 @@ pub(crate) enum Tool {
     Kubelet,
     /// Checker of alerts and of the queries of dashboards.
     CheckRules,
+    /// Installer of charts. Built only by name, and for the tests of the chart.
+    Helm,
 }
 
 impl Tools {
@@ -116,7 +118,7 @@ impl Tools {
 /// What the test suite needs.
 fn suite() -> Vec<Tool> {
     let mut tools = Tool::value_variants().to_vec();
-    tools.retain(|tool| !matches!(tool, Tool::CargoFuzz | Tool::CargoMutants));
+    tools.retain(|tool| !matches!(tool, Tool::CargoFuzz | Tool::CargoMutants | Tool::Helm));
     tools
 }
 
@@ -159,7 +161,7 @@ impl Tool {
     }
 
     fn source(self) -> Source {
-        use Family::{Containerd, CriTools, Etcd, Kubernetes, Prometheus};
+        use Family::{Containerd, CriTools, Etcd, Helm, Kubernetes, Prometheus};
         match self {
             Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
             Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
@@ -182,6 +184,7 @@ impl Tool {
             Self::Kubectl => Source::Go(Kubernetes, Verb::Build, "cmd/kubectl"),
             Self::Kubelet => Source::Go(Kubernetes, Verb::Build, "cmd/kubelet"),
             Self::CheckRules => Source::Go(Prometheus, Verb::Build, "check-rules"),
+            Self::Helm => Source::Go(Helm, Verb::Build, "cmd/helm"),
         }
     }
 

@@ -21,6 +21,8 @@ use crate::run;
 const DEBIAN_TESTS: &str = "stacks::debian::";
 /// The tests whose guests have the kernel for all machines.
 const GENERIC_TESTS: &str = "stacks::nine_p::";
+/// The tests of the chart.
+const HELM_TESTS: &str = "api::helm::";
 
 /// Things that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +39,8 @@ pub(super) enum Kit {
     Debian,
     /// The guest image with the kernel for all machines, on demand as well.
     Generic,
+    /// Helm, on demand as well.
+    Helm,
     /// cargo-deny.
     Deny,
     /// check-rules.
@@ -59,7 +63,11 @@ impl Kit {
 
     /// What a test needs beside what its part needs: the others of its part do not wait for it.
     pub(super) fn of_test(name: &str) -> Option<Self> {
-        let kits = [(DEBIAN_TESTS, Self::Debian), (GENERIC_TESTS, Self::Generic)];
+        let kits = [
+            (DEBIAN_TESTS, Self::Debian),
+            (GENERIC_TESTS, Self::Generic),
+            (HELM_TESTS, Self::Helm),
+        ];
         let mut of_name = kits
             .into_iter()
             .filter(|(tests, _)| name.starts_with(tests));
@@ -75,6 +83,7 @@ impl Kit {
             Self::Critest => &[Self::Stacks, Self::Api, Self::Clusters, Self::Critest],
             Self::Debian => &[Self::Stacks, Self::Debian],
             Self::Generic => &[Self::Stacks, Self::Generic],
+            Self::Helm => &[Self::Api, Self::Helm],
             Self::Deny => &[Self::Deny],
             Self::Rules => &[Self::Rules],
         }
@@ -91,6 +100,7 @@ impl Kit {
             Self::Critest => tools::ensure(&[Tool::Critest]),
             Self::Debian => guest::ensure_debian(),
             Self::Generic => guest::ensure_generic(),
+            Self::Helm => tools::ensure(&[Tool::Helm]),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
             Self::Rules => tools::ensure(&[Tool::CheckRules]),
         }
@@ -208,6 +218,7 @@ mod tests {
     fn only_tests_with_that_guest_wait_for_it() {
         assert_eq!(Kit::of_test("stacks::debian::x"), Some(Kit::Debian));
         assert_eq!(Kit::of_test("stacks::nine_p::x"), Some(Kit::Generic));
+        assert_eq!(Kit::of_test("api::helm::render::x"), Some(Kit::Helm));
         assert_eq!(Kit::of_test("stacks::disks::debian::x"), None);
     }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Family {
     Containerd,
     /// etcd.
     Etcd,
+    /// Helm.
+    Helm,
     /// The control plane, kubelet and kubectl.
     Kubernetes,
     /// Our checker of alerts and dashboards, which uses Prometheus's parsers.
@@ -81,6 +83,7 @@ impl Family {
             Self::CriTools => "cri",
             Self::Containerd => "containerd",
             Self::Etcd => "etcd",
+            Self::Helm => "helm",
             Self::Kubernetes => "kubernetes",
             Self::Prometheus => "prometheus",
         })
@@ -91,6 +94,7 @@ impl Family {
             Self::CriTools => "sigs.k8s.io/cri-tools",
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::Helm => "helm.sh/helm/v4",
             Self::Kubernetes => "k8s.io/kubernetes",
             Self::Prometheus => "github.com/prometheus/prometheus",
         }
@@ -107,6 +111,7 @@ impl Family {
                 format!(" -X github.com/containerd/containerd/v2/version.Version={version}")
             }
             Self::Etcd | Self::Prometheus => String::new(),
+            Self::Helm => format!(" -X helm.sh/helm/v4/internal/version.version={version}"),
             Self::Kubernetes => kubernetes_version(version),
         };
         let mut flags = vec!["-ldflags".to_owned(), format!("-s -w{stamp}")];
@@ -181,6 +186,7 @@ mod tests {
             Family::CriTools,
             Family::Containerd,
             Family::Etcd,
+            Family::Helm,
             Family::Kubernetes,
             Family::Prometheus,
         ] {
