@@ -13,7 +13,7 @@ use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
     completion, console, create, delete, doctor, events, image, list, logs, machine_logs,
-    node_images, node_pull, power, ps, rm, run, ssh, status, stop, uninstall,
+    node_images, node_pull, power, ps, rm, run, ssh, status, stop, trial, uninstall,
 };
 use crate::context::Endpoint;
 
@@ -149,6 +149,11 @@ pub(crate) enum Command {
     /// The address must be reachable from this computer. Addresses of the pod network are reachable
     /// on the nodes, and where that network is routed.
     Ssh(ssh::SshArgs),
+    /// Boot a guest as a pod, wait until it is up, and delete the pod.
+    ///
+    /// Shows that the nodes of the cluster run virtual machines, before there is any. Needs the
+    /// rights to create, get and delete pods of the namespace, and to get their logs.
+    Try(trial::TryArgs),
     /// Check what has to be removed before Vmlet is; if nothing is left, allow the removal.
     ///
     /// Deletes nothing. Shows virtual machines, tasks, VM pods and disks on nodes, in the order in

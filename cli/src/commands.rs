@@ -24,6 +24,7 @@ pub(crate) mod run;
 pub(crate) mod ssh;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod trial;
 pub(crate) mod uninstall;
 
 use std::io::{ErrorKind, Write, stdout};
@@ -60,6 +61,7 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
             print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Try(args) => trial::run(&args).await,
         Command::Uninstall(args) => uninstall::run(&args).await,
         Command::Completion(args) => completion::run(&args),
         Command::Node(command) => node(endpoint, command).await,

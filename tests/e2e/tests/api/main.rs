@@ -25,6 +25,7 @@ mod protected;
 mod rules;
 mod spellings;
 mod status;
+mod trial;
 mod tried;
 mod uninstall;
 mod users;

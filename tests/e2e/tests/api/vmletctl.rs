@@ -35,7 +35,7 @@ impl Ctl {
         })
     }
 
-    fn command(&self, line: &str) -> Command {
+    pub(super) fn command(&self, line: &str) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(line.split_whitespace())
@@ -323,6 +323,7 @@ async fn machines_are_created_listed_and_watched() -> Result<()> {
 
     let invalid = ctl.refused("create vm bad --image debian --memory 1 --apply")?;
     ensure!(invalid.contains("the cluster refuses that"), "{invalid}");
+    crate::trial::guests_are_tried(&control, &ctl).await?;
     control.down()
 }
 
