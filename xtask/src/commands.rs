@@ -6,6 +6,7 @@
 mod bench;
 pub(crate) mod build;
 mod chaos;
+mod chart;
 mod crds;
 mod critest;
 mod deb;
@@ -47,6 +48,7 @@ enum Verb {
     Fuzz(fuzz::Fuzz),
     Bench(bench::Bench),
     Chaos(chaos::Chaos),
+    Chart(chart::Chart),
     Setup(setup::Setup),
     Tools(tools::Tools),
     Guest(guest::Guest),
@@ -73,6 +75,7 @@ impl Xtask {
             Verb::Fuzz(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
             Verb::Chaos(verb) => verb.run(),
+            Verb::Chart(verb) => verb.run(),
             Verb::Setup(verb) => verb.run(),
             Verb::Tools(verb) => verb.run(),
             Verb::Guest(verb) => verb.run(),

@@ -6,6 +6,7 @@
 
 #![allow(clippy::print_stdout, reason = "a command-line tool talks on stdout")]
 
+mod chart;
 mod commands;
 mod deb;
 mod image;

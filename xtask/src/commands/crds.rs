@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::{run, workspace};
+use crate::{chart, run, workspace};
 
-/// Writes `deploy/crds`, and the fields in `docs/kinds`, from the types in `libs/crds`.
+/// Writes `deploy/crds`, their copies in the Helm chart, and the fields in `docs/kinds`, from the types in
+/// `libs/crds`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Crds;
 
@@ -20,7 +21,10 @@ impl Crds {
         let mut cargo = workspace::cargo();
         cargo.args(["run", "--quiet", "-p", "crds", "--example", "crds", "--"]);
         run::check(cargo.arg(workspace::root()))?;
-        println!("crds: deploy/crds and the ends of docs/kinds/*.md are written");
+        chart::write()?;
+        println!(
+            "crds: deploy/crds, its copies in deploy/chart and the ends of docs/kinds/*.md are written"
+        );
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -39,6 +39,8 @@ fn read() -> Files {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let mut files = Files::new();
     walk(&root, &root, &mut files);
+    // Copies of the other files.
+    files.retain(|name, _| !name.starts_with("chart/"));
     files
 }
 

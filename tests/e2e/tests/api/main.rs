@@ -14,6 +14,7 @@ mod disk_quota;
 mod docs;
 mod edits;
 mod floods;
+mod helm;
 mod hostile;
 mod kinds;
 mod late_kinds;
