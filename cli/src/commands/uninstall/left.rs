@@ -20,6 +20,7 @@ const MOST: usize = 20;
 pub(super) const ALLOWED: &str = "\
 The kinds may be removed now. Until they are, create no machine.
   kubectl delete -k DIRECTORY      the overlay that was applied: agents, controller, DaemonSet, kinds
+                                   (of a release of Helm: helm uninstall, then kubectl delete -f CHART/crds)
   kubectl label node --all vmlet.dev/node-
 Then point kubelet of each node at its own runtime again: docs/operations.md, Remove.
 ";

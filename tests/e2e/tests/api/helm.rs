@@ -3,11 +3,11 @@
 //! Invariant: the chart is the folder in `deploy/`, not changed.
 //! Failure: Helm's own message, or the objects that differ.
 
+mod hooks;
 mod objects;
 mod options;
 mod release;
 mod render;
-mod uninstall;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

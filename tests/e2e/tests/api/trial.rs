@@ -21,23 +21,17 @@ use crate::vmletctl::Ctl;
 const WITHIN: Duration = Duration::from_secs(180);
 const NAME: &str = "vmlet-try";
 
-/// A cluster, and the part of kubelet in it.
-struct Stage<'a> {
-    ctl: &'a Ctl,
-    pods: Api<Pod>,
+/// The part of scheduler and kubelet for one pod.
+pub(super) struct Kubelet {
+    pub(super) pods: Api<Pod>,
+    pub(super) name: &'static str,
 }
 
-impl Stage<'_> {
-    fn begin(&self) -> Result<Child> {
-        let mut command = self.ctl.command("try --image r.example/guest --timeout 1h");
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().context("run vmletctl")
-    }
-
-    /// The pod of a run, which is not that one.
-    async fn pod(&self, other: Option<&str>) -> Result<String> {
+impl Kubelet {
+    /// The UID of the pod, which is not that one.
+    pub(super) async fn pod(&self, other: Option<&str>) -> Result<String> {
         eventually(WITHIN, "a pod of its own", || async {
-            let pod = self.pods.get(NAME).await?;
+            let pod = self.pods.get(self.name).await?;
             let uid = pod.metadata.uid.context("a UID")?;
             ensure!(Some(uid.as_str()) != other, "that of the run before");
             Ok(uid)
@@ -45,49 +39,56 @@ impl Stage<'_> {
         .await
     }
 
-    async fn report(&self, status: Value) -> Result<()> {
+    pub(super) async fn report(&self, status: Value) -> Result<()> {
         let change = Patch::Merge(json!({ "status": status }));
         let params = PatchParams::default();
-        self.pods.patch_status(NAME, &params, &change).await?;
+        self.pods.patch_status(self.name, &params, &change).await?;
         Ok(())
     }
 
-    async fn schedule(&self) -> Result<()> {
+    /// Binds the pod to a node, and reports that it is ready.
+    pub(super) async fn start(&self) -> Result<()> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
-            "metadata": { "name": NAME }, "target": { "kind": "Node", "name": "n1" },
+            "metadata": { "name": self.name }, "target": { "kind": "Node", "name": "n1" },
         });
         let params = PostParams::default();
         let bound = self
             .pods
-            .create_subresource("binding", NAME, &params, &binding);
-        bound.await.map(|_: Value| ()).context("bind the pod")
+            .create_subresource("binding", self.name, &params, &binding);
+        bound.await.map(|_: Value| ()).context("bind the pod")?;
+        let ready = json!({ "type": "Ready", "status": "True" });
+        self.report(json!({ "phase": "Running", "conditions": [ready] }))
+            .await
     }
 
-    /// Ends a pod that is being deleted, as kubelet does.
-    async fn end(&self) -> Result<()> {
+    /// Ends the pod once it is being deleted.
+    pub(super) async fn end(&self) -> Result<()> {
         eventually(WITHIN, "the deletion", || async {
-            let pod = self.pods.get(NAME).await?;
-            ensure!(
-                pod.metadata.deletion_timestamp.is_some(),
-                "it is not deleted"
-            );
-            Ok(())
+            let pod = self.pods.get(self.name).await?;
+            let deleted = pod.metadata.deletion_timestamp;
+            deleted.map(|_| ()).context("it is not being deleted")
         })
         .await?;
         let at_once = DeleteParams::default().grace_period(0);
-        self.pods.delete(NAME, &at_once).await?;
+        self.pods.delete(self.name, &at_once).await?;
         Ok(())
     }
 
     async fn is_gone(&self) -> Result<()> {
-        let left = self.pods.get_opt(NAME).await?;
+        let left = self.pods.get_opt(self.name).await?;
         ensure!(left.is_none(), "{left:?}");
         Ok(())
     }
 }
 
-async fn ended(child: Child) -> Result<(Output, String)> {
+fn begin(ctl: &Ctl) -> Result<Child> {
+    let mut command = ctl.command("try --image r.example/guest --timeout 1h");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().context("run vmletctl")
+}
+
+pub(super) async fn ended(child: Child) -> Result<(Output, String)> {
     let output = tokio::task::spawn_blocking(|| child.wait_with_output()).await??;
     let text = [output.stdout.clone(), output.stderr.clone()].concat();
     Ok((output, String::from_utf8(text)?))
@@ -99,34 +100,29 @@ pub(super) async fn guests_are_tried(control: &Control, ctl: &Ctl) -> Result<()>
     control
         .cluster()
         .kubectl(&["apply", "-f", &runtime.to_string_lossy()])?;
-    let stage = Stage {
-        ctl,
+    let kubelet = Kubelet {
         pods: Api::namespaced(control.client()?, "default"),
+        name: NAME,
     };
 
     // A run that is killed leaves its pod to the next one.
-    let mut killed = stage.begin()?;
-    let left = stage.pod(None).await?;
+    let mut killed = begin(ctl)?;
+    let left = kubelet.pod(None).await?;
     killed.kill()?;
     killed.wait()?;
-    let run = stage.begin()?;
-    stage.pod(Some(&left)).await?;
-    stage.schedule().await?;
-    stage
-        .report(
-            json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] }),
-        )
-        .await?;
-    stage.end().await?;
+    let run = begin(ctl)?;
+    kubelet.pod(Some(&left)).await?;
+    kubelet.start().await?;
+    kubelet.end().await?;
     let (output, text) = ended(run).await?;
     ensure!(output.status.success(), "{text}");
     ensure!(text.contains("a guest was up on node n1"), "{text}");
-    stage.is_gone().await?;
+    kubelet.is_gone().await?;
 
     // A guest that ends is none.
-    let run = stage.begin()?;
-    stage.pod(None).await?;
-    stage
+    let run = begin(ctl)?;
+    kubelet.pod(None).await?;
+    kubelet
         .report(json!({ "phase": "Failed", "reason": "Evicted", "message": "no memory" }))
         .await?;
     let (output, text) = ended(run).await?;
@@ -135,15 +131,15 @@ pub(super) async fn guests_are_tried(control: &Control, ctl: &Ctl) -> Result<()>
         text.contains("pod vmlet-try ended: Evicted: no memory"),
         "{text}"
     );
-    stage.is_gone().await?;
+    kubelet.is_gone().await?;
 
     // An interrupted run tidies up.
-    let run = stage.begin()?;
-    stage.pod(None).await?;
+    let run = begin(ctl)?;
+    kubelet.pod(None).await?;
     kill(Pid::from_raw(run.id().try_into()?), Signal::SIGTERM)?;
     let (output, text) = ended(run).await?;
     ensure!(output.status.code() == Some(130), "{text}");
-    stage.is_gone().await?;
+    kubelet.is_gone().await?;
 
     // One of another origin stays.
     control.cluster().apply(&json!({
@@ -155,6 +151,6 @@ pub(super) async fn guests_are_tried(control: &Control, ctl: &Ctl) -> Result<()>
         foreign.contains("was not made by this command"),
         "{foreign}"
     );
-    stage.pods.get(NAME).await?;
+    kubelet.pods.get(NAME).await?;
     Ok(())
 }

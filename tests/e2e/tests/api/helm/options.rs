@@ -1,6 +1,6 @@
 //! Values of the chart: what each changes, and what is refused in words.
 //!
-//! Invariant: no cluster is needed; each value that is not a path is set once here.
+//! Invariant: no cluster is needed.
 //! Failure: names the value.
 
 use anyhow::{Context, Result, ensure};
@@ -20,194 +20,60 @@ fn at<'a>(object: &'a Value, pointer: &str) -> Result<&'a Value> {
     found.with_context(|| format!("no {pointer} in {object:#}"))
 }
 
-/// Sets values, and compares what is at a place of an object.
-fn compare(values: &str, kind_name: &str, pointer: &str, wanted: &Value) -> Result<()> {
-    let objects = with(values)?;
-    let found = at(find(&objects, kind_name)?, pointer).context(values.to_owned())?;
-    ensure!(found == wanted, "{values}: {found}, not {wanted}");
-    Ok(())
-}
-
 const NODE: &str = "DaemonSet vmlet-node";
 const AGENT: &str = "DaemonSet vmlet-agent";
 const CONTROLLER: &str = "Deployment vmlet-controller";
-const METRICS: &str = "DaemonSet vmlet-metrics";
-const IMAGE: &str = "/spec/template/spec/containers/0/image";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// A value, an object, a place in it and what is there. POD is a workload's pod.
+const PLACES: &str = r#"
+image.registry=r:5000/a,image.tag=v1,image.digest=DIGEST | DaemonSet vmlet-node | POD/containers/0/image | "r:5000/a/vmlet-node:v1@DIGEST"
+image.digest=DIGEST | DaemonSet vmlet-agent | POD/containers/0/image | "localhost/vmlet-node@DIGEST"
+image.registry= | Deployment vmlet-controller | POD/containers/0/image | "vmlet-node:0.1.0"
+image.pullPolicy=Never | DaemonSet vmlet-node | POD/initContainers/0/imagePullPolicy | "Never"
+imagePullSecrets={a,b} | ServiceAccount vmlet-agent | /imagePullSecrets | [{"name":"a"},{"name":"b"}]
+nodeSelector.pool=vm | DaemonSet vmlet-node | POD/nodeSelector/pool | "vm"
+nodeSelector.pool=vm | DaemonSet vmlet-agent | POD/nodeSelector/vmlet.dev~1node | "true"
+nodeSelector.pool=vm | RuntimeClass vmlet | /scheduling/nodeSelector/pool | "vm"
+tolerations[0].key=vm | DaemonSet vmlet-agent | POD/tolerations | [{"key":"vm"}]
+runtimeClass.tolerations[0].key=vm | RuntimeClass vmlet-process | /scheduling/tolerations | [{"key":"vm"}]
+runtimeClass.accelerator=tcg | RuntimeClass vmlet | /overhead/podFixed | {"cpu":"100m","memory":"352Mi"}
+runtimeClass.overhead.cpu=1 | RuntimeClass vmlet | /overhead/podFixed/cpu | "1"
+controller.replicas=3 | Deployment vmlet-controller | /spec/replicas | 3
+controller.resources.limits.memory=2Gi | Deployment vmlet-controller | POD/containers/0/resources | {"limits":{"memory":"2Gi"}}
+controller.nodeSelector.a=b | Deployment vmlet-controller | POD/nodeSelector/a | "b"
+controller.tolerations[0].operator=Exists | Deployment vmlet-controller | POD/tolerations | [{"operator":"Exists"}]
+agent.resources.limits.memory=2Gi | DaemonSet vmlet-agent | POD/containers/0/resources | {"limits":{"memory":"2Gi"}}
+agent.maxUnavailable=2 | DaemonSet vmlet-agent | /spec/updateStrategy/rollingUpdate/maxUnavailable | 2
+node.maxUnavailable=20% | DaemonSet vmlet-node | /spec/updateStrategy/rollingUpdate/maxUnavailable | "20%"
+node.resources.prepare-node.limits.cpu=2 | DaemonSet vmlet-node | POD/initContainers/0/resources | {"limits":{"cpu":2}}
+node.resources.libvirt.limits.cpu=2 | DaemonSet vmlet-node | POD/containers/0/resources | {"limits":{"cpu":2}}
+node.resources.tapmanager.limits.cpu=2 | DaemonSet vmlet-node | POD/containers/1/resources | {"limits":{"cpu":2}}
+node.resources.daemon.limits.cpu=2 | DaemonSet vmlet-node | POD/containers/2/resources | {"limits":{"cpu":2}}
+monitoring.namespaces={a,b} | NetworkPolicy vmlet-agent | /spec/ingress/0/from/1/namespaceSelector/matchLabels/kubernetes.io~1metadata.name | "b"
+monitoring.podMonitors=true,monitoring.labels.release=x | PodMonitor vmlet-agents | /metadata/labels/release | "x"
+monitoring.rules=true,monitoring.labels.release=x | PrometheusRule vmlet | /metadata/labels/release | "x"
+monitoring.rules=true | PrometheusRule vmlet | /spec/groups/0/rules/0/alert | "VmletLibvirtUnreachable"
+monitoring.nodeMetrics.enabled=true,monitoring.nodeMetrics.image.registry=r | DaemonSet vmlet-metrics | POD/containers/0/image | "r/brancz/kube-rbac-proxy:v0.18.1"
+uninstall.keepDisks=true | Job vmlet-uninstall-check | POD/containers/0/command/3 | "--keep-disks"
+test.image=r/i | Pod vmlet-test | /spec/containers/0/command/4 | "--image=r/i"
+"#;
 
 #[test]
 #[ignore = "needs root"]
 fn each_value_is_in_its_place() -> Result<()> {
-    let pinned = format!("image.registry=r.example:5000/a,image.tag=v1,image.digest={DIGEST}");
-    let pinned_name = json!(format!("r.example:5000/a/vmlet-node:v1@{DIGEST}"));
-    let by_digest = format!("image.digest={DIGEST}");
-    let by_digest_name = json!(format!("localhost/vmlet-node@{DIGEST}"));
-    let scrape = "monitoring.nodeMetrics.enabled=true,monitoring.nodeMetrics.image.registry=r";
-    let spec = "/spec/template/spec";
-    let limits = json!({ "limits": { "memory": "2Gi" } });
-    let cases = [
-        (pinned.as_str(), NODE, IMAGE.to_owned(), pinned_name),
-        (&by_digest, AGENT, IMAGE.to_owned(), by_digest_name),
-        (
-            "image.registry=",
-            CONTROLLER,
-            IMAGE.to_owned(),
-            json!("vmlet-node:0.1.0"),
-        ),
-        (
-            scrape,
-            METRICS,
-            IMAGE.to_owned(),
-            json!("r/brancz/kube-rbac-proxy:v0.18.1"),
-        ),
-        (
-            "image.pullPolicy=Never",
-            NODE,
-            format!("{spec}/initContainers/0/imagePullPolicy"),
-            json!("Never"),
-        ),
-        (
-            "imagePullSecrets={a,b}",
-            "ServiceAccount vmlet-agent",
-            "/imagePullSecrets".to_owned(),
-            json!([{ "name": "a" }, { "name": "b" }]),
-        ),
-        (
-            "nodeSelector.pool=vm",
-            NODE,
-            format!("{spec}/nodeSelector/pool"),
-            json!("vm"),
-        ),
-        (
-            "nodeSelector.pool=vm",
-            AGENT,
-            format!("{spec}/nodeSelector/vmlet.dev~1node"),
-            json!("true"),
-        ),
-        (
-            "nodeSelector.pool=vm",
-            "RuntimeClass vmlet",
-            "/scheduling/nodeSelector/pool".to_owned(),
-            json!("vm"),
-        ),
-        (
-            "tolerations[0].key=vm",
-            AGENT,
-            format!("{spec}/tolerations"),
-            json!([{ "key": "vm" }]),
-        ),
-        (
-            "runtimeClass.tolerations[0].key=vm",
-            "RuntimeClass vmlet-process",
-            "/scheduling/tolerations".to_owned(),
-            json!([{ "key": "vm" }]),
-        ),
-        (
-            "runtimeClass.accelerator=tcg",
-            "RuntimeClass vmlet",
-            "/overhead/podFixed".to_owned(),
-            json!({ "cpu": "100m", "memory": "352Mi" }),
-        ),
-        (
-            "runtimeClass.overhead.cpu=1",
-            "RuntimeClass vmlet",
-            "/overhead/podFixed/cpu".to_owned(),
-            json!("1"),
-        ),
-        (
-            "controller.replicas=3",
-            CONTROLLER,
-            "/spec/replicas".to_owned(),
-            json!(3),
-        ),
-        (
-            "controller.resources.limits.memory=2Gi",
-            CONTROLLER,
-            format!("{spec}/containers/0/resources"),
-            limits.clone(),
-        ),
-        (
-            "agent.resources.limits.memory=2Gi",
-            AGENT,
-            format!("{spec}/containers/0/resources"),
-            limits.clone(),
-        ),
-        (
-            "node.resources.prepare-node.limits.memory=2Gi",
-            NODE,
-            format!("{spec}/initContainers/0/resources"),
-            limits.clone(),
-        ),
-        (
-            "node.resources.daemon.limits.memory=2Gi",
-            NODE,
-            format!("{spec}/containers/2/resources"),
-            limits,
-        ),
-        (
-            "controller.nodeSelector.a=b",
-            CONTROLLER,
-            format!("{spec}/nodeSelector/a"),
-            json!("b"),
-        ),
-        (
-            "controller.tolerations[0].operator=Exists",
-            CONTROLLER,
-            format!("{spec}/tolerations"),
-            json!([{ "operator": "Exists" }]),
-        ),
-        (
-            "node.maxUnavailable=20%",
-            NODE,
-            "/spec/updateStrategy/rollingUpdate/maxUnavailable".to_owned(),
-            json!("20%"),
-        ),
-        (
-            "agent.maxUnavailable=2",
-            AGENT,
-            "/spec/updateStrategy/rollingUpdate/maxUnavailable".to_owned(),
-            json!(2),
-        ),
-        (
-            "monitoring.namespaces={a,b}",
-            "NetworkPolicy vmlet-agent",
-            "/spec/ingress/0/from/1/namespaceSelector/matchLabels/kubernetes.io~1metadata.name"
-                .to_owned(),
-            json!("b"),
-        ),
-        (
-            "monitoring.podMonitors=true,monitoring.labels.release=x",
-            "PodMonitor vmlet-agents",
-            "/metadata/labels/release".to_owned(),
-            json!("x"),
-        ),
-        (
-            "monitoring.rules=true,monitoring.labels.release=x",
-            "PrometheusRule vmlet",
-            "/metadata/labels/release".to_owned(),
-            json!("x"),
-        ),
-        (
-            "monitoring.rules=true",
-            "PrometheusRule vmlet",
-            "/spec/groups/0/rules/0/alert".to_owned(),
-            json!("VmletLibvirtUnreachable"),
-        ),
-        (
-            "uninstall.keepDisks=true",
-            "Job vmlet-uninstall-check",
-            format!("{spec}/containers/0/command/3"),
-            json!("--keep-disks"),
-        ),
-        (
-            "test.image=r/i",
-            "Pod vmlet-test",
-            "/spec/containers/0/command/4".to_owned(),
-            json!("--image=r/i"),
-        ),
-    ];
-    for (values, kind_name, pointer, wanted) in &cases {
-        compare(values, kind_name, pointer, wanted)?;
+    for row in PLACES.trim().lines() {
+        let row = row
+            .replace("DIGEST", DIGEST)
+            .replace("POD", "/spec/template/spec");
+        let fields: Vec<_> = row.split(" | ").collect();
+        let [values, kind_name, place, wanted] = fields[..] else {
+            anyhow::bail!("{row}");
+        };
+        let objects = with(values)?;
+        let found = at(find(&objects, kind_name)?, place).context(row.clone())?;
+        let wanted: Value = serde_json::from_str(wanted)?;
+        ensure!(*found == wanted, "{row}: {found}");
     }
     let nobody = template("vmlet-system", &["--set-json", "monitoring.namespaces=[]"])?;
     let ingress = at(find(&nobody, "NetworkPolicy vmlet-agent")?, "/spec/ingress")?;
