@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod stack;
 mod stamp;
+mod static_program;
 mod suite;
 mod workspace;
 

@@ -8,33 +8,25 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{run, workspace};
+use crate::static_program::StaticProgram;
 
-/// The target of the build. Named, so that the flags below do not apply to build scripts.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+const PROGRAM: StaticProgram = StaticProgram {
+    package: "vmlet-guest",
+    name: "vmlet-guest",
+    profile: "guest",
+};
 
 /// Most bytes of the program.
 const LARGEST: u64 = 2 << 20;
 
 /// Where the program is.
 pub(crate) fn path() -> PathBuf {
-    workspace::target().join(TARGET).join("guest/vmlet-guest")
+    PROGRAM.path()
 }
 
 /// Builds the program, unless it is up to date.
 pub(crate) fn build() -> Result<PathBuf> {
-    let flags = format!("target.{TARGET}.rustflags=[\"-Ctarget-feature=+crt-static\"]");
-    let mut cargo = workspace::cargo();
-    cargo.args([
-        "build",
-        "--quiet",
-        "-p",
-        "vmlet-guest",
-        "--profile",
-        "guest",
-    ]);
-    run::check(cargo.args(["--target", TARGET, "--config", &flags]))?;
-    let program = path();
+    let program = PROGRAM.build()?;
     let size = program
         .metadata()
         .with_context(|| format!("find {}", program.display()))?

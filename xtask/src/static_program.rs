@@ -1,0 +1,41 @@
+//! Programs that need nothing of the machine that runs them but a kernel: no libraries, no loader.
+//!
+//! Invariant: they are built apart from all others, so that a build of the workspace stays up to date.
+//! Failure: cargo's.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::{run, workspace};
+
+/// The target of the build. Named, so that the flags below do not apply to build scripts.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// A program of the workspace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StaticProgram {
+    pub(crate) package: &'static str,
+    pub(crate) name: &'static str,
+    /// The profile of cargo, and the folder of its results.
+    pub(crate) profile: &'static str,
+}
+
+impl StaticProgram {
+    /// Where the program is.
+    pub(crate) fn path(&self) -> PathBuf {
+        let folder = workspace::target().join(TARGET).join(self.profile);
+        folder.join(self.name)
+    }
+
+    /// Builds the program, unless it is up to date.
+    pub(crate) fn build(&self) -> Result<PathBuf> {
+        let flags = format!("target.{TARGET}.rustflags=[\"-Ctarget-feature=+crt-static\"]");
+        let mut cargo = workspace::cargo();
+        cargo.args(["build", "--quiet", "-p", self.package]);
+        cargo.args(["--bin", self.name, "--profile", self.profile]);
+        let built = run::check(cargo.args(["--target", TARGET, "--config", &flags]));
+        built.with_context(|| format!("build {}", self.name))?;
+        Ok(self.path())
+    }
+}
