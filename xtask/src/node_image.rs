@@ -21,6 +21,7 @@ use self::packages::Package;
 use crate::image::agent;
 use crate::oci::{self, Tree};
 use crate::stamp::Stamp;
+use crate::static_program::StaticProgram;
 use crate::{run, workspace};
 
 /// The image's name, less its tag. It is outside of what the proxy sends to Vmlet: the image
@@ -28,7 +29,7 @@ use crate::{run, workspace};
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "3";
+const RECIPE: &str = "4";
 
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -39,6 +40,21 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("vmletctl", "usr/bin/vmletctl"),
     ("vmlet-virtiofsd", "usr/libexec/vmlet/vmlet-virtiofsd"),
     ("vmwrapper", "usr/libexec/vmlet/vmwrapper"),
+];
+
+/// Programs for the node itself, whose libraries are not ours. They are in images for nodes only: a second
+/// build of the proxy takes minutes.
+const FOR_THE_NODE: [StaticProgram; 2] = [
+    StaticProgram {
+        package: "vmlet-installer",
+        name: "vmlet-installer",
+        profile: "release",
+    },
+    StaticProgram {
+        package: "criproxy",
+        name: "vmlet-criproxy",
+        profile: "release",
+    },
 ];
 
 /// How the programs are compiled.
@@ -53,28 +69,33 @@ pub(crate) enum Profile {
 /// Builds the image from our programs, which have been built, when it is not there or its inputs
 /// have changed; returns the archive.
 pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
+    let mut further = vec![agent::build().context("build vmlet-guest")?];
     if profile == Profile::Release {
+        for program in FOR_THE_NODE {
+            further.push(program.build()?);
+        }
         let programs = PROGRAMS.iter().map(|(name, _)| built(profile).join(name));
-        crash_points::refuse(programs)?;
+        crash_points::refuse(programs.chain(further.iter().cloned()))?;
     }
     let packages = packages::closure().context("list the packages")?;
-    let guest_agent = agent::build().context("build vmlet-guest")?;
-    let stamp = inputs(profile, tag, &packages, &guest_agent)?;
+    let stamp = inputs(profile, tag, &packages, &further)?;
     let archive = folder().join(format!("node-{tag}.tar"));
     if !stamp.is_fresh(std::slice::from_ref(&archive)) {
         fs::create_dir_all(folder()).context("create target/images")?;
-        let built = build(profile, tag, &packages, &guest_agent, &archive);
+        let built = build(profile, tag, &packages, &further, &archive);
         built.context("build the node image")?;
         stamp.write()?;
     }
     Ok(archive)
 }
 
-fn inputs(profile: Profile, tag: &str, packages: &[Package], guest_agent: &Path) -> Result<Stamp> {
+fn inputs(profile: Profile, tag: &str, packages: &[Package], further: &[PathBuf]) -> Result<Stamp> {
     let mut stamp = Stamp::new(folder().join(format!("node-{tag}.stamp")))
         .value("recipe", RECIPE)
-        .file(guest_agent)?
         .folder(&scripts())?;
+    for program in further {
+        stamp = stamp.file(program)?;
+    }
     for (program, _) in PROGRAMS {
         stamp = stamp.file(&built(profile).join(program))?;
     }
@@ -87,7 +108,7 @@ fn build(
     profile: Profile,
     tag: &str,
     packages: &[Package],
-    guest_agent: &Path,
+    further: &[PathBuf],
     archive: &Path,
 ) -> Result<()> {
     let work = workspace::target().join("node-image");
@@ -96,7 +117,12 @@ fn build(
     libraries::check(&root, &built(profile))?;
     let mut tree = root::tree(&root)?;
     install(profile, &work, &mut tree)?;
-    tree.copy("usr/libexec/vmlet/vmlet-guest", 0o755, guest_agent)?;
+    for program in further {
+        let stripped = work.join(name(program));
+        strip(program, &stripped)?;
+        let place = Path::new("usr/libexec/vmlet").join(name(program));
+        tree.copy(place, 0o755, &stripped)?;
+    }
     tree.bytes("usr/libexec/vmlet/release", 0o644, format!("{tag}\n"))?;
     let image = oci::Image {
         name: &format!("{NAME}:{tag}"),
@@ -112,8 +138,10 @@ fn build(
     println!("image: {}:{tag} has digest sha256:{digest}", NAME);
     // Hundreds of megabytes that are unpacked again for the next image; the packages are kept.
     fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
-    for (program, _) in PROGRAMS {
-        fs::remove_file(work.join(program)).with_context(|| format!("remove {program}"))?;
+    let copies = PROGRAMS.iter().map(|(program, _)| PathBuf::from(program));
+    for copy in copies.chain(further.iter().map(|program| name(program))) {
+        let copy = work.join(copy);
+        fs::remove_file(&copy).with_context(|| format!("remove {}", copy.display()))?;
     }
     Ok(())
 }
@@ -122,11 +150,7 @@ fn build(
 fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
     for (program, place) in PROGRAMS {
         let stripped = work.join(program);
-        let mut objcopy = run::command("objcopy");
-        objcopy
-            .arg("--strip-debug")
-            .arg(built(profile).join(program));
-        run::output(objcopy.arg(&stripped))?;
+        strip(&built(profile).join(program), &stripped)?;
         tree.copy(place, 0o755, &stripped)?;
     }
     // By these names kubectl finds it as its plugin, and what completes the plugin's words.
@@ -139,6 +163,17 @@ fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
         tree.copy(Path::new("usr/libexec/vmlet").join(name), 0o755, &script)?;
     }
     Ok(())
+}
+
+fn name(program: &Path) -> PathBuf {
+    program.file_name().unwrap_or_default().into()
+}
+
+/// A program without the symbols that only a debugger needs.
+fn strip(program: &Path, stripped: &Path) -> Result<()> {
+    let mut objcopy = run::command("objcopy");
+    objcopy.arg("--strip-debug").arg(program).arg(stripped);
+    run::output(&mut objcopy).map(drop)
 }
 
 fn built(profile: Profile) -> PathBuf {
