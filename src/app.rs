@@ -4,6 +4,7 @@
 //! away are waited for in the background, never at start-up.
 //! Failure: [`Error`] names the part that keeps the daemon from starting.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -112,18 +113,21 @@ pub struct App {
     identity: node::Identity,
     hypervisor: Arc<Libvirt>,
     tasks: Tasks,
+    db: Db,
     _claim: Arc<File>,
 }
 
 impl App {
     /// Opens the state and starts the background work.
     pub async fn start(config: &Config) -> Result<Self, Error> {
+        let database = config.state_dir.join("vmlet.db");
+        Db::refuse_later(&database)?;
         prepare_directories(&config.state_dir)?;
         let claim = claim(&config.state_dir)?;
         // Before the database, which may need the space.
         let ballast = Arc::new(Ballast::new(&config.state_dir));
         ballast.look();
-        let db = Db::open(&config.state_dir.join("vmlet.db"))?;
+        let db = Db::open(&database)?;
         let installation = metadata::node::installation(&db).await?;
         let metrics = Arc::new(Metrics::default());
         let machines = settings::machines(config, installation.clone())?;
@@ -211,6 +215,7 @@ impl App {
             images,
             hypervisor,
             tasks,
+            db: db.clone(),
             _claim: Arc::new(claim),
         };
         app.settle_boot(&db, &config.boot_id_file).await?;
@@ -237,6 +242,11 @@ impl App {
         let open = open.iter();
         open.map(|task| (task.work.kind().to_owned(), format!("{:?}", task.state)))
             .collect()
+    }
+
+    /// How many rows of each table cannot be read.
+    pub(crate) fn unreadable(&self) -> BTreeMap<&'static str, usize> {
+        self.db.unreadable()
     }
 
     /// Whether there is a connection to libvirt.

@@ -28,7 +28,7 @@ pub use model::{DesiredContent, Extent, Held, Number};
 
 use crate::disk::qemu_img::QemuImg;
 use crate::foreign::Foreign;
-use crate::metadata::{self, Db, RecordStore};
+use crate::metadata::{self, Aside, Db, RecordStore};
 
 /// The block devices that containers have.
 #[derive(Debug)]
@@ -52,6 +52,11 @@ impl Blocks {
             turns: tokio::sync::Mutex::default(),
             foreign: Foreign::default(),
         })
+    }
+
+    /// The records of devices that cannot be read.
+    pub const fn aside(&self) -> &Aside {
+        self.records.aside()
     }
 
     /// The directory below a state directory.

@@ -33,7 +33,7 @@ pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
 
 use crate::images::{self, Images, Pinned};
 use crate::locks::Locks;
-use crate::metadata::{self, Db, RecordStore};
+use crate::metadata::{self, Aside, Db, RecordStore};
 use qemu_img::QemuImg;
 use tokio::sync::watch;
 
@@ -86,9 +86,19 @@ impl Disks {
         self.records.get(&vm)
     }
 
+    /// The disk of a machine that has one.
+    pub fn known(&self, vm: VmUid) -> Result<Arc<Disk>> {
+        self.records.readable(&vm)?.ok_or(Error::Missing(vm))
+    }
+
     /// All disks.
     pub fn all(&self) -> Vec<Arc<Disk>> {
         self.records.all()
+    }
+
+    /// The records of disks that cannot be read.
+    pub const fn aside(&self) -> &Aside {
+        self.records.aside()
     }
 
     /// Changes whenever a disk does.
@@ -111,10 +121,20 @@ impl Disks {
         self.images.pinned(&owner(vm))
     }
 
-    /// Whether an image is pinned under this name because a disk needs it, or may come to need it.
+    /// Whether an image is pinned under this name because a disk needs it, or may need it.
     pub fn needs_pin(&self, owner: &str) -> bool {
-        let disk = vm_of(owner).and_then(|vm| self.get(vm));
-        disk.is_some_and(|disk| disk.linked || disk.phase != Phase::Ready)
+        let Some(vm) = vm_of(owner) else {
+            return false;
+        };
+        match self.get(vm) {
+            Some(disk) => disk.linked || disk.phase != Phase::Ready,
+            None => self.may_be_aside(vm),
+        }
+    }
+
+    /// Whether the record of this disk may be one that cannot be read.
+    fn may_be_aside(&self, vm: VmUid) -> bool {
+        self.aside().may_have(&vm.to_string())
     }
 
     /// Ends the pin of an owner that is no disk, or that [needs](Self::needs_pin) none. Returns

@@ -178,10 +178,10 @@ impl Images {
         rows::lost(&db, lost.clone()).await?;
         lost.iter().for_each(|digest| rows.forget(*digest));
 
-        let pinned = rows.pins.values().map(|pin| pin.digest);
-        let wanted: HashSet<_> = rows.entries.keys().copied().chain(pinned).collect();
+        let wanted = rows.wanted();
         let collecting = store.clone();
-        let collected = tokio::task::spawn_blocking(move || collecting.collect(&wanted)).await??;
+        let collect = move || collecting.collect(wanted.as_ref());
+        let collected = tokio::task::spawn_blocking(collect).await??;
         tracing::info!(
             images = rows.entries.len(),
             lost = lost.len(),
@@ -428,6 +428,32 @@ fn survey(store: &Store, rows: &Rows) -> Vec<Digest> {
         unneeded || !store.holds(**digest, entry.facts.size)
     });
     lost.map(|(digest, _)| *digest).collect()
+}
+
+/// An image of a registry in a store, for the fixtures of later versions.
+#[cfg(test)]
+pub(crate) async fn record_from_registry(db: &Db, data: &std::path::Path) {
+    use sha2::Digest as _;
+    let file = b"QFI\xfb, from a registry";
+    let digest = Digest::from_bytes(sha2::Sha256::digest(file).into());
+    std::fs::write(data.join(digest.hex()), file).unwrap();
+    let arrival = rows::Arrival {
+        arrived: share::Arrived {
+            digest,
+            content: Digest::from_bytes([7; 32]),
+        },
+        facts: catalog::Facts {
+            size: file.len() as u64,
+            virtual_size: 1 << 20,
+            format: Format::Qcow2,
+        },
+        source: "registry.example/machines/web:1".to_owned(),
+        validators: partial::Validators::default(),
+        user: "1000:1000".to_owned(),
+        names: vec!["registry.example/machines/web:1".to_owned()],
+        at: 1_764_200_000_000_000_000,
+    };
+    rows::arrived(db, arrival).await.unwrap();
 }
 
 #[cfg(test)]

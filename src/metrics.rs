@@ -5,6 +5,7 @@
 //! names; the controller has others.
 //! Failure: none; a metric that is never read costs a few nanoseconds.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -62,6 +63,11 @@ struct State {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Table {
+    table: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
     call: &'static str,
 }
@@ -89,6 +95,8 @@ pub struct Census {
     pub tasks: Vec<(String, String)>,
     /// Whether there is a connection to libvirt.
     pub connected: bool,
+    /// Rows of each table that cannot be read.
+    pub unreadable: BTreeMap<&'static str, usize>,
 }
 
 /// Files of image translations, by how they are used.
@@ -119,6 +127,7 @@ pub struct Metrics {
     collected_bytes: Counter,
     translation_files: Family<State, Gauge>,
     connected: Gauge,
+    unreadable: Family<Table, Gauge>,
     calls: Family<CallOutcome, Counter>,
     call_seconds: Histograms<Call>,
     tasks: Family<Task, Gauge>,
@@ -147,6 +156,7 @@ impl Default for Metrics {
             collected_bytes: Counter::default(),
             translation_files: Family::default(),
             connected: Gauge::default(),
+            unreadable: Family::default(),
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(histogram),
             tasks: Family::default(),
@@ -188,6 +198,8 @@ impl Metrics {
         registry.register("image_translation_files", help, files);
         let help = "Whether there is a connection to libvirt";
         registry.register("libvirt_connected", help, self.connected.clone());
+        let help = "Records that cannot be read and are left alone, by table";
+        registry.register("unreadable_records", help, self.unreadable.clone());
         let help = "Calls to libvirt, by their end";
         registry.register("libvirt_calls", help, self.calls.clone());
         let help = "Time of a call to libvirt in seconds";
@@ -273,6 +285,10 @@ impl Metrics {
             self.tasks.get_or_create(&Task { kind, state }).inc();
         }
         self.connected.set(i64::from(census.connected));
+        for (table, count) in &census.unreadable {
+            let gauge = self.unreadable.get_or_create(&Table { table });
+            gauge.set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
         let mut text = String::new();
         // Fails only when the writer does, and a string never does.
         let _ = encode(&mut text, &self.registry);

@@ -32,6 +32,7 @@ use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
 
 mod network;
 mod settings;
+mod state;
 mod web;
 
 pub(crate) use network::FakeNetwork;

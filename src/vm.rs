@@ -14,6 +14,7 @@ pub mod file_disks;
 pub(crate) mod fuzzing;
 mod hand_off;
 mod host;
+mod left_alone;
 mod lifecycle;
 mod missing;
 mod model;

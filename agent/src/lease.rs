@@ -7,6 +7,8 @@
 
 mod owner;
 mod proxy;
+#[cfg(test)]
+mod state;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -93,6 +93,9 @@ pub enum Error {
     /// The device does not answer.
     #[error(transparent)]
     Hung(#[from] foreign::Error),
+    /// Its record cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] metadata::Unreadable),
     /// The database failed.
     #[error(transparent)]
     Db(#[from] metadata::Error),

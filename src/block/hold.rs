@@ -112,7 +112,9 @@ impl Blocks {
             // No container takes or leaves a device between this look and the removal.
             let _turn = self.turns.lock().await;
             let mut held = self.records.all().into_iter();
-            if !held.any(|held| self.node(held.device) == path) {
+            let name = entry.file_name();
+            let is_aside = self.aside().may_have(&name.to_string_lossy());
+            if !is_aside && !held.any(|held| self.node(held.device) == path) {
                 tracing::warn!(node = %path.display(), "unowned device node removed");
                 remove_node(&path).await?;
             }

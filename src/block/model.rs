@@ -5,6 +5,7 @@
 //! Failure: none here.
 
 use std::fmt;
+use std::str::FromStr;
 
 use podspec::ContainerId;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,21 @@ impl Number {
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for Number {
+    type Err = &'static str;
+
+    /// As it is displayed.
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let wrong = "not two numbers with a hyphen between them";
+        let parts = text.split_once('-').ok_or(wrong)?;
+        let number = |part: &str| part.parse().map_err(|_| wrong);
+        Ok(Self {
+            major: number(parts.0)?,
+            minor: number(parts.1)?,
+        })
     }
 }
 

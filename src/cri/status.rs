@@ -41,6 +41,7 @@ impl From<LookupError> for Status {
         let code = match error {
             LookupError::NotFound { .. } => Code::NotFound,
             LookupError::Ambiguous { .. } => Code::InvalidArgument,
+            LookupError::Unreadable(_) => Code::FailedPrecondition,
         };
         status(code, &error)
     }
@@ -99,7 +100,7 @@ fn sandbox_code(error: &pods::Error) -> Code {
     match error {
         E::Exists { .. } => Code::AlreadyExists,
         E::Bandwidth(_) | E::Annotation(_) => Code::InvalidArgument,
-        E::Phase { .. } => Code::FailedPrecondition,
+        E::Phase { .. } | E::Unreadable(_) => Code::FailedPrecondition,
         E::Network { source, .. } | E::Networks(source) => network_code(source),
         E::Guests { source, .. } => container_code(source),
         E::Table(e) => table_code(e),
@@ -113,6 +114,7 @@ fn container_code(error: &vm::Error) -> Code {
     match error {
         E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
         E::Placeholder(_)
+        | E::Unreadable(_)
         | E::SandboxNotReady(_)
         | E::Live { .. }
         | E::OtherName { .. }

@@ -107,6 +107,9 @@ pub enum Error {
     /// A file or directory cannot be made, renamed or removed.
     #[error(transparent)]
     Files(#[from] files::Error),
+    /// Its record cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] metadata::Unreadable),
     /// The database failed.
     #[error(transparent)]
     Db(#[from] metadata::Error),
@@ -121,6 +124,8 @@ impl Error {
         match self {
             Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files(_) => true,
             Self::Write(_) | Self::Restoring { .. } => true,
+            // Another version may read it.
+            Self::Unreadable(_) => true,
             Self::Image { source, .. } => is_passing(source),
             _ => false,
         }

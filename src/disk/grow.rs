@@ -7,12 +7,12 @@
 use podspec::VmUid;
 
 use super::Disks;
-use super::error::{Error, Result};
+use super::error::Result;
 
 impl Disks {
     /// Makes a disk at least `size` bytes large.
     pub async fn grow(&self, vm: VmUid, size: u64) -> Result<()> {
-        let disk = self.get(vm).ok_or(Error::Missing(vm))?;
+        let disk = self.known(vm)?;
         if disk.has_memory() || size <= disk.virtual_bytes {
             return Ok(());
         }

@@ -20,7 +20,7 @@ impl Disks {
     /// The disk, if a machine can boot from it that names its image in one of these ways, or that
     /// names none: a disk that is ready needs no image in the store but its base, which is pinned.
     pub fn usable(&self, vm: VmUid, images: &[&str]) -> Result<Arc<Disk>> {
-        let disk = self.get(vm).ok_or(Error::Missing(vm))?;
+        let disk = self.known(vm)?;
         let doing = match disk.phase {
             Phase::Making => Some("made"),
             Phase::Deleting => Some("removed"),

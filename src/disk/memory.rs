@@ -29,6 +29,7 @@ impl Disks {
     /// Records that memory is about to be written. What was left of an earlier attempt is removed
     /// before that: it must never be taken for the new one.
     pub async fn begin_memory(&self, vm: VmUid, nics: Vec<SavedNic>, paused: bool) -> Result<()> {
+        self.known(vm)?;
         self.drop_memory(vm).await?;
         self.remove_memory(vm).await?;
         let memory = Memory {
@@ -48,7 +49,7 @@ impl Disks {
     /// Settles memory whose writing is over, however it ended: whole, or gone. True when it is
     /// whole.
     pub async fn settle_memory(&self, vm: VmUid) -> Result<bool> {
-        let disk = self.get(vm).ok_or(Error::Missing(vm))?;
+        let disk = self.known(vm)?;
         match disk.memory.as_ref().map(|memory| memory.phase) {
             None => return Ok(false),
             Some(MemoryPhase::Whole) => return Ok(true),

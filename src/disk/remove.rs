@@ -28,7 +28,7 @@ impl Disks {
 
     /// Removes a disk that has no holder, with the memory beside it; success when there is none.
     pub async fn delete(&self, vm: VmUid) -> Result<()> {
-        let Some(disk) = self.get(vm) else {
+        let Some(disk) = self.records.readable(&vm)? else {
             return self.remove_unrecorded(vm).await;
         };
         if let Some(holder) = disk.holder.clone() {
@@ -71,10 +71,11 @@ impl Disks {
     /// Removes what is there of a disk without a record; one that is being made has a record.
     async fn remove_unrecorded(&self, vm: VmUid) -> Result<()> {
         let _turn = self.turns.lock(&vm).await;
-        match self.get(vm) {
-            Some(_) => Ok(()),
-            None => self.remove_files(vm).await,
+        if self.get(vm).is_some() {
+            return Ok(());
         }
+        self.aside().refuse_missing(&vm.to_string())?;
+        self.remove_files(vm).await
     }
 
     async fn remove_files(&self, vm: VmUid) -> Result<()> {
@@ -97,7 +98,8 @@ impl Disks {
             let name = entry.file_name();
             let vm = name.to_str().and_then(|name| name.parse::<VmUid>().ok());
             // A file with another name is not removed.
-            let Some(vm) = vm.filter(|vm| self.get(*vm).is_none()) else {
+            let is_unknown = |vm: &VmUid| self.get(*vm).is_none() && !self.may_be_aside(*vm);
+            let Some(vm) = vm.filter(is_unknown) else {
                 continue;
             };
             let file = self.file(vm);

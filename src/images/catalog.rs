@@ -3,7 +3,7 @@
 //! Invariant: equals the committed rows; changed only after the commit and under the digest's lock.
 //! Failure: none; what is not here is absent.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
@@ -12,6 +12,7 @@ use super::format::Format;
 use super::partial::Validators;
 use super::reference::{Name, Reference};
 use super::share::Arrived;
+use crate::metadata::Aside;
 
 /// An image that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,11 +113,26 @@ pub(super) struct Rows {
     pub(super) pins: HashMap<String, Pin>,
     /// By the key of a source.
     pub(super) sources: HashMap<String, (Arrived, Validators)>,
+    /// Images whose rows cannot be read: their files stay.
+    pub(super) kept: HashSet<Digest>,
+    /// Pins that cannot be read.
+    pub(super) pins_aside: Aside,
+    /// It is unknown which files rows that cannot be read are about: every file stays.
+    pub(super) keeps_all: bool,
 }
 
 impl Rows {
     pub(super) fn is_pinned(&self, digest: Digest) -> bool {
-        self.pins.values().any(|pin| pin.digest == digest)
+        let is_kept = self.keeps_all || self.kept.contains(&digest);
+        is_kept || self.pins.values().any(|pin| pin.digest == digest)
+    }
+
+    /// Images whose files stay, whatever the catalog says; `None`: every file does.
+    pub(super) fn wanted(&self) -> Option<HashSet<Digest>> {
+        let pinned = self.pins.values().map(|pin| pin.digest);
+        let wanted = self.entries.keys().copied().chain(pinned);
+        let wanted = wanted.chain(self.kept.iter().copied());
+        (!self.keeps_all).then(|| wanted.collect())
     }
 
     /// Makes `names` mean `digest`, which is listed from now on.

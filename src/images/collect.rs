@@ -153,6 +153,9 @@ impl Inner {
         let in_use = in_use.unwrap_or_default();
         let age = i64::try_from(age.max(GRACE).as_nanos()).unwrap_or(i64::MAX);
         self.catalog.read(|rows| {
+            if rows.keeps_all {
+                return BTreeSet::new();
+            }
             let pinned: HashSet<_> = rows.pins.values().map(|pin| pin.digest).collect();
             let pulled = |digest: &Digest| {
                 let mut sources = rows.sources.iter();

@@ -12,6 +12,7 @@ use super::digest::Digest;
 use super::error::{Error, Result};
 use super::rows;
 use crate::clock;
+use crate::metadata;
 
 impl Inner {
     pub(super) async fn remove(self: &Arc<Self>, reference: &str) -> Result<()> {
@@ -72,6 +73,8 @@ impl Inner {
                 }
                 return Ok(image);
             }
+            let aside = self.catalog.read(|rows| rows.pins_aside.refuse(owner));
+            aside.map_err(metadata::Error::from)?;
             let Some(digest) = self.catalog.resolve(reference) else {
                 return Err(Error::Absent {
                     reference: reference.chars().take(256).collect(),

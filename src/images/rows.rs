@@ -3,6 +3,8 @@
 //! Invariant: each function is one transaction, repeatable safely.
 //! Failure: the database's error; nothing changed.
 
+use std::collections::HashMap;
+
 use rusqlite::{Row, Transaction, params};
 
 use super::catalog::{Entry, Facts, Pin, Rows};
@@ -10,91 +12,114 @@ use super::digest::Digest;
 use super::error::Result;
 use super::partial::Validators;
 use super::share::Arrived;
-use crate::metadata::Db;
+use crate::metadata::aside::{self, Loaded};
+use crate::metadata::{Db, decode};
 
-/// Everything, for the start. A row that cannot be read counts as absent, so that its file is
-/// collected.
+/// Matches the digests of pins that can be read.
+const READABLE: &str = "digest GLOB 'sha256:' || replace(hex(zeroblob(32)), '0', '[0-9a-f]')";
+
+/// Everything, for the start. A row that cannot be read is no image, name or source; the file that it
+/// may be about stays, and as long as it is unknown which one that is, every file.
 pub(super) async fn load(db: &Db) -> Result<Rows> {
-    let rows = db.write(|t| {
-        let mut rows = Rows::default();
-        images(t, &mut rows)?;
-        names(t, &mut rows)?;
-        pins(t, &mut rows)?;
-        sources(t, &mut rows)?;
-        Ok(rows)
-    });
-    Ok(rows.await?)
-}
-
-fn images(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
-    let mut select =
-        t.prepare("SELECT digest, size, virtual_size, format, removed, config_user, pulled_at, used_at FROM images")?;
-    let mut found = select.query([])?;
-    while let Some(row) = found.next()? {
-        let facts = facts(row.get(1)?, row.get(2)?, &row.get::<_, String>(3)?);
-        if let (Some(digest), Some(facts)) = (digest(row, 0)?, facts) {
-            let removed = row.get(4)?;
-            let entry = Entry {
-                removed,
-                user: row.get(5)?,
-                pulled_at: row.get(6)?,
-                used_at: row.get(7)?,
-                ..Entry::new(facts)
-            };
-            rows.entries.insert(digest, entry);
-        }
-    }
-    Ok(())
-}
-
-fn names(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
-    let mut select = t.prepare("SELECT name, digest FROM image_names")?;
-    let mut found = select.query([])?;
-    while let Some(row) = found.next()? {
-        if let Some(digest) = digest(row, 1)?
-            && let Some(entry) = rows.entries.get_mut(&digest)
-        {
-            let name: String = row.get(0)?;
+    let read = |t: &Transaction<'_>| {
+        Ok(Read {
+            images: images(t)?,
+            names: names(t)?,
+            pins: pins(t)?,
+            sources: sources(t)?,
+        })
+    };
+    let Read {
+        images,
+        names,
+        pins,
+        sources,
+    } = db.write(read).await?;
+    let images_aside = db.report("images", images.aside);
+    let digests = images_aside.rows().iter().map(|row| row.key.parse().ok());
+    let mut rows = Rows {
+        entries: images.rows.into_iter().collect(),
+        pins: pins.rows.into_iter().collect(),
+        sources: sources.rows.into_iter().collect(),
+        kept: digests.flatten().collect(),
+        keeps_all: images_aside.is_anonymous() || !pins.aside.is_empty(),
+        pins_aside: db.report("image_pins", pins.aside),
+        names: HashMap::new(),
+    };
+    drop(db.report("image_names", names.aside));
+    drop(db.report("image_sources", sources.aside));
+    for (name, digest) in names.rows {
+        if let Some(entry) = rows.entries.get_mut(&digest) {
             entry.names.insert(name.clone());
             rows.names.insert(name, digest);
         }
     }
-    Ok(())
+    Ok(rows)
 }
 
-fn pins(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
+/// The tables.
+struct Read {
+    images: Loaded<(Digest, Entry)>,
+    names: Loaded<(String, Digest)>,
+    pins: Loaded<(String, Pin)>,
+    sources: Loaded<(String, (Arrived, Validators))>,
+}
+
+fn images(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(Digest, Entry)>> {
+    let mut select =
+        t.prepare("SELECT digest, size, virtual_size, format, removed, config_user, pulled_at, used_at FROM images")?;
+    let read = |row: &Row<'_>| {
+        let facts = facts(row.get(1)?, row.get(2)?, &row.get::<_, String>(3)?);
+        let facts = facts.ok_or("no such size or format").map_err(decode(1))?;
+        let entry = Entry {
+            removed: row.get(4)?,
+            user: row.get(5)?,
+            pulled_at: row.get(6)?,
+            used_at: row.get(7)?,
+            ..Entry::new(facts)
+        };
+        Ok((digest(row, 0)?, entry))
+    };
+    let is_named = aside::has_key::<Digest>;
+    aside::sort(&mut select.query([])?, is_named, read, |_| ())
+}
+
+fn names(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(String, Digest)>> {
+    let mut select = t.prepare("SELECT name, digest FROM image_names")?;
+    let read = |row: &Row<'_>| Ok((row.get(0)?, digest(row, 1)?));
+    aside::sort(&mut select.query([])?, |_| true, read, |_| ())
+}
+
+fn pins(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(String, Pin)>> {
     let mut select = t.prepare("SELECT owner, digest, text FROM image_pins")?;
-    let mut found = select.query([])?;
-    while let Some(row) = found.next()? {
-        if let Some(digest) = digest(row, 1)? {
-            let text = row.get(2)?;
-            rows.pins.insert(row.get(0)?, Pin { digest, text });
-        }
-    }
-    Ok(())
+    let read = |row: &Row<'_>| {
+        let digest = digest(row, 1)?;
+        let text = row.get(2)?;
+        Ok((row.get(0)?, Pin { digest, text }))
+    };
+    aside::sort(&mut select.query([])?, |_| true, read, |_| ())
 }
 
-fn sources(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
+fn sources(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(String, (Arrived, Validators))>> {
     let mut select =
         t.prepare("SELECT source, digest, etag, modified, content FROM image_sources")?;
-    let mut found = select.query([])?;
-    while let Some(row) = found.next()? {
+    let read = |row: &Row<'_>| {
         let validators = Validators {
             etag: row.get(2)?,
             modified: row.get(3)?,
         };
-        if let Some(digest) = digest(row, 1)? {
-            let content: Option<String> = row.get(4)?;
-            let content = content.and_then(|text| text.parse().ok()).unwrap_or(digest);
-            let arrived = Arrived { digest, content };
-            rows.sources.insert(row.get(0)?, (arrived, validators));
-        }
-    }
-    Ok(())
+        let digest = digest(row, 1)?;
+        let content: Option<String> = row.get(4)?;
+        let content = content.and_then(|text| text.parse().ok()).unwrap_or(digest);
+        Ok((row.get(0)?, (Arrived { digest, content }, validators)))
+    };
+    aside::sort(&mut select.query([])?, |_| true, read, |_| ())
 }
 
-fn digest(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Digest>> {
-    Ok(row.get::<_, String>(column)?.parse().ok())
+fn digest(row: &Row<'_>, column: usize) -> rusqlite::Result<Digest> {
+    row.get::<_, String>(column)?
+        .parse()
+        .map_err(decode(column))
 }
 
 fn facts(size: i64, virtual_size: i64, format: &str) -> Option<Facts> {
@@ -133,7 +158,8 @@ pub(super) async fn arrived(db: &Db, arrival: Arrival) -> Result<()> {
              (digest, size, virtual_size, format, pulled_at, used_at, config_user) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6) \
              ON CONFLICT (digest) DO UPDATE SET removed = 0, pulled_at = excluded.pulled_at, \
-             used_at = excluded.used_at, config_user = excluded.config_user",
+             used_at = excluded.used_at, config_user = excluded.config_user, size = excluded.size, \
+             virtual_size = excluded.virtual_size, format = excluded.format",
             params![
                 digest.to_string(),
                 size,
@@ -216,10 +242,10 @@ pub(super) async fn pinned(db: &Db, owner: String, pin: Pin, now: i64) -> Result
             params![owner, pin.digest.to_string(), pin.text],
         )?;
         let select = "SELECT digest, text FROM image_pins WHERE owner = ?1";
-        let read = t.query_row(select, [owner], |row| Ok((digest(row, 0)?, row.get(1)?)))?;
-        Ok(match read {
-            (Some(digest), text) => Pin { digest, text },
-            (None, _) => pin,
+        t.query_row(select, [owner], |row| {
+            let digest = digest(row, 0)?;
+            let text = row.get(1)?;
+            Ok(Pin { digest, text })
         })
     });
     Ok(written.await?)
@@ -250,11 +276,12 @@ fn used(t: &Transaction<'_>, digest: Digest, now: i64) -> rusqlite::Result<()> {
         .map(drop)
 }
 
+/// Nothing is unneeded while a pin cannot be read.
 fn drop_unneeded(t: &Transaction<'_>, digest: &[String; 1]) -> rusqlite::Result<()> {
-    t.execute(
+    let delete = format!(
         "DELETE FROM images WHERE digest = ?1 AND removed = 1 \
-         AND digest NOT IN (SELECT digest FROM image_pins)",
-        digest.clone(),
-    )?;
-    Ok(())
+         AND digest NOT IN (SELECT digest FROM image_pins) \
+         AND NOT EXISTS (SELECT 1 FROM image_pins WHERE NOT ({READABLE}))"
+    );
+    t.execute(&delete, digest.clone()).map(drop)
 }

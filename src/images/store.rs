@@ -94,9 +94,9 @@ impl Store {
         found.map_or(0, |file| file.blocks().saturating_mul(BLOCK))
     }
 
-    /// Removes image files that are not `wanted`, and partial downloads that will not be continued;
+    /// Removes image files that are not `wanted`, where that is known, and partial downloads that will not be continued;
     /// returns how many files went. For the start, before anything is pulled. Blocks.
-    pub(super) fn collect(&self, wanted: &HashSet<Digest>) -> Result<usize> {
+    pub(super) fn collect(&self, wanted: Option<&HashSet<Digest>>) -> Result<usize> {
         let mut unwanted = Vec::new();
         for (path, file) in entries(&self.data)? {
             if file.is_dir() {
@@ -104,7 +104,8 @@ impl Store {
             }
             let name = path.file_name().and_then(|name| name.to_str());
             let digest = name.and_then(|name| Digest::from_hex(name).ok());
-            if digest.is_none_or(|digest| !wanted.contains(&digest)) {
+            let is_wanted = |digest| wanted.is_none_or(|wanted| wanted.contains(&digest));
+            if !digest.is_some_and(is_wanted) {
                 unwanted.push(path);
             }
         }

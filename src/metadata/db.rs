@@ -2,16 +2,20 @@
 //!
 //! Invariant: statements run one after the other, in WAL mode, with foreign keys on; the schema is
 //! the newest migration before the first statement.
-//! Failure: [`Error::Private`], [`Error::Open`] and [`Error::Migrate`] stop the start of the
-//! daemon; [`Error::Statement`] fails one request.
+//! Failure: [`Error::Private`], [`Error::Open`], [`Error::Migrate`] and [`Error::Later`] stop the
+//! start of the daemon, the last one before anything is changed; [`Error::Statement`] fails one
+//! request.
 
+use std::collections::BTreeMap;
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::{M, Migrations};
+
+use super::aside::{Aside, Unread, Unreadable};
 
 /// Schema steps in order; `user_version` counts the applied ones.
 const STEPS: &[M<'static>] = &[
@@ -62,9 +66,25 @@ pub enum Error {
         #[source]
         source: rusqlite_migration::Error,
     },
+    /// A later version has written the file.
+    #[error(
+        "database {} is of a later version (schema {found}, and this one knows {known}): it is left \
+         as it is; start that version again, or a later one", path.display()
+    )]
+    Later {
+        /// The file.
+        path: PathBuf,
+        /// The version of its schema.
+        found: i64,
+        /// The newest version that is known.
+        known: usize,
+    },
     /// A statement failed; it changed nothing.
     #[error("write or read the database")]
     Statement(#[source] rusqlite::Error),
+    /// A record cannot be read, and is not to be overwritten.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
     /// The statement's thread panicked or the runtime is going down.
     #[error("the database thread ended early")]
     Thread(#[source] tokio::task::JoinError),
@@ -96,11 +116,38 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone)]
 pub struct Db {
     connection: Arc<Mutex<Connection>>,
+    /// Records that cannot be read, by table.
+    unreadable: Arc<Mutex<BTreeMap<&'static str, usize>>>,
 }
 
 impl Db {
+    /// Refuses a file that a later version has written, before anything of the state is touched.
+    pub fn refuse_later(path: &Path) -> Result<()> {
+        if !path.exists() {
+            return Ok(());
+        }
+        let version = || {
+            let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            connection.pragma_query_value(None, "user_version", |row| row.get(0))
+        };
+        let found: i64 = version().map_err(|source| Error::Open {
+            path: path.into(),
+            source,
+        })?;
+        let known = STEPS.len();
+        if usize::try_from(found).is_ok_and(|found| found <= known) {
+            return Ok(());
+        }
+        Err(Error::Later {
+            path: path.into(),
+            found,
+            known,
+        })
+    }
+
     /// Opens or creates the database file and applies missing migrations. Blocks; call at start-up.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::refuse_later(path)?;
         // Annotations may contain text that other users must not read; SQLite's other files take
         // this one's mode.
         private(path).map_err(|source| Error::Private {
@@ -147,7 +194,23 @@ impl Db {
             })?;
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
+            unreadable: Arc::default(),
         })
+    }
+
+    /// Reports and counts the rows of a table that cannot be read.
+    pub fn report<T>(&self, table: &'static str, rows: Vec<Unread<T>>) -> Aside<T> {
+        let unreadable = self.unreadable.lock();
+        let mut unreadable = unreadable.unwrap_or_else(PoisonError::into_inner);
+        unreadable.insert(table, rows.len());
+        drop(unreadable);
+        Aside::report(table, rows)
+    }
+
+    /// How many rows of each table cannot be read.
+    pub fn unreadable(&self) -> BTreeMap<&'static str, usize> {
+        let unreadable = self.unreadable.lock();
+        unreadable.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Runs `work` in one transaction on a blocking thread; an error rolls it back. The death of

@@ -3,10 +3,13 @@
 //!
 //! Invariant: the view changes only after the record is committed, and always then, also when the
 //! caller was dropped meanwhile; records are changed one after the other, each from what the one
-//! before left. A power cut undoes nothing that was answered.
-//! Failure: the database's own; then nothing changed.
+//! before left. A power cut undoes nothing that was answered. A record that cannot be read is never
+//! overwritten.
+//! Failure: the database's own; then nothing changed. A record that takes the place of one that
+//! cannot be read is refused ([`Unreadable`]).
 
 use std::fmt::{Debug, Display};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use rusqlite::params;
@@ -14,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
+use super::aside::{self, Aside, Loaded, Unreadable};
 use super::db::{self, Db};
 use super::table::{decode, encode};
 use super::view::{View, finish};
@@ -21,7 +25,7 @@ use super::view::{View, finish};
 /// What a table of JSON holds.
 pub trait Record: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// What names a record.
-    type Key: Clone + Ord + Debug + Display + Send + Sync + 'static;
+    type Key: Clone + Ord + Debug + Display + FromStr + Send + Sync + 'static;
     /// The table, with the columns `key` and `row`.
     const TABLE: &'static str;
     /// What names this one.
@@ -35,21 +39,18 @@ pub struct RecordStore<R: Record> {
     /// Held from reading a record to publishing its successor.
     writer: Arc<Mutex<()>>,
     view: Arc<View<R::Key, R>>,
+    aside: Aside,
 }
 
 impl<R: Record> RecordStore<R> {
     /// Reads the table into memory.
     pub async fn load(db: Db) -> db::Result<Self> {
-        let read = |t: &rusqlite::Transaction<'_>| {
-            let mut statement = t.prepare(&format!("SELECT row FROM {}", R::TABLE))?;
-            let rows = statement.query_map([], |row| {
-                serde_json::from_str::<R>(&row.get::<_, String>(0)?).map_err(decode(0))
-            })?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
-        };
-        let rows = db.write(read).await?.into_iter();
+        let loaded = db.write(read::<R>).await?;
+        let rows = loaded.rows.into_iter();
         let records = rows.map(|row| (row.key(), Arc::new(row))).collect();
+        let aside = db.report(R::TABLE, loaded.aside);
         Ok(Self {
+            aside,
             db,
             writer: Arc::default(),
             view: View::of(records),
@@ -60,10 +61,16 @@ impl<R: Record> RecordStore<R> {
     /// this one.
     pub async fn insert(&self, record: R) -> db::Result<(Arc<R>, bool)> {
         let turn = self.turn().await;
-        if let Some(there) = self.get(&record.key()) {
+        if let Some(there) = self.readable(&record.key())? {
             return Ok((there, false));
         }
         Ok((self.store(turn, record).await?, true))
+    }
+
+    /// Adds a record, or changes the one that has its name, whether that can be read or not.
+    pub async fn replace(&self, record: R) -> db::Result<Arc<R>> {
+        let turn = self.turn().await;
+        self.store(turn, record).await
     }
 
     /// Changes a record; `None` when there is none, or when `change` returns false, which keeps it
@@ -115,6 +122,19 @@ impl<R: Record> RecordStore<R> {
         self.view.read().get(key).cloned()
     }
 
+    /// The record of this name; an error when there is one that cannot be read.
+    pub fn readable(&self, key: &R::Key) -> Result<Option<Arc<R>>, Unreadable> {
+        match self.get(key) {
+            Some(record) => Ok(Some(record)),
+            None => self.aside.refuse(&key.to_string()).map(|()| None),
+        }
+    }
+
+    /// The records that cannot be read.
+    pub const fn aside(&self) -> &Aside {
+        &self.aside
+    }
+
     /// All records, by name.
     pub fn all(&self) -> Vec<Arc<R>> {
         self.view.read().values().cloned().collect()
@@ -161,6 +181,24 @@ impl<R: Record> RecordStore<R> {
         })
         .await
     }
+}
+
+fn read<R: Record>(t: &rusqlite::Transaction<'_>) -> rusqlite::Result<Loaded<R>> {
+    let mut statement = t.prepare(&format!("SELECT key, row FROM {}", R::TABLE))?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let record: R = serde_json::from_str(&row.get::<_, String>(1)?).map_err(decode(1))?;
+        let key: String = row.get(0)?;
+        if record.key().to_string() == key {
+            return Ok(record);
+        }
+        Err(decode(0)("its content is about another"))
+    };
+    let is_named = |row: &rusqlite::Row<'_>| {
+        let content: Option<R> = serde_json::from_str(&aside::text(row, 1)).ok();
+        // Of two names it is unknown which one is right.
+        content.is_none() && aside::has_key::<R::Key>(row)
+    };
+    aside::sort(&mut statement.query([])?, is_named, read, |_| ())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! Ends are an exception: where the database cannot be written, the view changes all the same, and
 //! the row is written later. The daemon's death in between undoes nothing but the record: an end is
 //! observed again, and a removed row is removed again.
+//! Rows that cannot be read are [`Table::aside`]: no row of the view.
 //! Failure: [`TableError::Raced`] when the row is no longer in the expected phase or gone: nothing
 //! changed.
 
@@ -18,6 +19,7 @@ use rusqlite::Transaction;
 use rusqlite::types::Type;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
+use super::aside::{Aside, Loaded, Unreadable};
 use super::db::{self, Db};
 use super::view::{View, finish};
 
@@ -27,13 +29,17 @@ pub trait Row: Clone + Send + Sync + 'static {
     type Kind: Kind + 'static;
     /// Where it is in its life.
     type Phase: Copy + Eq + std::fmt::Display + Send + 'static;
+    /// What is made out of a row that cannot be read.
+    type Trace: std::fmt::Debug + Send + Sync + 'static;
+    /// The table.
+    const TABLE: &'static str;
 
     /// Its id.
     fn id(&self) -> &Id<Self::Kind>;
     /// Its phase.
     fn phase(&self) -> Self::Phase;
     /// Reads all rows.
-    fn load(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<Self>>;
+    fn load(transaction: &Transaction<'_>) -> rusqlite::Result<Loaded<Self, Self::Trace>>;
     /// Writes a new row.
     fn insert(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
     /// Overwrites the row if it is in phase `expected`; returns the number of rows written.
@@ -79,6 +85,9 @@ pub enum LookupError {
         /// The text that was looked up, shortened.
         id: String,
     },
+    /// A row has it that cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
 }
 
 /// Rows of one kind.
@@ -90,6 +99,7 @@ pub struct Table<R: Row> {
     view: Arc<View<Id<R::Kind>, R>>,
     /// Rows as the database still has them, where the view is ahead of it.
     late: Late<R>,
+    aside: Arc<Aside<R::Trace>>,
 }
 
 type Late<R> = Arc<StdMutex<BTreeMap<Id<<R as Row>::Kind>, Arc<R>>>>;
@@ -106,10 +116,12 @@ enum Durability {
 impl<R: Row> Table<R> {
     /// Reads the table into memory.
     pub async fn load(db: Db) -> db::Result<Self> {
-        let rows = db.write(R::load).await?;
-        let rows = rows.into_iter();
+        let loaded = db.write(R::load).await?;
+        let rows = loaded.rows.into_iter();
         let rows = rows.map(|row| (row.id().clone(), Arc::new(row)));
+        let aside = db.report(R::TABLE, loaded.aside);
         Ok(Self {
+            aside: Arc::new(aside),
             db,
             writer: Arc::default(),
             view: View::of(rows.collect()),
@@ -250,6 +262,11 @@ impl<R: Row> Table<R> {
         self.view.read().get(id).cloned()
     }
 
+    /// The rows that cannot be read.
+    pub fn aside(&self) -> &Aside<R::Trace> {
+        &self.aside
+    }
+
     /// All rows, by id.
     pub fn all(&self) -> Vec<Arc<R>> {
         self.view.read().values().cloned().collect()
@@ -272,7 +289,10 @@ impl<R: Row> Table<R> {
         ) {
             (Some(row), None) => Ok(Arc::clone(row)),
             (Some(_), Some(_)) => Err(LookupError::Ambiguous { noun, id: id() }),
-            (None, _) => Err(LookupError::NotFound { noun, id: id() }),
+            (None, _) => match self.aside.find(prefix) {
+                Some(row) => Err(self.aside.error(row).into()),
+                None => Err(LookupError::NotFound { noun, id: id() }),
+            },
         }
     }
 
@@ -325,6 +345,7 @@ mod tests {
     use podspec::ContainerId;
 
     use super::*;
+    use crate::metadata::aside;
 
     #[derive(Debug, Clone, PartialEq)]
     struct Thing {
@@ -335,6 +356,8 @@ mod tests {
     impl Row for Thing {
         type Kind = podspec::kind::Container;
         type Phase = u8;
+        type Trace = ();
+        const TABLE: &'static str = "node_tasks";
 
         fn id(&self) -> &ContainerId {
             &self.id
@@ -344,17 +367,18 @@ mod tests {
             self.phase
         }
 
-        fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
+        fn load(t: &Transaction<'_>) -> rusqlite::Result<Loaded<Self>> {
             let mut all = t.prepare("SELECT key, row FROM node_tasks")?;
-            let all = all.query_map([], |row| {
+            let read = |row: &rusqlite::Row<'_>| {
                 let id: String = row.get(0)?;
                 let phase: String = row.get(1)?;
                 Ok(Self {
                     id: id.parse().map_err(decode(0))?,
                     phase: phase.parse().map_err(decode(1))?,
                 })
-            })?;
-            all.collect()
+            };
+            let is_named = aside::has_key::<ContainerId>;
+            aside::sort(&mut all.query([])?, is_named, read, |_| ())
         }
 
         fn insert(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {

@@ -31,5 +31,6 @@ fn census(app: &App) -> Census {
         machines: machines.collect(),
         tasks: app.open_tasks(),
         connected: app.is_connected(),
+        unreadable: app.unreadable(),
     }
 }

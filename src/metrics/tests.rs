@@ -33,6 +33,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
         machines: vec!["Running".to_owned(), "Running".to_owned()],
         tasks: vec![("Save".to_owned(), "Queued".to_owned())],
         connected: true,
+        unreadable: BTreeMap::from([("containers", 1)]),
     };
     let page = metrics.text(&census);
     for line in [
@@ -45,6 +46,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
         "vmlet_image_collected_bytes_total 512",
         r#"vmlet_image_translation_files{state="outdated"} 1"#,
         r#"vmlet_libvirt_calls_total{call="define",outcome="ok"} 1"#,
+        r#"vmlet_unreadable_records{table="containers"} 1"#,
         r#"vmlet_node_tasks{kind="Save",state="Queued"} 1"#,
         r#"vmlet_sessions{kind="exec"} 0"#,
         r#"vmlet_sessions{kind="attach"} 1"#,

@@ -157,11 +157,14 @@ impl<P: Platform> Agenda<P> {
         if let Some(active) = self.active().get(&uid) {
             active.cancel.cancel();
         }
-        self.records.get(&uid).ok_or(Refused::Unknown(uid))
+        let task = self.records.readable(&uid).map_err(metadata::Error::from)?;
+        task.ok_or(Refused::Unknown(uid))
     }
 
     /// Drops a task that ended; success when there is none.
     pub async fn forget(&self, uid: TaskUid) -> Result<(), Refused> {
+        let readable = self.records.readable(&uid);
+        readable.map_err(metadata::Error::from)?;
         let gone = self.records.remove_if(&uid, |task| task.state.is_end());
         gone.await?.then_some(()).ok_or(Refused::NotEnded(uid))
     }

@@ -63,6 +63,9 @@ pub enum Error {
         #[source]
         source: Box<crate::vm::Error>,
     },
+    /// A record cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] metadata::Unreadable),
     /// The row changed under the request or the database failed.
     #[error(transparent)]
     Table(#[from] metadata::TableError),

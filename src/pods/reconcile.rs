@@ -1,7 +1,8 @@
 //! Reconciles rows and networks after a crash, a reboot or a loss.
 //!
 //! Invariant: only half-done work and networks without a sandbox are touched; a ready sandbox with
-//! its network stays as it is, and so does one that another task works on at the moment.
+//! its network stays as it is, and so does one that another task works on at the moment, and one with
+//! a record that cannot be read.
 //! Failure: an error of one sandbox does not keep the others from being checked; the first error
 //! is returned, and the caller repeats the round. While the tapmanager is away nothing is done.
 
@@ -40,6 +41,9 @@ impl<P: Platform> Sandboxes<P> {
     }
 
     async fn reconcile_one(&self, sandbox: &Sandbox, listed: &HashSet<String>) -> Result<()> {
+        if self.containers.check_sandbox(&sandbox.id).is_err() {
+            return Ok(());
+        }
         let settled = match sandbox.phase {
             Phase::Creating => self.reconcile_creating(sandbox).await,
             // What is listed and not found is there and cannot be described: its machine may well
@@ -86,9 +90,15 @@ impl<P: Platform> Sandboxes<P> {
         let Ok(mut collected) = self.collected.try_write() else {
             return;
         };
+        let aside = self.table.aside();
+        if aside.is_anonymous() {
+            return;
+        }
         // Read after the networks: a row is older than its network.
         let rows = self.table.all();
-        let rows: HashSet<&str> = rows.iter().map(|s| s.id.as_str()).collect();
+        let rows = rows.iter().map(|s| s.id.as_str());
+        let aside = aside.rows().iter().map(|row| row.key.as_str());
+        let rows: HashSet<&str> = rows.chain(aside).collect();
         if *collected && networks.iter().all(|id| rows.contains(id.as_str())) {
             return;
         }

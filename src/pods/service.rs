@@ -20,7 +20,7 @@ use crate::metadata::{LookupError, Table};
 use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::sandbox::state::{Event, Phase};
-use crate::sandbox::{Sandbox, SandboxConfig};
+use crate::sandbox::{PodMetadata, Sandbox, SandboxConfig};
 use crate::steps::{step, trace};
 use crate::tasks::Tasks;
 use crate::vm::Containers;
@@ -133,6 +133,12 @@ impl<P: Platform> Sandboxes<P> {
 
     /// What an earlier request for the same pod attempt left behind.
     async fn earlier(&self, config: &SandboxConfig) -> Result<Option<SandboxId>> {
+        let aside = self.table.aside();
+        let is_of_pod = |pod: &PodMetadata| pod.is_same_pod(&config.metadata);
+        let mut unreadable = aside.rows().iter();
+        if let Some(row) = unreadable.find(|row| row.trace.as_ref().is_some_and(is_of_pod)) {
+            return Err(aside.error(row).into());
+        }
         let mut all = self.table.all().into_iter();
         let Some(found) = all.find(|s| s.config.metadata == config.metadata) else {
             return Ok(None);
@@ -184,6 +190,7 @@ impl<P: Platform> Sandboxes<P> {
 
     pub(super) async fn stop_to_end(&self, id: &SandboxId) -> Result<()> {
         let begun = Instant::now();
+        self.check_readable(id)?;
         {
             // First: a creation may hold the lock for as long as it copies an image.
             let _stop = self.containers.request_stop(id);
@@ -255,6 +262,17 @@ impl<P: Platform> Sandboxes<P> {
         faultpoint::point("sandbox.remove.gone");
         tracing::info!(sandbox = %id, "pod sandbox removed");
         Ok(())
+    }
+
+    /// Refuses the end of a sandbox that is left alone, because a record of it or of what is in it
+    /// cannot be read.
+    fn check_readable(&self, id: &SandboxId) -> Result<()> {
+        let readable = self.containers.check_sandbox(id);
+        readable.map_err(|e| Error::Guests {
+            step: "stop",
+            id: id.clone(),
+            source: Box::new(e),
+        })
     }
 
     /// Writes ends of sandboxes that the database could not take before.

@@ -89,6 +89,24 @@ impl PodMetadata {
         // A JSON list keeps names that contain the separator apart.
         serde_json::json!([self.namespace, self.name, self.uid, self.attempt]).to_string()
     }
+
+    /// The pod that has this [`identity`](Self::identity).
+    pub(super) fn of_identity(text: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Identity(String, String, String, u32);
+        let Identity(namespace, name, uid, attempt) = serde_json::from_str(text).ok()?;
+        Some(Self {
+            name,
+            uid,
+            namespace,
+            attempt,
+        })
+    }
+
+    /// Whether both are of the same pod.
+    pub fn is_same_pod(&self, other: &Self) -> bool {
+        (&self.uid, &self.name, &self.namespace) == (&other.uid, &other.name, &other.namespace)
+    }
 }
 
 /// Name service settings of a CRI request.

@@ -1,19 +1,22 @@
 //! Sandboxes as rows of the database.
 //!
 //! Invariant: what is read back equals what was written.
-//! Failure: a row that cannot be decoded stops the start of the daemon: guessing could lose a
-//! machine.
+//! Failure: a row that cannot be decoded is set aside, for guessing could lose a machine; the pod
+//! that is made out of it gets no other sandbox.
 
 use podspec::SandboxId;
 use rusqlite::{Transaction, params};
 
-use super::model::Sandbox;
+use super::model::{PodMetadata, Sandbox};
 use super::state::Phase;
+use crate::metadata::aside::{self, Loaded};
 use crate::metadata::{Row, decode, encode};
 
 impl Row for Sandbox {
     type Kind = podspec::kind::Sandbox;
     type Phase = Phase;
+    type Trace = Option<PodMetadata>;
+    const TABLE: &'static str = "sandboxes";
 
     fn id(&self) -> &SandboxId {
         &self.id
@@ -23,10 +26,10 @@ impl Row for Sandbox {
         self.phase
     }
 
-    fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
+    fn load(t: &Transaction<'_>) -> rusqlite::Result<Loaded<Self, Self::Trace>> {
         let mut statement =
-            t.prepare("SELECT id, phase, created_at, config, network FROM sandboxes")?;
-        let rows = statement.query_map([], |row| {
+            t.prepare("SELECT id, phase, created_at, config, network, identity FROM sandboxes")?;
+        let read = |row: &rusqlite::Row<'_>| {
             Ok(Self {
                 id: row.get::<_, String>(0)?.parse().map_err(decode(0))?,
                 phase: Phase::parse(&row.get::<_, String>(1)?)
@@ -39,8 +42,10 @@ impl Row for Sandbox {
                     .map(|json| serde_json::from_str(&json).map_err(decode(4)))
                     .transpose()?,
             })
-        })?;
-        rows.collect()
+        };
+        let is_named = aside::has_key::<SandboxId>;
+        let pod = |row: &rusqlite::Row<'_>| PodMetadata::of_identity(&aside::text(row, 5));
+        aside::sort(&mut statement.query([])?, is_named, read, pod)
     }
 
     fn insert(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {

@@ -235,5 +235,17 @@ async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(DEADLINE, work).await.map_err(|_| Error::Stuck)?
 }
 
+/// Writes a position for the fixtures of later versions.
+#[cfg(test)]
+pub(crate) fn write_position(raw: &Path) {
+    let position = position::Position {
+        raw_inode: 17,
+        offset: 7,
+        line_open: true,
+        log: None,
+    };
+    PositionFile::of(raw).save(&position).unwrap();
+}
+
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,9 @@ pub enum Error {
     /// Every user for machines has a container.
     #[error(transparent)]
     Users(#[from] super::users::Exhausted),
+    /// A record cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] metadata::Unreadable),
     /// The sandbox has no network (any more).
     #[error("sandbox {0} is not ready: make a new one")]
     SandboxNotReady(SandboxId),
@@ -336,6 +339,8 @@ impl Error {
             // Its sandbox may stay: a stop can fail.
             Self::Stopped(_) => true,
             Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,
+            // Another version may read it.
+            Self::Unreadable(_) => true,
             _ => false,
         }
     }

@@ -21,6 +21,12 @@ mod recover;
 mod seccomp;
 mod start;
 mod stop;
+/// Writes a position for the fixtures of later versions.
+#[cfg(test)]
+pub(crate) fn write_position(log: &std::path::Path, saved: &std::path::Path) {
+    drop(log::Log::open(log, saved).unwrap());
+}
+
 #[cfg(test)]
 mod tests;
 

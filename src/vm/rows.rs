@@ -1,21 +1,32 @@
 //! Containers as rows of the database.
 //!
 //! Invariant: what is read back equals what was written.
-//! Failure: a row that cannot be decoded stops the start of the daemon: guessing could lose a
-//! machine.
+//! Failure: a row that cannot be decoded is set aside, for guessing could lose a machine; what is
+//! made out of it only protects others from it and it from others.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use podspec::ContainerId;
 use rusqlite::{Transaction, params};
+use serde::de::DeserializeOwned;
 use service::boot_clock::{self, Deadline};
 
 use super::model::Container;
 use super::state::Phase;
 use crate::clock;
 use crate::images::{Digest, Users};
+use crate::metadata::aside::{self, Loaded};
 use crate::metadata::{Row, Table, decode, encode};
+
+/// What is made out of a row that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remnant {
+    /// The sandbox's id as it is stored.
+    pub sandbox: String,
+    /// User that the machine runs as.
+    pub user: Option<u32>,
+}
 
 /// kubelet, too, keeps the image of a container until the container is removed.
 impl Users for Table<Container> {
@@ -29,6 +40,8 @@ impl Users for Table<Container> {
 impl Row for Container {
     type Kind = podspec::kind::Container;
     type Phase = Phase;
+    type Trace = Remnant;
+    const TABLE: &'static str = "containers";
 
     fn id(&self) -> &ContainerId {
         &self.id
@@ -38,7 +51,7 @@ impl Row for Container {
         self.phase
     }
 
-    fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
+    fn load(t: &Transaction<'_>) -> rusqlite::Result<Loaded<Self, Remnant>> {
         let mut statement = t.prepare(
             "SELECT id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec,
                     oom_kills, resources, wanted, held, kill_by
@@ -48,35 +61,9 @@ impl Row for Container {
             boot: boot_clock::now(),
             wall: clock::now(),
         };
-        let rows = statement.query_map([], |row| {
-            Ok(Self {
-                id: row.get::<_, String>(0)?.parse().map_err(decode(0))?,
-                sandbox: row.get::<_, String>(1)?.parse().map_err(decode(1))?,
-                phase: Phase::parse(&row.get::<_, String>(2)?)
-                    .ok_or("unknown phase")
-                    .map_err(decode(2))?,
-                created_at: row.get(3)?,
-                started_at: row.get(4)?,
-                finished_at: row.get(5)?,
-                kill_at: deadline(row.get(13)?, row.get(6)?, &now),
-                exit: row
-                    .get::<_, Option<String>>(7)?
-                    .map(|json| serde_json::from_str(&json).map_err(decode(7)))
-                    .transpose()?,
-                spec: serde_json::from_str(&row.get::<_, String>(8)?).map_err(decode(8))?,
-                oom_kills: row.get(9)?,
-                updated: row
-                    .get::<_, Option<String>>(10)?
-                    .map(|json| serde_json::from_str(&json).map_err(decode(10)))
-                    .transpose()?,
-                wanted: row
-                    .get::<_, Option<String>>(11)?
-                    .map(|json| serde_json::from_str(&json).map_err(decode(11)))
-                    .transpose()?,
-                held: row.get(12)?,
-            })
-        })?;
-        rows.collect()
+        let read = |row: &rusqlite::Row<'_>| read(row, &now);
+        let is_named = aside::has_key::<ContainerId>;
+        aside::sort(&mut statement.query([])?, is_named, read, remnant)
     }
 
     fn insert(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {
@@ -120,6 +107,44 @@ impl Row for Container {
     fn delete(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {
         t.execute("DELETE FROM containers WHERE id = ?1", [self.id.as_str()])?;
         Ok(())
+    }
+}
+
+fn read(row: &rusqlite::Row<'_>, now: &Now) -> rusqlite::Result<Container> {
+    Ok(Container {
+        id: row.get::<_, String>(0)?.parse().map_err(decode(0))?,
+        sandbox: row.get::<_, String>(1)?.parse().map_err(decode(1))?,
+        phase: Phase::parse(&row.get::<_, String>(2)?)
+            .ok_or("unknown phase")
+            .map_err(decode(2))?,
+        created_at: row.get(3)?,
+        started_at: row.get(4)?,
+        finished_at: row.get(5)?,
+        kill_at: deadline(row.get(13)?, row.get(6)?, now),
+        exit: json(row, 7)?,
+        spec: serde_json::from_str(&row.get::<_, String>(8)?).map_err(decode(8))?,
+        oom_kills: row.get(9)?,
+        updated: json(row, 10)?,
+        wanted: json(row, 11)?,
+        held: row.get(12)?,
+    })
+}
+
+fn json<T: DeserializeOwned>(
+    row: &rusqlite::Row<'_>,
+    column: usize,
+) -> rusqlite::Result<Option<T>> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| serde_json::from_str(&text).map_err(decode(column)))
+        .transpose()
+}
+
+fn remnant(row: &rusqlite::Row<'_>) -> Remnant {
+    let spec: Option<serde_json::Value> = serde_json::from_str(&aside::text(row, 8)).ok();
+    let user = spec.and_then(|spec| spec["user"].as_u64());
+    Remnant {
+        sandbox: aside::text(row, 1),
+        user: user.and_then(|user| user.try_into().ok()),
     }
 }
 

@@ -282,7 +282,9 @@ impl<P: Platform> Containers<P> {
         self.parts
             .tasks
             .finish(async move {
-                if this.row(&id)?.is_process() {
+                let row = this.row(&id)?;
+                this.check_readable(&row)?;
+                if row.is_process() {
                     return this.start_process(&id).await;
                 }
                 this.start_to_end(&id).await?;
@@ -330,10 +332,12 @@ impl<P: Platform> Containers<P> {
     }
 
     pub(super) fn row(&self, id: &ContainerId) -> Result<Arc<Container>> {
-        self.parts
-            .table
-            .get(id)
-            .ok_or_else(|| Error::NoContainer(id.clone()))
+        let table = &self.parts.table;
+        if let Some(row) = table.get(id) {
+            return Ok(row);
+        }
+        table.aside().refuse(id.as_str())?;
+        Err(Error::NoContainer(id.clone()))
     }
 
     /// Ends what would delay the stop of a sandbox, and what would begin again before it: copies of
@@ -352,6 +356,7 @@ impl<P: Platform> Containers<P> {
 
     /// The sandbox, if machines may be made and started in it.
     pub(super) fn ready_sandbox(&self, id: &SandboxId) -> Result<Arc<Sandbox>> {
+        self.check_sandbox(id)?;
         let sandbox = self
             .parts
             .sandboxes

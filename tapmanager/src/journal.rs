@@ -3,7 +3,8 @@
 //! Invariant: an entry on disk is whole (written beside, synced, renamed) and says at least as much
 //! as has been done; files are readable by root only, because they hold tokens.
 //! Failure: a file that does not parse is kept and reported as [`Loaded::Broken`]; it can be
-//! removed like any other.
+//! removed like any other. A journal with a file of a later version is refused before anything is
+//! changed.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -135,6 +136,11 @@ pub(crate) enum Loaded {
 /// The journal could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
+    #[error(
+        "journal entry {path} is of a later version ({found}, and this one knows {VERSION}): all \
+         networks stay as they are; start that version again, or a later one"
+    )]
+    Later { path: PathBuf, found: u64 },
     #[error("make the journal's directory {path}")]
     Directory { path: PathBuf, source: io::Error },
     #[error("lock the journal {path}; does another tapmanager use it?")]
@@ -161,6 +167,7 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens the directory, which is made if needed, and keeps others from doing so.
     pub(crate) fn open(dir: &Path) -> Result<Self, Error> {
+        refuse_later(dir)?;
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -196,11 +203,11 @@ impl Journal {
             let suffix = path.extension().and_then(|suffix| suffix.to_str());
             match (stem, suffix) {
                 (Some(id), Some(SUFFIX)) => {
-                    let text = std::fs::read(&path).map_err(|source| Error::Read {
-                        path: path.clone(),
-                        source,
-                    })?;
-                    found.push((id.to_owned(), parse(id, &text)));
+                    let entry = match std::fs::read(&path) {
+                        Ok(text) => parse(id, &text),
+                        Err(error) => Loaded::Broken(error.to_string()),
+                    };
+                    found.push((id.to_owned(), entry));
                 }
                 (_, Some("part")) => {
                     // It was never announced; if it stays, the next write replaces it.
@@ -237,6 +244,39 @@ impl Journal {
     fn path(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.{SUFFIX}"))
     }
+}
+
+/// A program that guesses at entries of a later one would leave their guests without addresses.
+fn refuse_later(dir: &Path) -> Result<(), Error> {
+    let read = |source| Error::Read {
+        path: dir.to_owned(),
+        source,
+    };
+    let files = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        files => files.map_err(read)?,
+    };
+    for file in files {
+        let path = file.map_err(read)?.path();
+        if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
+            continue;
+        }
+        // What cannot be read is not of a later version; loading reports it.
+        let text = std::fs::read(&path).unwrap_or_default();
+        let written: Option<Versioned> = serde_json::from_slice(&text).ok();
+        if let Some(Versioned { version: found }) = written
+            && found > VERSION.into()
+        {
+            return Err(Error::Later { path, found });
+        }
+    }
+    Ok(())
+}
+
+/// The field that all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u64,
 }
 
 fn parse(id: &str, text: &[u8]) -> Loaded {
@@ -280,84 +320,6 @@ fn open_lock(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn entry(id: &str) -> Entry {
-        let request = AddRequest {
-            id: id.to_owned(),
-            ..AddRequest::default()
-        };
-        Entry::new(request, "/run/netns/x".into())
-    }
-
-    fn request(cgroup: &str) -> StartRequest {
-        StartRequest {
-            id: String::new(),
-            cgroup_parent: cgroup.to_owned(),
-            memory_bytes: 7,
-            uid: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn an_entry_is_read_as_it_was_written_and_root_alone_may_read_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(&dir.path().join("j")).unwrap();
-        let mut up = entry("b");
-        up.phase = Phase::Up;
-        let now = Duration::from_secs(9);
-        up.start = Some(Start::new("t".to_owned(), request("/pod"), now));
-        journal.put(&entry("b")).await.unwrap();
-        journal.put(&up).await.unwrap();
-        journal.put(&entry("a")).await.unwrap();
-        let mode = std::fs::metadata(journal.path("b"))
-            .unwrap()
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o600);
-        let loaded = journal.load().unwrap();
-        assert_eq!(loaded.len(), 2);
-        assert!(matches!(&loaded[1], (id, Loaded::Entry(entry)) if id == "b" && **entry == up));
-        journal.remove("b").await.unwrap();
-        journal.remove("b").await.unwrap();
-        assert_eq!(journal.load().unwrap().len(), 1);
-    }
-
-    #[tokio::test]
-    async fn damage_is_reported_with_the_sandbox_and_halves_are_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
-        std::fs::write(dir.path().join("a.json"), "{\"version\":1,").unwrap();
-        std::fs::write(dir.path().join("b.part"), "{").unwrap();
-        let loaded = journal.load().unwrap();
-        assert!(
-            matches!(&loaded[..], [(id, Loaded::Broken(_))] if id == "a"),
-            "{loaded:?}"
-        );
-        assert!(!dir.path().join("b.part").exists());
-    }
-
-    #[test]
-    fn two_programs_do_not_share_a_journal() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = Journal::open(dir.path()).unwrap();
-        assert!(matches!(Journal::open(dir.path()), Err(Error::Lock { .. })));
-        drop(first);
-        Journal::open(dir.path()).unwrap();
-    }
-
-    #[test]
-    fn a_start_expires_after_two_minutes_of_the_nodes_own_time() {
-        let at = Duration::from_secs;
-        let start = Start::new(String::new(), request(""), at(1000));
-        assert!(!start.is_expired(at(1000)));
-        assert!(!start.is_expired(at(1119)));
-        assert!(start.is_expired(at(1120)));
-        assert!(start.is_expired(at(5)), "of another boot");
-        let mut older = start;
-        older.expires = 1_790_000_000;
-        assert!(older.is_expired(at(1000)), "by the wall clock");
-    }
-}
+mod state;
+#[cfg(test)]
+mod tests;

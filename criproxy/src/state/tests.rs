@@ -6,6 +6,7 @@
 
 mod map;
 mod recall;
+mod state;
 
 use std::time::Duration;
 

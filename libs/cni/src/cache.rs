@@ -7,6 +7,8 @@
 
 mod entry;
 #[cfg(test)]
+mod state;
+#[cfg(test)]
 mod tests;
 
 use std::fs::{DirBuilder, File, OpenOptions};

@@ -4,6 +4,7 @@
 //! Disks are written by QEMU, so that their headers are not trusted: the header of a disk counts
 //! when the daemon finds the disk without a record at its start, and, within the bounds of old and new
 //! size, when the disk failed to grow.
+//! A record that cannot be read counts as none: what is measured takes its place.
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;
@@ -162,13 +163,9 @@ impl Sizes {
             place,
             virtual_bytes,
         };
-        let (there, _) = self.records.insert(record.clone()).await?;
-        if *there != record {
-            let change = |there: &mut Size| {
-                there.virtual_bytes = virtual_bytes;
-                true
-            };
-            self.records.change(&record.place, change).await?;
+        let there = self.records.get(&record.place);
+        if there.is_none_or(|there| *there != record) {
+            self.records.replace(record).await?;
         }
         Ok(())
     }

@@ -126,6 +126,7 @@ impl Inner {
         rows::arrived(&self.db, arrival).await?;
         faultpoint::point("images.pull.recorded");
         self.catalog.change(|rows| {
+            rows.kept.remove(&digest);
             let entry = rows.entries.entry(digest);
             let entry = entry.or_insert_with(|| Entry::new(facts));
             entry.user.clone_from(&download.user);

@@ -163,8 +163,7 @@ impl<P: Platform> Containers<P> {
         let Some(vm) = row.vm() else {
             return Ok(());
         };
-        let disk = self.parts.disks.get(vm);
-        let disk = disk.ok_or(disk::Error::Missing(vm))?;
+        let disk = self.parts.disks.known(vm)?;
         match &disk.holder {
             Some(holder) if *holder == row.id => {}
             Some(holder) => {
@@ -230,7 +229,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) fn root_of(&self, vm: VmUid) -> Result<Disk> {
         let disks = &self.parts.disks;
         let path = disks.file(vm);
-        let disk = disks.get(vm).ok_or(disk::Error::Missing(vm))?;
+        let disk = disks.known(vm)?;
         let source = if disk.linked {
             let base = disks.base(vm).ok_or(disk::Error::ImageLost(vm))?;
             DiskSource::Overlay {

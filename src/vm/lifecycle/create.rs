@@ -171,8 +171,10 @@ impl<P: Platform> Containers<P> {
     /// A user that no other container has.
     fn choose_user(&self) -> Result<Option<u32>> {
         let all = self.parts.table.all();
-        let taken = all.iter().filter_map(|row| row.spec.user).collect();
-        Ok(self.users.choose(self.settings.uids, &taken)?)
+        let taken = all.iter().filter_map(|row| row.spec.user);
+        let aside = self.parts.table.aside().rows().iter();
+        let taken = taken.chain(aside.filter_map(|row| row.trace.user));
+        Ok(self.users.choose(self.settings.uids, &taken.collect())?)
     }
 
     /// Refuses a board that the emulator does not have; `q35` it always has.

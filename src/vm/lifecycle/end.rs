@@ -161,8 +161,11 @@ impl<P: Platform> Containers<P> {
 
     /// Removes domain, console file and sockets of a container whose machine is not to run, and
     /// gives the disk back that it has; may be repeated, and waits for another call that does the
-    /// same.
+    /// same. A machine that is left alone keeps all of it.
     pub(in crate::vm) async fn let_go(&self, row: &Container) -> Result<()> {
+        if self.is_left_alone(row) {
+            return Ok(());
+        }
         // Else the slower of two could remove what the next container has taken meanwhile.
         let _turn = self
             .parts

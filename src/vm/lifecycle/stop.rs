@@ -37,8 +37,9 @@ impl<P: Platform> Containers<P> {
         grace: Duration,
     ) -> Result<()> {
         let Some(row) = self.parts.table.get(id) else {
-            return Ok(());
+            return Ok(self.parts.table.aside().refuse(id.as_str())?);
         };
+        self.check_readable(&row)?;
         if row.phase == Phase::Starting && row.is_process() {
             self.stop_process_start(&row).await?;
         } else if row.phase == Phase::Starting {

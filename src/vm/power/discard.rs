@@ -46,6 +46,7 @@ impl<P: Platform> Containers<P> {
             if !disks.is_held_by(vm, &holder) {
                 continue;
             }
+            self.parts.table.aside().refuse(holder.as_str())?;
             let row = self.parts.table.get(&holder);
             let runs = row.is_some_and(|row| row.phase.runs());
             if self.is_starting(vm) || runs && seen.has_memory() {

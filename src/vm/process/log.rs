@@ -2,7 +2,8 @@
 //!
 //! Invariant: the position is saved after each batch, and before the guest forgets the batch. What
 //! is in the log beyond the saved position is cut off, and comes from the guest again: each byte is
-//! there once, whenever the daemon is killed.
+//! there once, whenever the daemon is killed. A position that cannot be read counts as none: what the
+//! guest still has comes again.
 //! Failure: an error names the file; the batch is not acknowledged, and comes again.
 
 use std::io;
@@ -48,9 +49,11 @@ impl Log {
     pub(super) fn open(path: &Path, saved: &Path) -> Result<Self, files::Error> {
         let failed = |step| files::failed(step, saved);
         let mut position = match std::fs::read(saved) {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|e| failed("read")(io::Error::other(e)))?
-            }
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+                let file = saved.display();
+                tracing::warn!(%file, %error, "position of a process's log not readable: log restarts");
+                Position::default()
+            }),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Position::default(),
             Err(e) => return Err(failed("read")(e)),
         };
@@ -174,6 +177,19 @@ mod tests {
             let text = std::fs::read_to_string(self.0.path().join("0.log")).unwrap();
             let records = text.lines().map(|line| line.split_once(' ').unwrap().1);
             records.map(str::to_owned).collect()
+        }
+    }
+
+    #[test]
+    fn a_position_that_cannot_be_read_counts_as_none() {
+        let scratch = Scratch::new();
+        scratch.log().write(Stream::Stdout, b"one\n").unwrap();
+        for damage in ["", "{\"stdout\": 7}", "\u{fffd}"] {
+            std::fs::write(scratch.0.path().join("position"), damage).unwrap();
+            let mut log = scratch.log();
+            assert_eq!(log.stored(), (0, 0));
+            log.write(Stream::Stdout, b"two\n").unwrap();
+            assert_eq!(log.stored(), (4, 0));
         }
     }
 

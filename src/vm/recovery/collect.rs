@@ -6,6 +6,7 @@
 //! while requests are served. A list says only where to look: containers of one virtual machine
 //! have domain, disk and seed one after the other, so that the owner is read again, under the lock
 //! without which no container takes the disk, right before anything is removed.
+//! A row that cannot be read is an owner, and of everything if its key cannot be read either.
 //! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
 
 use std::io::ErrorKind;
@@ -84,7 +85,9 @@ impl<P: Platform> Containers<P> {
     fn has_owner(&self, domain: &DomainInfo) -> bool {
         let named = domain.container.parse::<ContainerId>();
         let owns = |row: &Arc<Container>| row.domain() == domain.uuid && self.owns_domain(row);
-        named.is_ok_and(|id| self.parts.table.get(&id).is_some())
+        let aside = self.parts.table.aside();
+        named.is_ok_and(|id| !self.is_gone(&id))
+            || aside.is_anonymous()
             || self.parts.table.all().iter().any(owns)
     }
 
@@ -120,7 +123,7 @@ impl<P: Platform> Containers<P> {
         }
         let blocks = &self.parts.blocks;
         for holder in blocks.holders() {
-            if self.parts.table.get(&holder).is_none() {
+            if self.is_gone(&holder) {
                 tracing::warn!(container = %holder, "devices of a missing container released");
                 blocks.give_back(&holder).await?;
             }
@@ -132,7 +135,7 @@ impl<P: Platform> Containers<P> {
     /// The container that has the disk of a virtual machine, if it no longer exists.
     fn lost_holder(&self, vm: VmUid) -> Option<ContainerId> {
         let holder = self.parts.disks.get(vm)?.holder.clone()?;
-        self.parts.table.get(&holder).is_none().then_some(holder)
+        self.is_gone(&holder).then_some(holder)
     }
 
     /// Lets the images of sandboxes, containers and disks go that no longer exist.
@@ -140,8 +143,12 @@ impl<P: Platform> Containers<P> {
         for owner in self.parts.images.owners() {
             let sandbox = owner.parse::<SandboxId>();
             let container = owner.parse::<ContainerId>();
-            let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some())
-                || container.is_ok_and(|id| self.parts.table.get(&id).is_some());
+            let sandboxes = &self.parts.sandboxes;
+            let has_sandbox = |id: SandboxId| {
+                sandboxes.get(&id).is_some() || sandboxes.aside().may_have(id.as_str())
+            };
+            let needed =
+                sandbox.is_ok_and(has_sandbox) || container.is_ok_and(|id| !self.is_gone(&id));
             if !needed && self.parts.disks.collect_pin(&owner).await? {
                 tracing::warn!(sandbox = %owner, "image of a missing pod sandbox unpinned");
             }
@@ -181,5 +188,5 @@ async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()>
 
 fn has_row<R: Row>(table: &Table<R>, beginning: &str) -> bool {
     let found = table.find(beginning, |_| true);
-    !matches!(found, Err(LookupError::NotFound { .. }))
+    table.aside().is_anonymous() || !matches!(found, Err(LookupError::NotFound { .. }))
 }

@@ -1,7 +1,8 @@
 //! Reconciles rows and domains: at start-up, after a loss of libvirt, and periodically.
 //!
 //! Invariant: a machine that runs under a row is ended only if its end was requested; what another
-//! task works on at the moment is left to them.
+//! task works on at the moment is left to them. A machine with a record that cannot be read is left
+//! alone.
 //! Failure: an error of one container does not keep the others from being checked; the first
 //! error is returned, and the caller repeats the round.
 
@@ -59,6 +60,9 @@ impl<P: Platform> Containers<P> {
         let Some(row) = self.parts.table.get(id) else {
             return Ok(true);
         };
+        if self.is_left_alone(&row) {
+            return self.follow_only(&row, domain).await;
+        }
         if row.is_process() && row.phase.runs() {
             // Needs no lock, and the processes of a pod share one.
             self.follow_again(&row);
@@ -85,6 +89,15 @@ impl<P: Platform> Containers<P> {
         settled.inspect_err(|e| {
             tracing::warn!(container = %id, error = crate::one_line(e), "container not reconciled");
         })?;
+        Ok(true)
+    }
+
+    /// Of a machine with an unreadable record, only what its guest says is looked after.
+    async fn follow_only(&self, row: &Container, domain: Option<State>) -> Result<bool> {
+        let _end = self.end_lock(&row.id).await;
+        if row.phase.runs() && domain == Some(State::Active) {
+            self.follow(row).await?;
+        }
         Ok(true)
     }
 

@@ -37,5 +37,6 @@ mod root_disk_rows;
 mod saved_rows;
 mod scenarios;
 mod starts;
+mod state;
 mod status_rows;
 mod update_rows;

@@ -23,7 +23,7 @@ fn paused(status: &str) -> Value {
     ]}})
 }
 
-async fn machine_that_is(state: &str, changes: Value) -> Bench {
+pub(super) async fn machine_that_is(state: &str, changes: Value) -> Bench {
     let mut bench = Bench::new();
     let mut all = power_state("PoweredOn");
     json_patch::merge(&mut all, &changes);

@@ -1,0 +1,58 @@
+//! Leases as agents of other versions wrote them: `tests/fixtures/state` has one of each.
+//!
+//! Invariant: [`facts`] is what the writer has published, and what is to be read.
+//! Failure: a fact of an earlier agent that is read otherwise.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+fn facts() -> NodeFacts {
+    NodeFacts {
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: "0a1b2c3d-0000-4000-8000-000000000001".to_owned(),
+        daemon: daemon_facts(InfoResponse {
+            version: "0.1.0".to_owned(),
+            installation_id: "0a1b2c3d-0000-4000-8000-000000000002".to_owned(),
+            accelerator: "kvm".to_owned(),
+            libvirt_version: "9.0.0".to_owned(),
+            qemu_version: "7.2.0".to_owned(),
+            disk_capacity_bytes: 1 << 40,
+            disk_available_bytes: 1 << 39,
+            bound_machines: 1,
+            task_kinds: vec!["provision".to_owned(), "delete_disk".to_owned()],
+            machine_types: vec!["pc-q35-7.2".to_owned()],
+            ..InfoResponse::default()
+        }),
+        proxy: None,
+        machines: 3,
+    }
+}
+
+#[test]
+#[ignore = "writes a fixture"]
+fn write() {
+    let target = PathBuf::from(std::env::var_os("VMLET_STATE").unwrap()).join("cluster");
+    std::fs::create_dir_all(&target).unwrap();
+    let lease = lease("n1", None, &facts().bounded(), Timestamp::UNIX_EPOCH);
+    let text = serde_json::to_string_pretty(&lease).unwrap();
+    std::fs::write(target.join("lease.json"), text + "\n").unwrap();
+}
+
+#[test]
+fn leases_of_earlier_versions_are_read_as_they_were_written() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/state");
+    let versions = std::fs::read_dir(root).unwrap();
+    let leases = versions.map(|entry| entry.unwrap().path().join("cluster/lease.json"));
+    let leases: Vec<_> = leases.filter(|path| path.is_file()).collect();
+    assert!(!leases.is_empty());
+    for path in leases {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lease: Lease = serde_json::from_str(&text).unwrap();
+        let annotations = lease.metadata.annotations.unwrap_or_default();
+        let read = NodeFacts::from_json(&annotations[names::NODE_FACTS]).unwrap();
+        assert_eq!(read, facts(), "{}", path.display());
+        let holder = lease.spec.unwrap().holder_identity;
+        assert_eq!(holder.as_deref(), Some("n1"));
+    }
+}
