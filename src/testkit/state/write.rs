@@ -78,6 +78,7 @@ async fn write() {
         fs::write(&disk, disk_file(2 << 20)).unwrap();
         node.images.pin(sandbox.id.as_str(), DISK).await.unwrap();
     }
+    let logs = tempfile::tempdir().unwrap();
     for row in containers() {
         let paths = node.containers.paths();
         fs::write(paths.console_file(&row.id), "what the guest said\n").unwrap();
@@ -85,7 +86,7 @@ async fn write() {
         if row.is_process() {
             fs::write(paths.process(&row.id), "{}").unwrap();
             let position = paths.process_position(&row.id);
-            crate::vm::process::write_position(&node.scratch.path().join("process.log"), &position);
+            crate::vm::process::write_position(&logs.path().join("0.log"), &position);
         } else {
             crate::vm::console::write_position(&paths.console_file(&row.id));
         }
