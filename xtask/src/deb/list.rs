@@ -33,6 +33,11 @@ pub(crate) const VMLET: Package = Package {
             0o644,
         ),
         ("deploy/systemd/vmlet.toml", "etc/vmlet/vmlet.toml", 0o644),
+        (
+            "deploy/apparmor/vmlet-qemu",
+            "etc/apparmor.d/vmlet-qemu",
+            0o644,
+        ),
     ],
     libraries: &["libc6", "libvirt0", "libcap-ng0", "libseccomp2"],
     // libvirt-daemon-system makes QEMU's user and its group.
