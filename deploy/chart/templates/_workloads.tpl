@@ -95,15 +95,23 @@
 {{- end }}
 {{- end }}
 
-{{/* Of: root, pod. */}}
+{{/* Settings that the pod has by itself, as flags, variables or mounts, are no values. Of: root, pod. */}}
 {{- define "vmlet.agent-env" -}}
 {{- $container := first .pod.containers }}
+{{- $fixed := list "VMLET_AGENT_NODE_ENDPOINT" "VMLET_AGENT_PROXY_ENDPOINT" }}
+{{- range $container.env }}
+{{- $fixed = append $fixed .name }}
+{{- end }}
+{{- range $container.command }}
+{{- if hasPrefix "--" . }}
+{{- $flag := splitList "=" . | first | trimPrefix "--" | replace "-" "_" | upper }}
+{{- $fixed = append $fixed (printf "VMLET_AGENT_%s" $flag) }}
+{{- end }}
+{{- end }}
 {{- $env := $container.env }}
 {{- range $name, $value := .root.Values.agent.env }}
-{{- range $container.env }}
-{{- if eq .name $name }}
+{{- if has $name $fixed }}
 {{- fail (printf "agent.env: the DaemonSet sets %s" $name) }}
-{{- end }}
 {{- end }}
 {{- $env = append $env (dict "name" $name "value" $value) }}
 {{- end }}

@@ -218,6 +218,10 @@ fn what_the_chart_cannot_honour_is_refused_in_words() -> Result<()> {
             "agent.env.VMLET_AGENT_NODE=a",
             "the DaemonSet sets VMLET_AGENT_NODE",
         ),
+        (
+            "agent.env.VMLET_AGENT_HEALTH_LISTEN=[::]:1",
+            "the DaemonSet sets VMLET_AGENT_HEALTH_LISTEN",
+        ),
         ("privileged.serviceAccounts[0].name=a", "namespace"),
         ("monitoring.namespaces=monitoring", "namespaces"),
         ("image.registry=vmlet.dev", "choose another registry"),
