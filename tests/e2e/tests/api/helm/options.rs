@@ -75,8 +75,8 @@ fn each_value_is_in_its_place() -> Result<()> {
         let wanted: Value = serde_json::from_str(wanted)?;
         ensure!(*found == wanted, "{row}: {found}");
     }
-    let nobody = template("vmlet-system", &["--set-json", "monitoring.namespaces=[]"])?;
-    let ingress = at(find(&nobody, "NetworkPolicy vmlet-agent")?, "/spec/ingress")?;
+    let unmonitored = template("vmlet-system", &["--set-json", "monitoring.namespaces=[]"])?;
+    let ingress = at(find(&unmonitored, "NetworkPolicy vmlet-agent")?, "/spec/ingress")?;
     ensure!(*ingress == json!([]), "{ingress}");
     Ok(())
 }
