@@ -137,8 +137,12 @@ impl Edits<'_> {
         );
         let folder = PathBuf::from(format!("/etc/systemd/system/{service}.d"));
         for name in self.root.list(&folder)? {
+            // What systemd reads, but for our own.
+            if !name.ends_with(".conf") || name.starts_with('.') || name == "50-vmlet.conf" {
+                continue;
+            }
             let text = self.root.text(&folder.join(&name))?.unwrap_or_default();
-            if name != "50-vmlet.conf" && text.contains("\nExecStart=") {
+            if text.lines().any(|line| line.starts_with("ExecStart=")) {
                 bail!(
                     "{}/{name} replaces the command of {unit}: name {ENDPOINT} in it by hand",
                     folder.display()

@@ -55,14 +55,14 @@ pub(crate) fn run(args: &args::Status) -> Result<ExitCode> {
         );
     }
     let facts = node.facts(&target.service)?;
-    line(
-        "proxy",
-        match (facts.is_enabled, facts.is_active) {
-            (true, true) => Ok(format!("{} is enabled and active", proxy::UNIT)),
-            (false, _) => Err(anyhow::anyhow!("{} is not enabled", proxy::UNIT)),
-            (_, false) => Err(anyhow::anyhow!("{} is not active", proxy::UNIT)),
-        },
-    );
+    let proxy = if !facts.is_enabled {
+        Err(anyhow::anyhow!("{} is not enabled", proxy::UNIT))
+    } else if !facts.is_active {
+        Err(anyhow::anyhow!("{} is not active", proxy::UNIT))
+    } else {
+        Ok(format!("{} is enabled and active", proxy::UNIT))
+    };
+    line("proxy", proxy);
     line(
         "kubelet",
         node.health.kubelet().map(|()| "healthy".to_owned()),

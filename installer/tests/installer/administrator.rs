@@ -1,6 +1,6 @@
 //! Files that an administrator, or an upgrade of the node, changes in between.
 
-use crate::node::{K3S, KUBEADM, Node, assert_same};
+use crate::node::{K0S, K3S, KUBEADM, Node, assert_same};
 
 const FLAGS: &str = "var/lib/kubelet/kubeadm-flags.env";
 const SETTINGS: &str = "opt/vmlet/etc/criproxy.toml";
@@ -95,6 +95,29 @@ fn a_drop_in_with_more_in_it_loses_the_endpoint_only() {
     assert!(
         left.contains("maxPods: 50") && !left.contains("criproxy.sock"),
         "{left}"
+    );
+}
+
+#[test]
+fn a_command_of_the_administrator_is_not_replaced() {
+    let node = Node::new(K0S);
+    let folder = "etc/systemd/system/k0sworker.service.d";
+    node.write(
+        &format!("{folder}/10-env.conf"),
+        "[Service]\nEnvironment=A=b\n",
+    );
+    node.write(&format!("{folder}/old.conf.bak"), "[Service]\nExecStart=\n");
+    node.run("install");
+    node.run("withdraw");
+    assert!(node.path(folder).exists());
+    node.write(
+        &format!("{folder}/20-command.conf"),
+        "[Service]\nExecStart=\nExecStart=/k0s\n",
+    );
+    let printed = node.fail("install", &[]);
+    assert!(
+        printed.contains("20-command.conf replaces the command"),
+        "{printed}"
     );
 }
 

@@ -12,7 +12,7 @@ const BUSYBOX: &str = "/usr/bin/busybox";
 #[test]
 #[ignore = "needs root"]
 fn systemctl_of_the_node_runs_in_its_root() {
-    let node = Node::new(KUBEADM);
+    let node = Node::on_disk(KUBEADM);
     fs::create_dir_all(node.path("bin")).unwrap();
     fs::copy(BUSYBOX, node.path("bin/sh")).unwrap();
     let systemctl = "#!/bin/sh\necho \"$SYSTEMD_IGNORE_CHROOT $(pwd) $*\" >>/calls\nexit 1\n";

@@ -41,7 +41,7 @@ fn at_each_point(
 
 fn is_installed(node: &Node, when: &str) {
     assert!(node.is_behind_proxy(), "{when}");
-    // Whoever was killed, the program that runs is the one that is installed.
+    // Whatever was killed, the program that runs is the one that is installed.
     let program = node.read("opt/vmlet/bin/vmlet-criproxy");
     assert_eq!(node.running(), Some(program), "{when}");
 }

@@ -107,8 +107,18 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// In memory where there is such a folder: each write is followed by a sync.
     pub(crate) fn new(platform: Platform) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let memory = tempfile::tempdir_in("/dev/shm");
+        Self::at(memory.or_else(|_| tempfile::tempdir()).unwrap(), platform)
+    }
+
+    /// Where programs may be executed.
+    pub(crate) fn on_disk(platform: Platform) -> Self {
+        Self::at(tempfile::tempdir().unwrap(), platform)
+    }
+
+    fn at(folder: TempDir, platform: Platform) -> Self {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let root = folder.path().join("root");
         copy(&fixtures.join(platform.fixture), &root);
@@ -265,7 +275,7 @@ impl Node {
         let armed = self.state("faults").join(format!("installer.{point}"));
         fs::write(&armed, "").unwrap();
         let mut command = self.command("install");
-        let output = command.args(["--timeout", "1s"]).output().unwrap();
+        let output = command.args(["--timeout", "300ms"]).output().unwrap();
         let is_killed = output.status.signal() == Some(KILLED);
         if !is_killed {
             assert_eq!(output.status.code(), Some(1), "{}", text(&output));
