@@ -26,6 +26,7 @@ fn facts() -> NodeFacts {
         }),
         proxy: None,
         machines: 3,
+        disks: None,
     }
 }
 
