@@ -136,7 +136,7 @@ fn a_garbled_entry_keeps_its_file_and_no_other_entry_from_being_read() {
                 let is_broken = |loaded: &Loaded| matches!(loaded, Loaded::Broken(_));
                 let broken = loaded.iter().filter(|(_, loaded)| is_broken(loaded));
                 let broken: Vec<_> = broken.map(|(name, _)| name.clone()).collect();
-                assert_eq!(broken, [garbled.request.id.clone()]);
+                assert_eq!(broken, [garbled.request.id.as_str()]);
                 assert_eq!(loaded.len(), entries().len());
                 assert_eq!(std::fs::read_to_string(&file).unwrap(), damage);
             }
