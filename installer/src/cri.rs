@@ -118,6 +118,9 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).unwrap();
+            assert!(request[..read].starts_with(PREFACE));
             stream
                 .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 .unwrap();
