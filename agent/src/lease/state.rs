@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
+/// The directory for a fixture; without it, what is written goes with the test.
+const TARGET: &str = "VMLET_STATE";
+
 fn facts() -> NodeFacts {
     NodeFacts {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -31,13 +34,16 @@ fn facts() -> NodeFacts {
 }
 
 #[test]
-#[ignore = "writes a fixture"]
-fn write() {
-    let target = PathBuf::from(std::env::var_os("VMLET_STATE").unwrap()).join("cluster");
+fn a_lease_that_is_written_is_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = std::env::var_os(TARGET).map_or_else(|| scratch.path().to_owned(), PathBuf::from);
+    let target = target.join("cluster");
     std::fs::create_dir_all(&target).unwrap();
     let lease = lease("n1", None, &facts().bounded(), Timestamp::UNIX_EPOCH);
     let text = serde_json::to_string_pretty(&lease).unwrap();
-    std::fs::write(target.join("lease.json"), text + "\n").unwrap();
+    let file = target.join("lease.json");
+    std::fs::write(&file, text + "\n").unwrap();
+    is_as_written(&file);
 }
 
 #[test]
@@ -47,13 +53,15 @@ fn leases_of_earlier_versions_are_read_as_they_were_written() {
     let leases = versions.map(|entry| entry.unwrap().path().join("cluster/lease.json"));
     let leases: Vec<_> = leases.filter(|path| path.is_file()).collect();
     assert!(!leases.is_empty());
-    for path in leases {
-        let text = std::fs::read_to_string(&path).unwrap();
-        let lease: Lease = serde_json::from_str(&text).unwrap();
-        let annotations = lease.metadata.annotations.unwrap_or_default();
-        let read = NodeFacts::from_json(&annotations[names::NODE_FACTS]).unwrap();
-        assert_eq!(read, facts(), "{}", path.display());
-        let holder = lease.spec.unwrap().holder_identity;
-        assert_eq!(holder.as_deref(), Some("n1"));
-    }
+    leases.iter().for_each(|path| is_as_written(path));
+}
+
+fn is_as_written(path: &Path) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let lease: Lease = serde_json::from_str(&text).unwrap();
+    let annotations = lease.metadata.annotations.unwrap_or_default();
+    let read = NodeFacts::from_json(&annotations[names::NODE_FACTS]).unwrap();
+    assert_eq!(read, facts(), "{}", path.display());
+    let holder = lease.spec.unwrap().holder_identity;
+    assert_eq!(holder.as_deref(), Some("n1"));
 }

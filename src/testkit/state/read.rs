@@ -57,7 +57,8 @@ async fn a_start_on_the_state_of_another_version_finds_every_record_and_keeps_ev
     }
 }
 
-async fn is_as_written(node: &Node) {
+/// Has every record of the fixtures, with its values.
+pub(super) async fn is_as_written(node: &Node) {
     let sandboxes_read: Vec<_> = node
         .sandbox_rows
         .all()

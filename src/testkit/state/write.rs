@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use service::boot_clock::Deadline;
 
+use super::read::{is_as_written, opened};
 use super::*;
 use crate::block::Held;
 use crate::disk::Disk;
@@ -19,13 +20,14 @@ use crate::testkit::Node;
 use crate::vm::Container;
 use crate::vm::state::Phase;
 
-/// The directory that the state is written to.
+/// The directory for a fixture; without it, what is written goes with the test.
 const TARGET: &str = "VMLET_STATE";
 
 #[tokio::test]
-#[ignore = "writes a fixture"]
-async fn write() {
-    let target = PathBuf::from(std::env::var_os(TARGET).expect(TARGET)).join("node");
+async fn a_state_that_is_written_is_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = std::env::var_os(TARGET).map_or_else(|| scratch.path().to_owned(), PathBuf::from);
+    let target = target.join("node");
     let node = Node::new().await;
     let db = node.db.clone();
     node::set_boot(&db, "0a1b2c3d-0000-4000-8000-000000000001".to_owned())
@@ -107,6 +109,8 @@ async fn write() {
         .unwrap();
     let written = rusqlite::Connection::open(&file).unwrap();
     written.pragma_update(None, "journal_mode", "WAL").unwrap();
+    drop(written);
+    is_as_written(&opened(&target).await).await;
 }
 
 /// The stop in progress.
