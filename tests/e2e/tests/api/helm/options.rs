@@ -76,7 +76,10 @@ fn each_value_is_in_its_place() -> Result<()> {
         ensure!(*found == wanted, "{row}: {found}");
     }
     let unmonitored = template("vmlet-system", &["--set-json", "monitoring.namespaces=[]"])?;
-    let ingress = at(find(&unmonitored, "NetworkPolicy vmlet-agent")?, "/spec/ingress")?;
+    let ingress = at(
+        find(&unmonitored, "NetworkPolicy vmlet-agent")?,
+        "/spec/ingress",
+    )?;
     ensure!(*ingress == json!([]), "{ingress}");
     Ok(())
 }
