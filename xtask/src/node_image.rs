@@ -29,7 +29,7 @@ use crate::{run, workspace};
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "4";
+const RECIPE: &str = "5";
 
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[

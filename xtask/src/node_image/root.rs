@@ -56,6 +56,10 @@ const LEFT_OUT: &[&str] = &[
     "var",
 ];
 
+/// Programs at another path than in their package: a profile of AppArmor that the node has for
+/// that path would hold in the container, too, and Debian's forbids libvirtd our emulator.
+const MOVED: &[(&str, &str)] = &[("usr/sbin/libvirtd", "usr/libexec/vmlet/sbin/libvirtd")];
+
 /// Names of the one program that stands behind all of iptables.
 const IPTABLES: &[&str] = &[
     "iptables",
@@ -132,7 +136,7 @@ fn add(tree: &mut Tree, root: &Path, below: &Path) -> Result<()> {
             continue;
         }
         let metadata = entry.metadata().with_context(context)?;
-        let place = merged(&path);
+        let place = place(&path);
         // No program of the image changes its user by being run.
         let mode = metadata.permissions().mode() & 0o777;
         if metadata.is_dir() {
@@ -148,9 +152,11 @@ fn add(tree: &mut Tree, root: &Path, below: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a file is now that `/bin` and its kind are links.
-fn merged(path: &Path) -> PathBuf {
-    if MERGED.iter().any(|folder| path.starts_with(folder)) {
+/// Where a file of a package is in the image, in which `/bin` and its kind are links.
+fn place(path: &Path) -> PathBuf {
+    if let Some((_, moved)) = MOVED.iter().find(|(from, _)| path == Path::new(from)) {
+        PathBuf::from(moved)
+    } else if MERGED.iter().any(|folder| path.starts_with(folder)) {
         Path::new("usr").join(path)
     } else {
         path.to_owned()
