@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use cri_proto::v1::runtime_service_client::RuntimeServiceClient;
 use cri_proto::v1::{VersionRequest, VersionResponse};
 use tonic::transport::Endpoint;
@@ -27,7 +27,8 @@ pub(crate) fn version(socket: &Path, timeout: Duration) -> Result<VersionRespons
 async fn call(socket: &Path) -> Result<VersionResponse> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
     let mut client = RuntimeServiceClient::new(endpoint.connect().await?);
-    let answer = client.version(VersionRequest::default()).await?;
+    let answer = client.version(VersionRequest::default()).await;
+    let answer = answer.map_err(|status| anyhow!("the runtime refuses: {}", status.message()))?;
     Ok(answer.into_inner())
 }
 

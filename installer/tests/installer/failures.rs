@@ -44,7 +44,7 @@ fn kubelet_is_not_touched_while_the_runtime_does_not_answer_the_proxy() {
     node.set("runtime-away");
     let printed = node.fail("install", &SOON);
     assert!(
-        printed.contains("the runtime does not answer, or refuses"),
+        printed.contains("the runtime refuses: containerd is away"),
         "{printed}"
     );
     let calls = node.calls();
@@ -96,7 +96,7 @@ fn a_failed_upgrade_leaves_the_earlier_proxy() {
     node.set_program("bad");
     let printed = node.fail("install", &SOON);
     assert!(
-        printed.contains("the runtime does not answer, or refuses"),
+        printed.contains("the runtime refuses: a bad build"),
         "{printed}"
     );
     assert!(
