@@ -41,7 +41,8 @@ async fn a_state_that_is_written_is_read() {
     for row in containers() {
         node.rows.insert(row.clone()).await.unwrap();
         let is_stopping = row.phase == Phase::Stopping;
-        let (id, phase) = (row.id.clone(), row.phase);
+        let id = row.id.clone();
+        let phase = row.phase;
         let all = |there: &mut Container| {
             *there = row;
             if is_stopping {
