@@ -63,7 +63,7 @@ pub(super) fn versions(connect: &Connect) -> Result<Versions, VirtError> {
 /// The capabilities of this emulator, which libvirt has to execute for them; they are not used.
 pub(super) fn check_emulator(connect: &Connect, program: &Path) -> Result<(), VirtError> {
     let program = program.to_string_lossy();
-    let found = connect.domain_capabilities(Some(&program), None, None, Some("qemu"), 0);
+    let found = connect.domain_capabilities(Some(&program), None, None, None, 0);
     found.map(drop)
 }
 
