@@ -4,6 +4,7 @@
 //! after its runtime has answered, and the kernel lists who is connected to the proxy.
 //! Failure: what was seen last, when the time is over.
 
+use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -26,6 +27,9 @@ const SOCKETS: &str = "/proc/1/net/unix";
 
 /// State of a socket that is connected, in the list of the kernel.
 const CONNECTED: &str = "03";
+
+/// The proxy's program, as the kernel names its process.
+const PROXY: &str = "vmlet-criproxy";
 
 /// How a node is looked at.
 #[derive(Debug)]
@@ -102,14 +106,39 @@ impl Health {
         let Some(text) = self.root.proc_text(Path::new(SOCKETS))? else {
             bail!("failed to find {SOCKETS}: the node's /proc is needed");
         };
-        Ok(text.lines().any(is_connection))
+        Ok(text
+            .lines()
+            .filter_map(accepted)
+            .any(|path| self.is_proxys(path)))
+    }
+
+    /// Whether a path that the kernel lists is that of the proxy's socket. The kernel keeps the name that a
+    /// socket had when it was bound, and the proxy binds `.PID` beside the socket before it renames that.
+    fn is_proxys(&self, path: &Path) -> bool {
+        let socket = Path::new(SOCKET);
+        if path == socket {
+            return true;
+        }
+        let name = path.file_name().and_then(OsStr::to_str);
+        let process = name.and_then(|name| name.strip_prefix('.')?.parse::<u32>().ok());
+        let comm = |process| {
+            let place = format!("/proc/{process}/comm");
+            self.root.proc_text(Path::new(&place)).ok().flatten()
+        };
+        path.parent() == socket.parent()
+            && process
+                .and_then(comm)
+                .is_some_and(|comm| comm.trim_end() == PROXY)
     }
 }
 
-/// Whether a line is that of a connection which the proxy has accepted.
-fn is_connection(line: &str) -> bool {
+/// The path of a line if that is a connection which a program has accepted.
+fn accepted(line: &str) -> Option<&Path> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    matches!(words.as_slice(), [_, _, _, _, _, state, _, path] if *state == CONNECTED && *path == SOCKET)
+    match words.as_slice() {
+        [_, _, _, _, _, state, _, path] if *state == CONNECTED => Some(Path::new(*path)),
+        _ => None,
+    }
 }
 
 /// Waits before the next look.
@@ -127,41 +156,67 @@ mod tests {
 
     use super::*;
 
-    #[rstest]
-    #[case::connected(
-        "ffff9c: 00000003 00000000 00000000 0001 03 4711 /run/vmlet/criproxy.sock",
-        true
-    )]
-    #[case::listening(
-        "ffff9c: 00000002 00000000 00010000 0001 01 4711 /run/vmlet/criproxy.sock",
-        false
-    )]
-    #[case::other(
-        "ffff9c: 00000003 00000000 00000000 0001 03 4711 /run/vmlet/vmlet.sock",
-        false
-    )]
-    #[case::client("ffff9c: 00000003 00000000 00000000 0001 03 4711", false)]
-    #[case::head("Num       RefCount Protocol Flags    Type St Inode Path", false)]
-    fn a_connection_has_the_path_of_its_listener(#[case] line: &str, #[case] expected: bool) {
-        assert_eq!(is_connection(line), expected);
+    fn health(root: &Path) -> Health {
+        Health {
+            root: Root::new(root).unwrap(),
+            healthz: ([127, 0, 0, 1], 1).into(),
+        }
     }
 
-    /// The kernel's own list, of this process.
-    #[test]
-    fn the_kernel_lists_an_accepted_connection_with_the_path() {
+    #[rstest]
+    #[case::of_the_proxy("0001 03 4711 /run/vmlet/.4711", true)]
+    #[case::by_its_name("0001 03 4711 /run/vmlet/criproxy.sock", true)]
+    #[case::listening("0001 01 4711 /run/vmlet/.4711", false)]
+    #[case::of_the_proxys_status("0001 03 4711 /run/vmlet/proxy/.4711", false)]
+    #[case::of_the_daemon("0001 03 4711 /run/vmlet/.4712", false)]
+    #[case::of_a_process_that_is_gone("0001 03 4711 /run/vmlet/.4713", false)]
+    #[case::by_another_name("0001 03 4711 /run/vmlet/vmlet.sock", false)]
+    #[case::client("0001 03 4711", false)]
+    fn a_connection_has_the_path_that_its_listener_was_bound_to(
+        #[case] line: &str,
+        #[case] expected: bool,
+    ) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for (path, text) in [
+            (
+                "1/net/unix",
+                format!(
+                    "Num       RefCount Protocol Flags    Type St Inode Path\nffff9c: 00000003 00000000 00000000 {line}\n"
+                ),
+            ),
+            ("4711/comm", format!("{PROXY}\n")),
+            ("4712/comm", "vmlet\n".to_owned()),
+        ] {
+            let path = folder.path().join("proc").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        assert_eq!(
+            health(folder.path()).is_proxy_used().unwrap(),
+            expected,
+            "{line}"
+        );
+    }
+
+    /// The kernel's own list, of a socket that is made as the proxy makes it.
+    #[tokio::test]
+    async fn the_kernel_lists_a_connection_to_the_proxys_kind_of_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("criproxy.sock");
+        let listener = service::listener::Listener::bind(&path).await.unwrap();
         let listed = || {
             let text = std::fs::read_to_string("/proc/self/net/unix").unwrap();
-            let text = text.replace(path.to_str().unwrap(), SOCKET);
-            text.lines().filter(|line| is_connection(line)).count()
+            let bound = folder.path().join(format!(".{}", std::process::id()));
+            text.lines()
+                .filter_map(accepted)
+                .filter(|path| *path == bound)
+                .count()
         };
-        let before = listed();
+        assert_eq!(listed(), 0);
         let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
-        let accepted = listener.accept().unwrap();
-        assert_eq!(listed(), before + 1);
-        drop((client, accepted));
-        assert_eq!(listed(), before);
+        let served = listener.accept().await;
+        assert_eq!(listed(), 1);
+        drop((client, served));
+        assert_eq!(listed(), 0);
     }
 }

@@ -143,7 +143,11 @@ impl Node {
                 fs::set_permissions(root.join(file), fs::Permissions::from_mode(0o640)).unwrap();
             }
         }
-        fs::write(root.join("proc/1/net/unix"), "").unwrap();
+        for (file, text) in [("1/net/unix", ""), ("4711/comm", "vmlet-criproxy\n")] {
+            let file = root.join("proc").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
         let state = folder.path().join("state");
         fs::create_dir_all(state.join("faults")).unwrap();
         let healthz = servers::healthz(&state);

@@ -95,7 +95,8 @@ impl Listener {
         };
         make_directory(dir).map_err(failed("make directory", dir))?;
         check_free(path).await?;
-        // Short, so that it fits wherever the name itself does.
+        // Short, so that it fits wherever the name itself does. The kernel lists the socket under this name
+        // (`/proc/net/unix`, `ss -x`): vmlet-installer finds connections to the proxy by it.
         let temporary = dir.join(format!(".{}", std::process::id()));
         match std::fs::remove_file(&temporary) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
