@@ -14,6 +14,7 @@
 mod agent;
 mod channel;
 mod files;
+mod kubeadm;
 mod monitor;
 mod power;
 mod qemu;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+pub(crate) use kubeadm::write as write_kubeadm;
 pub(crate) use power::{Machine, Stay, build, down};
 pub(crate) use shell::open as shell;
 pub(crate) use steps::Step;

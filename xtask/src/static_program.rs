@@ -17,15 +17,23 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) struct StaticProgram {
     pub(crate) package: &'static str,
     pub(crate) name: &'static str,
-    /// The profile of cargo, and the folder of its results.
+    /// The profile of cargo.
     pub(crate) profile: &'static str,
 }
 
 impl StaticProgram {
     /// Where the program is.
     pub(crate) fn path(&self) -> PathBuf {
-        let folder = workspace::target().join(TARGET).join(self.profile);
-        folder.join(self.name)
+        // cargo's own names for the folder of its default profile.
+        let folder = if self.profile == "dev" {
+            "debug"
+        } else {
+            self.profile
+        };
+        workspace::target()
+            .join(TARGET)
+            .join(folder)
+            .join(self.name)
     }
 
     /// Builds the program, unless it is up to date.

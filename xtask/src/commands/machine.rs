@@ -29,6 +29,8 @@ enum Action {
     Build,
     /// Runs steps as root; the first that fails is the last, and its exit code that of the run.
     Run(Run),
+    /// Writes what kubeadm needs to make a cluster in the machine to a folder for --files.
+    Kubeadm(Kubeadm),
     /// Opens a shell of root on this terminal; Ctrl-] leaves it.
     Shell(Shell),
     /// Ends a machine that a run or a shell kept.
@@ -48,6 +50,13 @@ struct Run {
     deadline: u64,
     #[command(flatten)]
     start: Start,
+}
+
+#[derive(Debug, clap::Args)]
+struct Kubeadm {
+    /// The folder, in which `kubernetes` is created.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -72,6 +81,9 @@ impl Machine {
         match &self.action {
             Action::Build => machine::build(self.os)?,
             Action::Run(run) => return run.run(self.os),
+            Action::Kubeadm(kubeadm) => {
+                machine::write_kubeadm(&kubeadm.folder.join("kubernetes"))?;
+            }
             Action::Shell(shell) => {
                 let machine = shell.start.machine(self.os)?;
                 machine::shell(&self.os.run_folder())?;

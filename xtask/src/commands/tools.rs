@@ -91,6 +91,8 @@ pub(crate) enum Tool {
     KubeControllerManager,
     /// Scheduler of the cluster.
     KubeScheduler,
+    /// Installer of a cluster. Built only by name, and for the machine with a cluster.
+    Kubeadm,
     /// Proxy that makes Services reachable on a node.
     KubeProxy,
     /// Command-line client of the cluster.
@@ -118,7 +120,12 @@ impl Tools {
 /// What the test suite needs.
 fn suite() -> Vec<Tool> {
     let mut tools = Tool::value_variants().to_vec();
-    tools.retain(|tool| !matches!(tool, Tool::CargoFuzz | Tool::CargoMutants | Tool::Helm));
+    tools.retain(|tool| {
+        !matches!(
+            tool,
+            Tool::CargoFuzz | Tool::CargoMutants | Tool::Helm | Tool::Kubeadm
+        )
+    });
     tools
 }
 
@@ -181,6 +188,7 @@ impl Tool {
             }
             Self::KubeScheduler => Source::Go(Kubernetes, Verb::Build, "cmd/kube-scheduler"),
             Self::KubeProxy => Source::Go(Kubernetes, Verb::Build, "cmd/kube-proxy"),
+            Self::Kubeadm => Source::Go(Kubernetes, Verb::Build, "cmd/kubeadm"),
             Self::Kubectl => Source::Go(Kubernetes, Verb::Build, "cmd/kubectl"),
             Self::Kubelet => Source::Go(Kubernetes, Verb::Build, "cmd/kubelet"),
             Self::CheckRules => Source::Go(Prometheus, Verb::Build, "check-rules"),
