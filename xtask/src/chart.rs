@@ -5,12 +5,12 @@
 //! chart; folders of copies have nothing else.
 //! Failure: names the file that cannot be read or written.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::text_files::{self, TextFiles};
 use crate::workspace;
 
 /// Folders of the chart that have copies only.
@@ -29,7 +29,7 @@ const NAMESPACE: &str = "namespace.yaml";
 const KINDS: &str = "crds";
 
 /// Files by their path in the chart.
-type Files = BTreeMap<PathBuf, String>;
+type Files = TextFiles;
 
 /// The folder of the chart.
 pub(crate) fn folder() -> PathBuf {
@@ -104,28 +104,11 @@ fn listed<'a>(text: &'a str, key: &str, indentation: &str) -> Vec<&'a str> {
 fn present() -> Result<Files> {
     let mut files = Files::new();
     for name in FOLDERS {
-        walk(Path::new(name), &mut files)?;
+        let found = text_files::below(&folder().join(name))?;
+        let found = found.into_iter();
+        files.extend(found.map(|(path, text)| (Path::new(name).join(path), text)));
     }
     Ok(files)
-}
-
-fn walk(place: &Path, files: &mut Files) -> Result<()> {
-    let path = folder().join(place);
-    if !path.exists() {
-        return Ok(());
-    }
-    for entry in fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
-        let entry = entry.with_context(|| format!("list {}", path.display()))?;
-        let place = place.join(entry.file_name());
-        if entry.path().is_dir() {
-            walk(&place, files)?;
-        } else {
-            let text = fs::read_to_string(entry.path());
-            let text = text.with_context(|| format!("read {}", entry.path().display()))?;
-            files.insert(place, text);
-        }
-    }
-    Ok(())
 }
 
 fn read(name: &str) -> Result<String> {

@@ -21,6 +21,7 @@ mod stack;
 mod stamp;
 mod static_program;
 mod suite;
+mod text_files;
 mod workspace;
 
 use std::process::ExitCode;
