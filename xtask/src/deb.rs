@@ -17,8 +17,6 @@ use crate::{run, workspace};
 
 pub(crate) use self::list::{CRIPROXY, GUEST, VMLET, VMLETCTL};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
 /// Scripts that dpkg runs, `deploy/deb/PACKAGE.SCRIPT`; a package need not have any.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
@@ -40,9 +38,14 @@ pub(crate) struct Package {
 }
 
 /// Builds a package of the programs in `built`; returns its file in `folder`.
-pub(crate) fn build(package: &Package, built: &Path, folder: &Path) -> Result<PathBuf> {
+pub(crate) fn build(
+    package: &Package,
+    version: &str,
+    built: &Path,
+    folder: &Path,
+) -> Result<PathBuf> {
     let name = package.name;
-    let packed = pack(package, built, folder);
+    let packed = pack(package, version, built, folder);
     packed.with_context(|| format!("build the package {name}"))
 }
 
@@ -51,7 +54,7 @@ pub(crate) fn folder() -> PathBuf {
     workspace::target().join("packages")
 }
 
-fn pack(package: &Package, built: &Path, folder: &Path) -> Result<PathBuf> {
+fn pack(package: &Package, version: &str, built: &Path, folder: &Path) -> Result<PathBuf> {
     let root = folder.join(package.name);
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
@@ -73,7 +76,10 @@ fn pack(package: &Package, built: &Path, folder: &Path) -> Result<PathBuf> {
             install(&file, &root.join("DEBIAN").join(script), 0o755)?;
         }
     }
-    write(&root.join("DEBIAN/control"), &control(package, size)?)?;
+    write(
+        &root.join("DEBIAN/control"),
+        &control(package, version, size)?,
+    )?;
     let settings = package.files.iter().map(|(_, place, _)| place);
     let settings = settings.filter(|place| place.starts_with("etc/"));
     let settings: String = settings.map(|place| format!("/{place}\n")).collect();
@@ -81,7 +87,7 @@ fn pack(package: &Package, built: &Path, folder: &Path) -> Result<PathBuf> {
         write(&root.join("DEBIAN/conffiles"), &settings)?;
     }
 
-    let package = folder.join(format!("{}_{VERSION}_amd64.deb", package.name));
+    let package = folder.join(format!("{}_{version}_amd64.deb", package.name));
     let unfinished = package.with_extension("deb.new");
     let mut dpkg = run::command("dpkg-deb");
     dpkg.args(["--root-owner-group", "--build"])
@@ -131,7 +137,7 @@ fn kibibytes(folder: &Path) -> Result<u64> {
 }
 
 /// The control file; `size` is in KiB.
-fn control(package: &Package, size: u64) -> Result<String> {
+fn control(package: &Package, version: &str, size: u64) -> Result<String> {
     let libraries = package.libraries.iter().map(|library| at_least(library));
     let mut depends = libraries.collect::<Result<Vec<_>>>()?;
     depends.extend(package.depends.iter().map(|name| (*name).to_owned()));
@@ -143,7 +149,7 @@ fn control(package: &Package, size: u64) -> Result<String> {
     let lines = package.description.iter();
     let description: String = lines.map(|line| format!(" {line}\n")).collect();
     Ok(format!(
-        "Package: {}\nVersion: {VERSION}\nArchitecture: amd64\n\
+        "Package: {}\nVersion: {version}\nArchitecture: amd64\n\
          Maintainer: The Vmlet authors <maintainers@vmlet.dev>\n\
          Installed-Size: {size}\n{depends}Section: admin\nPriority: optional\n\
          Homepage: https://vmlet.dev/\nDescription: {}\n{description}",

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use super::build::Packed;
 use crate::{deb, image};
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Builds Debian packages of the programs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Deb {
@@ -56,7 +58,7 @@ impl Deb {
             };
             let programs = guest.as_deref().and_then(|program| program.parent());
             let programs = programs.or(built.as_deref()).context("no programs")?;
-            let file = deb::build(package, programs, &deb::folder())?;
+            let file = deb::build(package, VERSION, programs, &deb::folder())?;
             println!("deb: {}", file.display());
         }
         Ok(ExitCode::SUCCESS)

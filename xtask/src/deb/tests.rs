@@ -30,7 +30,7 @@ fn dpkg(arguments: &[&str], package: &Path) -> String {
 fn a_package_has_its_files_as_root_s_and_its_settings_as_the_administrator_s() {
     let built = programs();
     let folder = tempfile::tempdir().unwrap();
-    let package = build(&VMLET, built.path(), folder.path()).unwrap();
+    let package = build(&VMLET, "0.2.0~x", built.path(), folder.path()).unwrap();
     let contents = dpkg(&["--contents"], &package);
     for (file, mode) in [
         ("./usr/bin/vmlet", "-rwxr-xr-x root/root"),
@@ -42,6 +42,8 @@ fn a_package_has_its_files_as_root_s_and_its_settings_as_the_administrator_s() {
         let line = lines.find(|line| line.ends_with(file)).expect(file);
         assert!(line.starts_with(mode), "{line}");
     }
+    let version = dpkg(&["--field"], &package);
+    assert!(version.contains("\nVersion: 0.2.0~x\n"), "{version}");
     let settings = dpkg(&["--info"], &package);
     assert!(settings.contains("conffiles"), "{settings}");
     let depends = dpkg(&["--field"], &package);
@@ -61,7 +63,7 @@ fn the_same_inputs_give_the_same_bytes_and_packages_share_no_file() {
     for package in ALL {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let [first, second] = folders.each_ref().map(|folder| {
-            let file = build(package, built.path(), folder.path()).unwrap();
+            let file = build(package, "0.2.0", built.path(), folder.path()).unwrap();
             fs::read(file).unwrap()
         });
         assert!(first == second, "{} differs", package.name);
