@@ -29,7 +29,7 @@ use crate::{run, workspace};
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "5";
+const RECIPE: &str = "6";
 
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -116,6 +116,7 @@ fn build(
     let root = root::unpack(&files, &work.join("root"))?;
     libraries::check(&root, &built(profile))?;
     let mut tree = root::tree(&root)?;
+    root::record(&files, &mut tree)?;
     install(profile, &work, &mut tree)?;
     for program in further {
         let stripped = work.join(name(program));

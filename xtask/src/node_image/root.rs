@@ -60,6 +60,9 @@ const LEFT_OUT: &[&str] = &[
 /// that path would hold in the container, too, and Debian's forbids libvirtd our emulator.
 const MOVED: &[(&str, &str)] = &[("usr/sbin/libvirtd", "usr/libexec/vmlet/sbin/libvirtd")];
 
+/// Where the image says which packages are in it.
+const STATUS: &str = "var/lib/dpkg/status.d";
+
 /// Names of the one program that stands behind all of iptables.
 const IPTABLES: &[&str] = &[
     "iptables",
@@ -161,6 +164,19 @@ fn place(path: &Path) -> PathBuf {
     } else {
         path.to_owned()
     }
+}
+
+/// Names the packages where programs that look for known flaws read them: a file of dpkg's for each.
+pub(super) fn record(packages: &[PathBuf], tree: &mut Tree) -> Result<()> {
+    for package in packages {
+        let mut dpkg = run::command("dpkg-deb");
+        let fields = run::output(dpkg.arg("--field").arg(package))?;
+        let name = package.file_name().and_then(|name| name.to_str());
+        let name = name.and_then(|name| name.split('_').next());
+        let name = name.with_context(|| format!("{} has no name", package.display()))?;
+        tree.bytes(Path::new(STATUS).join(name), 0o644, fields)?;
+    }
+    Ok(())
 }
 
 /// What `update-ca-certificates` would have written.
