@@ -16,6 +16,7 @@ mod oci;
 mod packages;
 mod pod_images;
 mod report;
+mod reproducible;
 mod run;
 mod stack;
 mod stamp;

@@ -22,7 +22,7 @@ use crate::image::agent;
 use crate::oci::{self, Tree};
 use crate::stamp::Stamp;
 use crate::static_program::StaticProgram;
-use crate::{run, workspace};
+use crate::{reproducible, run, workspace};
 
 /// The image's name, less its tag. It is outside of what the proxy sends to Vmlet: the image
 /// belongs to the node's ordinary runtime.
@@ -75,7 +75,8 @@ pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
             further.push(program.build()?);
         }
         let programs = PROGRAMS.iter().map(|(name, _)| built(profile).join(name));
-        crash_points::refuse(programs.chain(further.iter().cloned()))?;
+        let programs: Vec<_> = programs.chain(further.iter().cloned()).collect();
+        check(&programs)?;
     }
     let packages = packages::closure().context("list the packages")?;
     let stamp = inputs(profile, tag, &packages, &further)?;
@@ -87,6 +88,12 @@ pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
         stamp.write()?;
     }
     Ok(archive)
+}
+
+/// Fails if one of the programs can be killed by a crash point, or has the folders of this machine in it.
+fn check(programs: &[PathBuf]) -> Result<()> {
+    crash_points::refuse(programs)?;
+    reproducible::check(programs)
 }
 
 fn inputs(profile: Profile, tag: &str, packages: &[Package], further: &[PathBuf]) -> Result<Stamp> {

@@ -1,13 +1,14 @@
 //! Programs that need nothing of the machine that runs them but a kernel: no libraries, no loader.
 //!
-//! Invariant: they are built apart from all others, so that a build of the workspace stays up to date.
+//! Invariant: they are built apart from all others, so that a build of the workspace stays up to date; the folder
+//! of the build is not in them.
 //! Failure: cargo's.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::{run, workspace};
+use crate::{reproducible, run, workspace};
 
 /// The target of the build. Named, so that the flags below do not apply to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -38,12 +39,12 @@ impl StaticProgram {
 
     /// Builds the program, unless it is up to date.
     pub(crate) fn build(&self) -> Result<PathBuf> {
-        let flags = format!("target.{TARGET}.rustflags=[\"-Ctarget-feature=+crt-static\"]");
         let mut cargo = workspace::cargo();
         cargo.args(["build", "--quiet", "-p", self.package]);
         cargo.args(["--bin", self.name, "--profile", self.profile]);
-        let built = run::check(cargo.args(["--target", TARGET, "--config", &flags]));
-        built.with_context(|| format!("build {}", self.name))?;
+        cargo.args(["--target", TARGET]);
+        reproducible::apply(&mut cargo, &["-Ctarget-feature=+crt-static"])?;
+        run::check(&mut cargo).with_context(|| format!("build {}", self.name))?;
         Ok(self.path())
     }
 }

@@ -1,13 +1,15 @@
 //! How the programs of Vmlet are built before a verb uses them.
 //!
-//! Invariant: one call of cargo builds all of them; a release has no crash points.
+//! Invariant: one call of cargo builds all of them; a release has no crash points. What a verb packs for nodes is
+//! built apart from other release builds, which share their files with benchmarks.
 //! Failure: cargo prints why.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{run, workspace};
+use crate::{reproducible, run, workspace};
 
 /// Our own programs.
 const PACKAGES: &[&str] = &[
@@ -57,14 +59,21 @@ impl Build {
 
     /// Builds our programs with the given options; returns the folder that holds them.
     pub(crate) fn programs(self) -> Result<PathBuf> {
-        let profile = if self.release { "release" } else { "debug" };
         if !self.no_build {
-            let mut cargo = workspace::cargo();
-            cargo.args(["build", "--quiet"]).args(self.selection());
-            cargo.args(self.release.then_some("--release"));
-            run::check(&mut cargo)?;
+            run::check(&mut self.cargo())?;
         }
-        Ok(workspace::target().join(profile))
+        Ok(self.folder())
+    }
+
+    fn cargo(self) -> Command {
+        let mut cargo = workspace::cargo();
+        cargo.args(["build", "--quiet"]).args(self.selection());
+        cargo.args(self.release.then_some("--release"));
+        cargo
+    }
+
+    fn folder(self) -> PathBuf {
+        workspace::target().join(if self.release { "release" } else { "debug" })
     }
 
     /// What to build. One call of cargo, so that all programs share what they are made of.
@@ -89,13 +98,20 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Builds the programs; returns the folder that holds them.
+    /// Builds the programs, those for nodes without a path of this machine in them; returns the folder that holds
+    /// them.
     pub(super) fn programs(self) -> Result<PathBuf> {
         let build = Build {
             release: !self.debug,
             no_build: self.no_build,
         };
-        build.programs()
+        if self.debug || self.no_build {
+            return build.programs();
+        }
+        let mut cargo = build.cargo();
+        reproducible::apply(&mut cargo, &[])?;
+        run::check(&mut cargo)?;
+        Ok(build.folder())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Keeps programs with crash points out of the image for nodes.
+//! Keeps programs with crash points out of what is for nodes.
 //!
 //! Invariant: a program that can be killed by a file has the name of the variable that arms its
 //! crash points in it (`faultpoint::DIR_VARIABLE`); a test of `vmlet-agent` proves it.
@@ -14,10 +14,10 @@ use anyhow::{Context, Result, bail};
 const MARKER: &str = "VMLET_FAULT_DIR";
 
 /// Fails if one of the programs has crash points.
-pub(super) fn refuse(programs: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+pub(super) fn refuse(programs: &[PathBuf]) -> Result<()> {
     let mut found = Vec::new();
     for program in programs {
-        let content = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
+        let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
         // The standard library is always optimised, as xtask is not: this takes a moment only.
         if String::from_utf8_lossy(&content).contains(MARKER) {
             found.push(program.display().to_string());
@@ -25,8 +25,8 @@ pub(super) fn refuse(programs: impl IntoIterator<Item = PathBuf>) -> Result<()> 
     }
     if !found.is_empty() {
         bail!(
-            "a node image must not contain programs with crash points: {}; build them again without \
-             the feature fault-injection",
+            "programs with crash points are not for nodes: {}; build them again without the feature \
+             fault-injection",
             found.join(", ")
         );
     }
@@ -35,6 +35,8 @@ pub(super) fn refuse(programs: impl IntoIterator<Item = PathBuf>) -> Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     #[test]
@@ -43,10 +45,10 @@ mod tests {
         let [plain, armed] = ["plain", "armed"].map(|name| dir.path().join(name));
         fs::write(&plain, b"\x7fELF\xff\0VMLET_FAULT\0_DIR").unwrap();
         fs::write(&armed, b"\x7fELF\xff\0VMLET_FAULT_DIRRUST_LOG\xfe").unwrap();
-        refuse([plain.clone()]).unwrap();
-        let error = refuse([plain, armed.clone()]).unwrap_err().to_string();
+        refuse(slice::from_ref(&plain)).unwrap();
+        let error = refuse(&[plain, armed.clone()]).unwrap_err().to_string();
         assert!(error.contains(&armed.display().to_string()), "{error}");
         assert!(!error.contains("plain"), "{error}");
-        refuse([dir.path().join("absent")]).unwrap_err();
+        refuse(&[dir.path().join("absent")]).unwrap_err();
     }
 }
