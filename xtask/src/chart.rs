@@ -116,7 +116,8 @@ fn read(name: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
-fn deploy() -> PathBuf {
+/// The folder of the manifests.
+pub(crate) fn deploy() -> PathBuf {
     workspace::root().join("deploy")
 }
 

@@ -18,6 +18,7 @@ mod image;
 mod machine;
 mod mutants;
 mod reboot;
+mod release;
 mod restart;
 pub(crate) mod setup;
 mod test;
@@ -55,6 +56,7 @@ enum Verb {
     Image(image::Image),
     Deb(deb::Deb),
     Machine(machine::Machine),
+    Release(release::Release),
     Crds(crds::Crds),
     Up(up::Up),
     Down(down::Down),
@@ -82,6 +84,7 @@ impl Xtask {
             Verb::Image(verb) => verb.run(),
             Verb::Deb(verb) => verb.run(),
             Verb::Machine(verb) => verb.run(),
+            Verb::Release(verb) => verb.run(),
             Verb::Crds(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),

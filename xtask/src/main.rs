@@ -15,6 +15,7 @@ mod node_image;
 mod oci;
 mod packages;
 mod pod_images;
+mod release;
 mod report;
 mod reproducible;
 mod run;

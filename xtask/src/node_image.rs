@@ -8,6 +8,7 @@
 
 mod crash_points;
 mod libraries;
+mod lock;
 mod packages;
 mod root;
 
@@ -16,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::json;
+
+pub(crate) use self::lock::Lock;
+pub(crate) use self::root::STATUS;
 
 use self::packages::Package;
 use crate::image::agent;
@@ -44,7 +48,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 /// Programs for the node itself, whose libraries are not ours. They are in images for nodes only: a second
 /// build of the proxy takes minutes.
-const FOR_THE_NODE: [StaticProgram; 2] = [
+pub(crate) const FOR_THE_NODE: [StaticProgram; 2] = [
     StaticProgram {
         package: "vmlet-installer",
         name: "vmlet-installer",
@@ -91,9 +95,16 @@ pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
 }
 
 /// Fails if one of the programs can be killed by a crash point, or has the folders of this machine in it.
-fn check(programs: &[PathBuf]) -> Result<()> {
+pub(crate) fn check(programs: &[PathBuf]) -> Result<()> {
     crash_points::refuse(programs)?;
     reproducible::check(programs)
+}
+
+/// The packages of the image that the package sources of this machine serve now.
+pub(crate) fn served() -> Result<Lock> {
+    let packages = packages::closure().context("list the packages")?;
+    let files = packages::download(&packages, &work().join("packages"))?;
+    Lock::of(crate::packages::distribution()?, &files)
 }
 
 fn inputs(profile: Profile, tag: &str, packages: &[Package], further: &[PathBuf]) -> Result<Stamp> {
@@ -118,7 +129,7 @@ fn build(
     further: &[PathBuf],
     archive: &Path,
 ) -> Result<()> {
-    let work = workspace::target().join("node-image");
+    let work = work();
     let files = packages::download(packages, &work.join("packages"))?;
     let root = root::unpack(&files, &work.join("root"))?;
     libraries::check(&root, &built(profile))?;
@@ -178,7 +189,7 @@ fn name(program: &Path) -> PathBuf {
 }
 
 /// A program without the symbols that only a debugger needs.
-fn strip(program: &Path, stripped: &Path) -> Result<()> {
+pub(crate) fn strip(program: &Path, stripped: &Path) -> Result<()> {
     let mut objcopy = run::command("objcopy");
     objcopy.arg("--strip-debug").arg(program).arg(stripped);
     run::output(&mut objcopy).map(drop)
@@ -194,6 +205,11 @@ fn built(profile: Profile) -> PathBuf {
 /// What the containers of the DaemonSet run first.
 fn scripts() -> PathBuf {
     workspace::root().join("deploy/image")
+}
+
+/// Packages and half-made files.
+fn work() -> PathBuf {
+    workspace::target().join("node-image")
 }
 
 fn folder() -> PathBuf {

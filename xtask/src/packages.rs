@@ -44,6 +44,7 @@ const OTHERS: &[&str] = &[
     "mmdebstrap",
     "mtools",
     "nftables",
+    "openssh-client",
     "pkg-config",
     "runc",
     "syslinux",
@@ -154,8 +155,21 @@ pub(crate) fn backports() -> Result<Option<String>> {
     if !from_backports {
         return Ok(None);
     }
-    let release = std::fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
-    Ok(codename(&release).map(|name| format!("{name}-backports")))
+    let release = os_release()?;
+    Ok(field(&release, "VERSION_CODENAME").map(|name| format!("{name}-backports")))
+}
+
+/// The distribution of this machine and its version, such as `debian-12`.
+pub(crate) fn distribution() -> Result<String> {
+    let release = os_release()?;
+    let fields = ["ID", "VERSION_ID"].map(|name| field(&release, name));
+    let fields: Option<Vec<_>> = fields.into_iter().collect();
+    let fields = fields.context("/etc/os-release has no ID or VERSION_ID")?;
+    Ok(fields.join("-"))
+}
+
+fn os_release() -> Result<String> {
+    std::fs::read_to_string("/etc/os-release").context("read /etc/os-release")
 }
 
 fn apt_get() -> std::process::Command {
@@ -182,11 +196,10 @@ fn parse_candidate(policy: &str) -> Option<String> {
     (line != "(none)").then(|| line.to_owned())
 }
 
-fn codename(os_release: &str) -> Option<&str> {
-    os_release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .map(|name| name.trim_matches('"'))
+fn field<'a>(os_release: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = os_release.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    value.map(|value| value.trim_matches('"'))
 }
 
 #[cfg(test)]
@@ -214,9 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn the_code_name_comes_from_os_release() {
-        let text = "NAME=\"Debian\"\nVERSION_CODENAME=bookworm\nID=debian\n";
-        assert_eq!(codename(text), Some("bookworm"));
-        assert_eq!(codename("ID=void\n"), None);
+    fn fields_of_os_release_are_found_by_their_whole_name() {
+        let text = "NAME=\"Debian\"\nVERSION_ID=\"12\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+        assert_eq!(field(text, "VERSION_CODENAME"), Some("bookworm"));
+        assert_eq!(field(text, "ID"), Some("debian"));
+        assert_eq!(field(text, "VERSION_ID"), Some("12"));
+        assert_eq!(field("ID=void\n", "VERSION_CODENAME"), None);
     }
 }

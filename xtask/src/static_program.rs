@@ -25,16 +25,13 @@ pub(crate) struct StaticProgram {
 impl StaticProgram {
     /// Where the program is.
     pub(crate) fn path(&self) -> PathBuf {
-        // cargo's own names for the folder of its default profile.
-        let folder = if self.profile == "dev" {
-            "debug"
-        } else {
-            self.profile
+        // The one profile whose folder has another name.
+        let folder = match self.profile {
+            "dev" => "debug",
+            profile => profile,
         };
-        workspace::target()
-            .join(TARGET)
-            .join(folder)
-            .join(self.name)
+        let folder = workspace::target().join(TARGET).join(folder);
+        folder.join(self.name)
     }
 
     /// Builds the program, unless it is up to date.

@@ -24,7 +24,7 @@ pub(crate) fn below(folder: &Path) -> Result<TextFiles> {
 }
 
 /// The paths of all files below a folder, whatever is in them.
-fn paths(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if folder.exists() {
         walk(folder, Path::new(""), &mut found)?;

@@ -9,9 +9,11 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::node_image::Profile;
+use crate::static_program::StaticProgram;
 use crate::{reproducible, run, workspace};
 
-/// Our own programs.
+/// Our own programs, but for those that are always built apart.
 const PACKAGES: &[&str] = &[
     "vmlet",
     "tapmanager",
@@ -31,7 +33,13 @@ const CRASH_POINTS: &[&str] = &[
 ];
 
 /// The features of our programs in all builds.
-const EVERYWHERE: &[&str] = &["vmlet/otel"];
+pub(crate) const EVERYWHERE: &[&str] = &["vmlet/otel"];
+
+/// The packages of all programs that a release has.
+pub(crate) fn released() -> Vec<&'static str> {
+    let apart = ["vmlet-installer", "vmlet-guest"];
+    PACKAGES.iter().copied().chain(apart).collect()
+}
 
 /// How the programs of Vmlet are built.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -112,6 +120,25 @@ impl Packed {
         reproducible::apply(&mut cargo, &[])?;
         run::check(&mut cargo)?;
         Ok(build.folder())
+    }
+
+    /// Builds a static program, in the way of the others; returns its file.
+    pub(super) fn static_program(self, program: StaticProgram) -> Result<PathBuf> {
+        let profile = if self.debug { "dev" } else { program.profile };
+        let program = StaticProgram { profile, ..program };
+        if self.no_build {
+            return Ok(program.path());
+        }
+        program.build()
+    }
+
+    /// The programs for the image.
+    pub(super) fn profile(self) -> Profile {
+        if self.debug {
+            Profile::Debug
+        } else {
+            Profile::Release
+        }
     }
 }
 

@@ -8,8 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::build::Packed;
-use crate::node_image::{self, Profile};
-use crate::pod_images;
+use crate::{node_image, pod_images};
 
 /// Builds container images, as archives that `ctr images import` reads.
 #[derive(Debug, clap::Args)]
@@ -45,7 +44,7 @@ impl Image {
             let (reference, archive) = match name {
                 Name::Node => {
                     self.build.programs()?;
-                    let archive = node_image::ensure(self.profile(), &self.tag)?;
+                    let archive = node_image::ensure(self.build.profile(), &self.tag)?;
                     (format!("{}:{}", node_image::NAME, self.tag), archive)
                 }
                 Name::Pause => (pod_images::PAUSE.to_owned(), pod_images::pause_image()?),
@@ -54,13 +53,5 @@ impl Image {
             println!("image: {reference} is {}", archive.display());
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn profile(&self) -> Profile {
-        if self.build.debug {
-            Profile::Debug
-        } else {
-            Profile::Release
-        }
     }
 }

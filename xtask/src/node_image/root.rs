@@ -61,7 +61,7 @@ const LEFT_OUT: &[&str] = &[
 const MOVED: &[(&str, &str)] = &[("usr/sbin/libvirtd", "usr/libexec/vmlet/sbin/libvirtd")];
 
 /// Where the image says which packages are in it.
-const STATUS: &str = "var/lib/dpkg/status.d";
+pub(crate) const STATUS: &str = "var/lib/dpkg/status.d";
 
 /// Names of the one program that stands behind all of iptables.
 const IPTABLES: &[&str] = &[

@@ -76,6 +76,11 @@ impl Blob {
     }
 }
 
+/// The digest of a file, 64 hexadecimal digits.
+pub(crate) fn sha256(file: &Path) -> Result<String> {
+    Blob::of(file).map(|blob| blob.digest)
+}
+
 /// Hashes and counts what passes through.
 struct Hashing<W> {
     out: W,

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Image, Tree, write};
+use super::{Archived, Image, Tree, write};
 
 fn tree(order: [usize; 3]) -> Tree {
     let mut tree = Tree::new();
@@ -122,4 +122,24 @@ fn a_path_that_leaves_the_image_is_refused() {
     for path in ["../etc/passwd", "/etc/passwd", "", "."] {
         assert!(Tree::new().bytes(path, 0o644, "").is_err(), "{path}");
     }
+}
+
+#[test]
+fn an_archive_is_read_back_by_name_and_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.tar");
+    let digest = build(&tree([0, 1, 2]), &file);
+    let image = Archived::open(&file).unwrap();
+    assert_eq!(image.reference, "localhost/x:1");
+    assert_eq!(image.digest, format!("sha256:{digest}"));
+    let etc = image.folder(Path::new("etc")).unwrap();
+    assert_eq!(etc.len(), 1);
+    assert_eq!(etc["passwd"], b"root:x:0:0::/:/bin/sh\n");
+    assert!(
+        image.folder(Path::new("bin")).unwrap().is_empty(),
+        "a link is no file"
+    );
+    fs::write(&file, "").unwrap();
+    let error = format!("{:#}", Archived::open(&file).unwrap_err());
+    assert!(error.contains("index.json"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! The files of a layer, and how they become a tar stream.
 //!
-//! Invariant: entries are written in the order of their paths, hard links last, with fixed times
+//! Invariant: entries are written in the order of their paths, hard links last, with one time
 //! and owned by root; every entry has its folders.
 //! Failure: a path that leaves the tree or a file that cannot be read is an error with its name.
 
@@ -16,6 +16,8 @@ use tar::{EntryType, Header};
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     entries: BTreeMap<PathBuf, Entry>,
+    /// Seconds since 1970 at which all of it changed last.
+    time: u64,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,11 @@ impl Tree {
     /// A tree with nothing in it.
     pub(crate) fn new() -> Self {
         Self::default()
+    }
+
+    /// The same with another time than 1970.
+    pub(crate) fn at(self, time: u64) -> Self {
+        Self { time, ..self }
     }
 
     /// Adds a folder.
@@ -73,13 +80,14 @@ impl Tree {
     }
 
     /// Writes the tree as a tar stream.
-    pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut tar = tar::Builder::new(out);
         let is_name = |entry: &Entry| matches!(entry, Entry::Name { .. });
         let files = self.entries.iter().filter(|(_, entry)| !is_name(entry));
         let names = self.entries.iter().filter(|(_, entry)| is_name(entry));
         for (path, entry) in files.chain(names) {
-            append(&mut tar, path, entry).with_context(|| format!("pack {}", path.display()))?;
+            self.append(&mut tar, path, entry)
+                .with_context(|| format!("pack {}", path.display()))?;
         }
         tar.finish().context("finish the layer")
     }
@@ -101,43 +109,48 @@ impl Tree {
         self.entries.insert(path.to_owned(), entry);
         Ok(())
     }
-}
 
-fn append(tar: &mut tar::Builder<&mut dyn Write>, path: &Path, entry: &Entry) -> Result<()> {
-    match entry {
-        Entry::Folder { mode } => {
-            let mut header = header(EntryType::Directory, *mode, 0);
-            tar.append_data(&mut header, path, std::io::empty())?;
+    fn append(
+        &self,
+        tar: &mut tar::Builder<&mut dyn Write>,
+        path: &Path,
+        entry: &Entry,
+    ) -> Result<()> {
+        match entry {
+            Entry::Folder { mode } => {
+                let mut header = self.header(EntryType::Directory, *mode, 0);
+                tar.append_data(&mut header, path, std::io::empty())?;
+            }
+            Entry::Bytes { mode, content } => {
+                let mut header = self.header(EntryType::Regular, *mode, content.len().try_into()?);
+                tar.append_data(&mut header, path, content.as_slice())?;
+            }
+            Entry::Copy { mode, from } => {
+                let file = File::open(from).with_context(|| format!("open {}", from.display()))?;
+                let mut header = self.header(EntryType::Regular, *mode, file.metadata()?.len());
+                tar.append_data(&mut header, path, file)?;
+            }
+            Entry::Link { target } => {
+                let mut header = self.header(EntryType::Symlink, 0o777, 0);
+                tar.append_link(&mut header, path, target)?;
+            }
+            Entry::Name { of } => {
+                let mut header = self.header(EntryType::Link, 0o755, 0);
+                tar.append_link(&mut header, path, of)?;
+            }
         }
-        Entry::Bytes { mode, content } => {
-            let mut header = header(EntryType::Regular, *mode, content.len().try_into()?);
-            tar.append_data(&mut header, path, content.as_slice())?;
-        }
-        Entry::Copy { mode, from } => {
-            let file = File::open(from).with_context(|| format!("open {}", from.display()))?;
-            let mut header = header(EntryType::Regular, *mode, file.metadata()?.len());
-            tar.append_data(&mut header, path, file)?;
-        }
-        Entry::Link { target } => {
-            let mut header = header(EntryType::Symlink, 0o777, 0);
-            tar.append_link(&mut header, path, target)?;
-        }
-        Entry::Name { of } => {
-            let mut header = header(EntryType::Link, 0o755, 0);
-            tar.append_link(&mut header, path, of)?;
-        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Everything that would differ from build to build is left at zero.
-fn header(kind: EntryType, mode: u32, size: u64) -> Header {
-    let mut header = Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(mode);
-    header.set_size(size);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header
+    /// Everything else that would differ from build to build is left at zero.
+    fn header(&self, kind: EntryType, mode: u32, size: u64) -> Header {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_size(size);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(self.time);
+        header
+    }
 }

@@ -1,0 +1,152 @@
+//! A small release: an image with one package in its list, and programs that do nothing.
+//!
+//! Invariant: everything but image and programs is what a real release has.
+//! Failure: names the file that differs or lacks something.
+
+mod registry;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{deb, oci, run};
+
+const PACKAGE: &str = "Package: libc6\nVersion: 2.36-9+deb12u10\nArchitecture: amd64\n";
+
+/// The archive of an image in `folder`, with `content` in one of its files.
+fn image(folder: &Path, tag: &str, content: &str) -> PathBuf {
+    let mut tree = oci::Tree::new();
+    tree.bytes("etc/hello", 0o644, content).unwrap();
+    let status = Path::new(crate::node_image::STATUS).join("libc6");
+    tree.bytes(status, 0o644, PACKAGE).unwrap();
+    let image = oci::Image {
+        name: &format!("{}:{tag}", crate::node_image::NAME),
+        tree: &tree,
+        config: json!({}),
+        level: 1,
+    };
+    let file = folder.join("image.tar");
+    oci::write(&image, &file).unwrap();
+    file
+}
+
+/// The parts of a release, built in `folder`.
+fn parts(folder: &Path, content: &str) -> Parts {
+    let commit = Commit::read().unwrap();
+    let version = Version::snapshot("0.2.0", &commit);
+    let built = folder.join("built");
+    fs::create_dir_all(&built).unwrap();
+    let program = built.join("vmletctl");
+    copy(Path::new("/bin/true"), &program, 0o755).unwrap();
+    let deb = deb::build(&deb::VMLETCTL, &version.of_debian(), &built, folder).unwrap();
+    Parts {
+        image: image(folder, &version.to_string(), content),
+        version,
+        commit,
+        notes: "### Added\n\n- A thing.".to_owned(),
+        debug: true,
+        packages: Lock::pinned().unwrap(),
+        debs: vec![deb],
+        programs: vec![program],
+    }
+}
+
+fn document(release: &Path, name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(release.join(name)).unwrap()).unwrap()
+}
+
+#[test]
+fn two_builds_of_a_commit_have_the_same_bytes_and_a_change_is_named() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = dirs.each_ref().map(|dir| dir.path().join("release"));
+    parts(dirs[0].path(), "hello").write(&first, None).unwrap();
+    parts(dirs[1].path(), "hello").write(&second, None).unwrap();
+    assert_eq!(compare(&first, &second).unwrap(), [""; 0]);
+
+    let changed = parts(dirs[1].path(), "changed");
+    changed.write(&second, None).unwrap();
+    let version = &changed.version;
+    let differing = [
+        format!("images/vmlet-node-{version}.tar"),
+        "images.json".to_owned(),
+        "sbom.cdx.json".to_owned(),
+        format!("vmlet-{version}.tgz"),
+        format!("vmlet-manifests-{version}.tgz"),
+    ];
+    let expected = differing.map(|name| format!("{name}: differs"));
+    assert_eq!(compare(&first, &second).unwrap(), expected);
+}
+
+#[test]
+fn chart_and_manifests_install_the_image_of_the_release_by_its_digest() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = parts(dir.path(), "hello");
+    let release = dir.path().join("release");
+    parts.write(&release, None).unwrap();
+    let listed = document(&release, "images.json");
+    let digest = listed["images"][0]["digest"].as_str().unwrap();
+    let archive = release.join(listed["images"][0]["file"].as_str().unwrap());
+    assert_eq!(Archived::open(&archive).unwrap().digest, digest);
+    for (archive, file) in [
+        ("vmlet", "vmlet/values.yaml"),
+        ("vmlet-manifests", "node/daemonset.yaml"),
+        ("vmlet-manifests", "kustomization.yaml"),
+        ("vmlet-manifests", "installer/kustomization.yaml"),
+    ] {
+        let name = format!("{archive}-{}", parts.version);
+        let file = match archive {
+            "vmlet" => file.to_owned(),
+            _ => format!("{name}/{file}"),
+        };
+        let mut tar = run::command("tar");
+        tar.args(["--extract", "--to-stdout", "--gzip", "--file"]);
+        let text = run::output(tar.arg(release.join(name + ".tgz")).arg(&file)).unwrap();
+        assert!(text.contains(digest), "{file}: {text}");
+    }
+}
+
+#[test]
+fn the_bill_of_materials_has_the_packages_of_the_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let release = dir.path().join("release");
+    parts(dir.path(), "hello").write(&release, None).unwrap();
+    let document = document(&release, SBOM);
+    let purl = "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12";
+    let components = document["components"].as_array().unwrap();
+    let names = |name: &str| {
+        components
+            .iter()
+            .filter(|found| found["name"] == name)
+            .count()
+    };
+    assert!(components.iter().any(|found| found["purl"] == purl));
+    assert_eq!(names("localhost/vmlet-node"), 1);
+    assert_eq!(names("tokio"), 1);
+    let dependencies = document["dependencies"].as_array().unwrap();
+    let release = dependencies
+        .iter()
+        .find(|found| found["ref"] == "release")
+        .unwrap();
+    assert_eq!(release["dependsOn"].as_array().unwrap().len(), 11);
+    let image = dependencies.iter().find(|found| {
+        let reference = found["ref"].as_str().unwrap();
+        reference.starts_with("pkg:oci/vmlet-node@sha256:")
+    });
+    assert_eq!(image.unwrap()["dependsOn"], json!([purl]));
+}
+
+#[test]
+fn a_folder_that_is_no_release_is_left_alone_and_a_release_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = parts(dir.path(), "hello");
+    let folder = dir.path().join("documents");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("letter"), "dear").unwrap();
+    let error = parts.write(&folder, None).unwrap_err().to_string();
+    assert!(error.contains("is no release"), "{error}");
+    assert_eq!(fs::read_to_string(folder.join("letter")).unwrap(), "dear");
+
+    fs::write(folder.join(sums::FILE), "").unwrap();
+    parts.write(&folder, None).unwrap();
+    assert!(!folder.join("letter").exists());
+    assert!(folder.join(NOTES).exists());
+}
