@@ -78,7 +78,7 @@ impl Parts {
     pub(crate) fn write(&self, folder: &Path, key: Option<&Path>) -> Result<()> {
         if folder.exists() {
             ensure!(
-                folder.join(sums::FILE).exists(),
+                is_release(folder),
                 "{} exists and is no release: choose another folder, or remove it",
                 folder.display()
             );
@@ -149,6 +149,11 @@ impl Parts {
         write(&folder.join(NOTES), &notes)?;
         write(&folder.join(PACKAGES), &self.packages.to_string())
     }
+}
+
+/// Whether a folder has a release in it.
+pub(crate) fn is_release(folder: &Path) -> bool {
+    folder.join(sums::FILE).exists()
 }
 
 fn file_name(path: &Path) -> String {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::build::Packed;
 use crate::node_image::{self, FOR_THE_NODE, Lock};
-use crate::release::{Commit, Parts, Version, changelog, compare};
+use crate::release::{Commit, Parts, Version, changelog, compare, is_release};
 use crate::static_program::StaticProgram;
 use crate::{deb, image, workspace};
 
@@ -62,6 +62,9 @@ impl Release {
             self.snapshot || !self.build.debug,
             "programs of debug builds have crash points: --debug goes with --snapshot only"
         );
+        if let Some(other) = &self.check {
+            ensure!(is_release(other), "{} is no release", other.display());
+        }
         let commit = Commit::read()?;
         let version = self.version(&commit)?;
         let notes = self.notes()?;
