@@ -176,6 +176,23 @@ fn the_tapmanager_stays_in_the_mount_namespace_of_the_node() {
     }
 }
 
+/// `vmlet-virtiofsd` confines itself in new ones, and the daemon enters those of pods' networks.
+#[test]
+fn the_daemon_may_use_the_namespaces_that_its_helpers_confine_themselves_in() {
+    let units = units();
+    let unit = units
+        .iter()
+        .find(|unit| unit.name == "vmlet.service")
+        .unwrap();
+    let allowed = unit.values("RestrictNamespaces").join(" ");
+    for namespace in ["user", "mnt", "pid", "net"] {
+        assert!(
+            allowed.split(' ').any(|name| name == namespace),
+            "{namespace} is not in {allowed}"
+        );
+    }
+}
+
 #[test]
 fn systemd_understands_every_line() {
     let scratch = tempfile::tempdir().unwrap();
