@@ -1,6 +1,6 @@
 //! Builds of our programs that do not depend on where the checkout, cargo's files and the results are.
 //!
-//! Invariant: paths that the compilers write into programs begin with `/vmlet` or `/cargo`, whoever builds; flags of
+//! Invariant: paths that the compilers write into programs begin with `/vmlet` or `/cargo` on every machine; flags of
 //! the caller's environment and settings do not apply.
 //! Failure: names the program that has a path of this machine in it.
 
@@ -51,7 +51,7 @@ pub(crate) fn check(programs: &[PathBuf]) -> Result<()> {
     for program in programs {
         let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
         let content = String::from_utf8_lossy(&content);
-        // A checkout may be where programs are told that it is.
+        // The checkout itself may be at the path that programs get for it.
         let others = folders
             .iter()
             .filter(|folder| folder.here != Path::new(folder.named));

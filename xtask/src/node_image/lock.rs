@@ -65,8 +65,10 @@ impl Lock {
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if self.distribution != other.distribution {
-            let (ours, theirs) = (&self.distribution, &other.distribution);
-            found.push(format!("distribution: {theirs} in the place of {ours}"));
+            found.push(format!(
+                "distribution: {} in the place of {}",
+                other.distribution, self.distribution
+            ));
         }
         for (name, ours) in &self.packages {
             match other.packages.get(name) {
