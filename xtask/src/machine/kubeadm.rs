@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::commands::tools::{self, Tool};
+use crate::node_image::FOR_THE_NODE;
 use crate::oci::{self, Tree};
 use crate::static_program::StaticProgram;
 use crate::{pod_images, run, workspace};
@@ -27,20 +28,6 @@ const NODE: &[&str] = &[
     "kubeadm",
     "kubectl",
     "kubelet",
-];
-
-/// What the installer is, and what it installs.
-const INSTALLER: [StaticProgram; 2] = [
-    StaticProgram {
-        package: "vmlet-installer",
-        name: "vmlet-installer",
-        profile: "dev",
-    },
-    StaticProgram {
-        package: "criproxy",
-        name: "vmlet-criproxy",
-        profile: "dev",
-    },
 ];
 
 /// Images whose program has another name, or that the machine's cluster goes without.
@@ -63,7 +50,11 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
         copy(&tool(name), &programs.join(name))?;
     }
     let installer = create(folder.join("installer"))?;
-    for program in INSTALLER {
+    for program in FOR_THE_NODE {
+        let program = StaticProgram {
+            profile: "dev",
+            ..program
+        };
         let mut strip = run::command("strip");
         strip.arg("-o").arg(installer.join(program.name));
         run::output(strip.arg(program.build()?))?;
