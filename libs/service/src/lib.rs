@@ -34,6 +34,7 @@
 
 #[cfg(feature = "admin-http")]
 pub mod admin_http;
+pub mod apparmor;
 #[cfg(feature = "backoff")]
 pub mod backoff;
 #[cfg(feature = "boot-clock")]
