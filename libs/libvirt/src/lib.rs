@@ -27,6 +27,7 @@ use serde_json::Value;
 use tokio::sync::broadcast::{self, error::RecvError};
 use uuid::Uuid;
 
+mod capabilities;
 mod error;
 mod event;
 #[cfg(feature = "fake")]
@@ -43,6 +44,7 @@ mod read;
 mod saved;
 mod size;
 
+pub use capabilities::DomainType;
 #[cfg(feature = "fake")]
 pub use fake::FakeHypervisor;
 pub use libvirt::{Libvirt, Settings};
@@ -138,6 +140,12 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn versions(&self) -> impl Future<Output = Result<Versions>> + Send;
     /// The versions of the board q35 that the emulator has, oldest first.
     fn machine_types(&self) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// The named CPU models that machines of this type can have on this node with `emulator`.
+    fn cpu_models(
+        &self,
+        emulator: PathBuf,
+        kind: DomainType,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
     /// Has libvirt execute `program` as it does before it starts a machine with this emulator. It
     /// remembers a program that works until the file changes; what it may not execute, or what does
     /// not answer as QEMU does, is refused each time.

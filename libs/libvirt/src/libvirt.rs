@@ -36,8 +36,8 @@ mod turns;
 
 use crate::error::Context;
 use crate::{
-    Cable, DomainInfo, DomainStats, Event, FailedDisk, Hypervisor, Observer, Power, Result,
-    Shutdown, Size, State, Versions, event, ffi, read,
+    Cable, DomainInfo, DomainStats, DomainType, Event, FailedDisk, Hypervisor, Observer, Power,
+    Result, Shutdown, Size, State, Versions, capabilities, event, ffi, read,
 };
 pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
@@ -433,13 +433,20 @@ impl Hypervisor for Libvirt {
     async fn machine_types(&self) -> Result<Vec<String>> {
         let plan = self.change("capabilities", None);
         let xml = self.calls.run(plan, |c| c.capabilities());
-        Ok(read::machine_types(&xml.await?))
+        Ok(capabilities::machine_types(&xml.await?))
+    }
+
+    async fn cpu_models(&self, emulator: PathBuf, kind: DomainType) -> Result<Vec<String>> {
+        let plan = self.change("domain capabilities", None);
+        let look = move |c: &Connect| listing::of_emulator(c, &emulator, Some(kind));
+        let xml = self.calls.run(plan, look).await?;
+        Ok(capabilities::cpu_models(&xml))
     }
 
     async fn check_emulator(&self, program: PathBuf) -> Result<()> {
         let plan = self.change("check emulator", None);
-        let check = move |c: &Connect| listing::check_emulator(c, &program);
-        self.calls.run(plan, check).await
+        let check = move |c: &Connect| listing::of_emulator(c, &program, None);
+        self.calls.run(plan, check).await.map(drop)
     }
 
     fn is_connected(&self) -> bool {

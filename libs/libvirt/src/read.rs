@@ -121,48 +121,6 @@ pub(crate) fn is_emulated(xml: &str) -> Option<bool> {
     Some(domain.kind == "qemu")
 }
 
-/// The part of the host's capabilities that lists the machine types.
-#[derive(Debug, Deserialize)]
-struct Capabilities {
-    #[serde(default)]
-    guest: Vec<Offer>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Offer {
-    arch: OfferArch,
-}
-
-#[derive(Debug, Deserialize)]
-struct OfferArch {
-    #[serde(rename = "@name")]
-    name: String,
-    #[serde(default)]
-    machine: Vec<String>,
-}
-
-/// The versions of the board q35, oldest first. Versions that are no numbers come first.
-pub(crate) fn machine_types(xml: &str) -> Vec<String> {
-    let Ok(all) = quick_xml::de::from_str::<Capabilities>(xml) else {
-        return Vec::new();
-    };
-    let ours = all.guest.into_iter().filter(|g| g.arch.name == "x86_64");
-    let mut found: Vec<String> = ours
-        .flat_map(|guest| guest.arch.machine)
-        .filter(|name| name.starts_with("pc-q35-"))
-        .collect();
-    let version = |name: &str| -> Option<Vec<u32>> {
-        let number = |part: &str| part.parse().ok();
-        name.trim_start_matches("pc-q35-")
-            .split('.')
-            .map(number)
-            .collect()
-    };
-    found.sort_by_cached_key(|name| (version(name), name.clone()));
-    found.dedup();
-    found
-}
-
 /// What the fake keeps of a definition.
 #[cfg(feature = "fake")]
 #[derive(Debug, Deserialize)]
@@ -266,20 +224,5 @@ mod tests {
         );
         assert_eq!(is_emulated("<domain type='kvm'/>"), Some(false));
         assert_eq!(is_emulated("<domain/>"), None);
-    }
-
-    #[test]
-    fn boards_come_in_the_order_of_their_versions() {
-        let xml = "<capabilities><host><cpu/></host>\
-            <guest><os_type>hvm</os_type><arch name='i686'><machine maxCpus='1'>pc-q35-9.9</machine></arch></guest>\
-            <guest><os_type>hvm</os_type><arch name='x86_64'><wordsize>64</wordsize>\
-            <machine maxCpus='288'>pc-q35-10.0</machine><machine>pc-i440fx-7.2</machine>\
-            <machine canonical='pc-q35-10.0'>q35</machine><machine>pc-q35-7.2</machine>\
-            <machine>pc-q35-jammy</machine><domain type='qemu'><machine>pc-q35-7.2</machine></domain></arch></guest>\
-            </capabilities>";
-        let found = machine_types(xml);
-        assert_eq!(found, ["pc-q35-jammy", "pc-q35-7.2", "pc-q35-10.0"]);
-        assert!(machine_types("<capabilities/>").is_empty());
-        assert!(machine_types("nonsense").is_empty());
     }
 }

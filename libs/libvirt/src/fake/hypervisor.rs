@@ -16,8 +16,8 @@ use crate::error::readable;
 use crate::read::{Definition, console_file, is_emulated, machine_type};
 use crate::saved::WHOLE;
 use crate::{
-    Cable, DomainInfo, DomainStats, End, Error, Event, FailedDisk, Hypervisor, Layout, Pause,
-    Power, Result, Shutdown, Size, State, Versions, is_saved_memory,
+    Cable, DomainInfo, DomainStats, DomainType, End, Error, Event, FailedDisk, Hypervisor, Layout,
+    Pause, Power, Result, Shutdown, Size, State, Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -396,6 +396,15 @@ impl Hypervisor for FakeHypervisor {
     async fn machine_types(&self) -> Result<Vec<String>> {
         self.lock().check()?;
         Ok(["pc-q35-7.1", "pc-q35-7.2"].map(str::to_owned).into())
+    }
+
+    async fn cpu_models(&self, _emulator: PathBuf, kind: DomainType) -> Result<Vec<String>> {
+        self.lock().check()?;
+        let models: &[&str] = match kind {
+            DomainType::Kvm => &["EPYC", "qemu64"],
+            DomainType::Qemu => &["qemu64"],
+        };
+        Ok(models.iter().map(ToString::to_string).collect())
     }
 
     async fn check_emulator(&self, _program: PathBuf) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Lists our domains, and the versions of libvirt and QEMU; has libvirt check an emulator.
+//! Lists our domains, the versions of libvirt and QEMU, and the capabilities of an emulator.
 //!
 //! Invariant: a domain without our metadata element is never reported.
 //! Failure: libvirt's error; domains that vanish while the list is made are left out.
@@ -10,7 +10,7 @@ use virt::domain::Domain;
 use virt::error::{Error as VirtError, ErrorNumber};
 use virt::sys;
 
-use crate::{DomainInfo, METADATA_NAMESPACE, Result, Versions, event, ffi, read};
+use crate::{DomainInfo, DomainType, METADATA_NAMESPACE, Result, Versions, event, ffi, read};
 
 /// All domains of ours.
 pub(super) fn ours(connect: &Connect) -> Result<Vec<DomainInfo>, VirtError> {
@@ -60,11 +60,16 @@ pub(super) fn versions(connect: &Connect) -> Result<Versions, VirtError> {
     })
 }
 
-/// The capabilities of this emulator, which libvirt has to execute for them; they are not used.
-pub(super) fn check_emulator(connect: &Connect, program: &Path) -> Result<(), VirtError> {
+/// The capabilities of this emulator, which libvirt has to execute for them. Without a type libvirt
+/// takes one that the emulator has.
+pub(super) fn of_emulator(
+    connect: &Connect,
+    program: &Path,
+    kind: Option<DomainType>,
+) -> Result<String, VirtError> {
     let program = program.to_string_lossy();
-    let found = connect.domain_capabilities(Some(&program), None, None, None, 0);
-    found.map(drop)
+    let kind = kind.map(DomainType::as_str);
+    connect.domain_capabilities(Some(&program), None, None, kind, 0)
 }
 
 fn dotted(version: u32) -> String {
