@@ -232,6 +232,7 @@ impl App {
             containers: Arc::clone(&self.containers),
             disks: Arc::clone(&self.disks),
             images: Arc::clone(&self.images),
+            health: Arc::clone(&self.health),
         }
     }
 

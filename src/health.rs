@@ -6,18 +6,20 @@
 //! Failure: none; what does not answer is reported as a sentence.
 
 mod recent;
+mod verdict;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libvirt::{Hypervisor, Versions};
 use tapmanager::wire::Status;
 
 use self::recent::Recent;
+pub use self::verdict::{Readiness, Verdict};
 use crate::network::PodNetwork;
 use crate::platform::Platform;
-use crate::vm::Containers;
 use crate::vm::accelerator::Choice;
+use crate::vm::{Containers, Kernel, Offer};
 
 /// Longest wait for a helper that answered not long ago: clients poll every few seconds.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -37,6 +39,7 @@ pub struct Health<P: Platform> {
     containers: Arc<Containers<P>>,
     versions: Recent<Versions>,
     status: Recent<Status>,
+    last: Mutex<Option<Arc<Report>>>,
 }
 
 /// What a check found; an `Err` is a sentence for people.
@@ -52,6 +55,10 @@ pub struct Report {
     pub emulated: Option<String>,
     /// Why no machine can be started although libvirt answers, if none can.
     pub obstacle: Option<String>,
+    /// What the kernel has, once that is known.
+    pub kernel: Option<Kernel>,
+    /// What libvirt offers, as last seen.
+    pub offer: Offer,
 }
 
 impl<P: Platform> Health<P> {
@@ -67,22 +74,37 @@ impl<P: Platform> Health<P> {
             containers,
             versions: Recent::new("libvirt"),
             status: Recent::new("vmlet-tapmanager"),
+            last: Mutex::default(),
         }
     }
 
     /// Queries all helpers at once.
-    pub async fn check(&self) -> Report {
-        let (hypervisor, network, obstacle) = tokio::join!(
+    pub async fn check(&self) -> Arc<Report> {
+        let (hypervisor, network, obstacle, kernel) = tokio::join!(
             self.versions.query(self.hypervisor.versions()),
             self.status.query(self.network.status()),
             self.containers.obstacle(),
+            self.containers.kernel(),
         );
-        Report {
+        let report = Arc::new(Report {
             hypervisor,
             network,
             accelerator: self.containers.accelerator(),
             emulated: self.containers.emulated_because(),
             obstacle,
-        }
+            kernel,
+            offer: self.containers.offer(),
+        });
+        *self.last() = Some(Arc::clone(&report));
+        report
+    }
+
+    /// What the last check found, without a new check; `None` before the first.
+    pub fn last_report(&self) -> Option<Arc<Report>> {
+        self.last().clone()
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Arc<Report>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -30,6 +30,7 @@ pub use task::{Failure, Progress, State, Task, TaskUid, Work};
 
 use crate::config::Config;
 use crate::disk::Disks;
+use crate::health::Health;
 use crate::images::Images;
 use crate::platform::Platform;
 use crate::vm::Containers;
@@ -76,6 +77,8 @@ pub struct Services<P: Platform> {
     pub disks: Arc<Disks>,
     /// Images.
     pub images: Arc<Images>,
+    /// The state of the helpers.
+    pub health: Arc<Health<P>>,
 }
 
 /// Serves until `stop` is done, then gives requests in progress the configured time to end.

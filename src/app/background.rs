@@ -13,11 +13,14 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::App;
+use super::{App, Health};
 use crate::space::ballast::Ballast;
 
 /// Time between looks at the ballast of the state directory.
 const BALLAST: Duration = Duration::from_secs(5);
+
+/// Time between reports about the helpers, as often as the agent reads them.
+const REPORT: Duration = Duration::from_secs(10);
 
 /// Time between rounds of reconciliation when nothing happens.
 const ROUND: Duration = Duration::from_secs(60);
@@ -72,6 +75,10 @@ impl App {
         let containers = Arc::clone(&self.containers);
         let round = async move || containers.check_emulator().await;
         tokio::spawn(repeat(connected.subscribe(), round));
+        let containers = Arc::clone(&self.containers);
+        let round = async move || containers.look_at_offer().await;
+        tokio::spawn(repeat(connected.subscribe(), round));
+        tokio::spawn(keep_report(Arc::clone(&self.health)));
         let app = self.clone();
         tokio::spawn(async move { app.watch_events(events, connected).await });
     }
@@ -135,6 +142,16 @@ impl App {
             tracing::warn!(error = crate::one_line(e), "pod sandboxes not reconciled");
         }
         outcome.is_ok()
+    }
+}
+
+/// Keeps the report that others read without a question young, without end.
+async fn keep_report(health: Arc<Health>) {
+    let mut looks = tokio::time::interval(REPORT);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        health.check().await;
     }
 }
 

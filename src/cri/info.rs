@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::guest;
-use crate::health::Report;
+use crate::health::{Readiness, Report};
 use crate::images::{Image, ImageUse, Progress};
 use crate::sandbox::Sandbox;
-use crate::vm::{Container, Facts};
+use crate::vm::{CgroupVersion, Container, Facts};
 
 /// The verbose map.
 pub(super) type Info = BTreeMap<String, String>;
@@ -64,8 +64,42 @@ pub(super) fn runtime(report: &Report, config: &Value, pulls: &[(String, Progres
         "tapmanager": tapmanager,
         "config": config,
         "pulls": pulls,
+        "node": node(report),
     });
     entry("info", &value)
+}
+
+/// What the node has for machines, and whether they can start, as the agent announces it.
+fn node(report: &Report) -> Value {
+    let verdict = report.verdict();
+    let kernel = report.kernel.map(|kernel| {
+        json!({
+            "landlockAbi": kernel.landlock,
+            "idmappedMounts": kernel.idmapped_mounts,
+            "cgroupVersion": kernel.cgroup.map(CgroupVersion::number),
+            "appArmor": kernel.apparmor.as_str(),
+        })
+    });
+    json!({
+        "condition": {
+            "type": "VmletReady",
+            "status": status(verdict.readiness),
+            "reason": verdict.reason,
+            "message": verdict.message,
+        },
+        "kernel": kernel,
+        "machineTypes": report.offer.machine_types,
+        "cpuModels": report.offer.cpu_models,
+    })
+}
+
+/// The status of a condition.
+const fn status(readiness: Readiness) -> &'static str {
+    match readiness {
+        Readiness::Ready | Readiness::Limited => "True",
+        Readiness::NotReady => "False",
+        Readiness::Unknown => "Unknown",
+    }
 }
 
 /// Of a sandbox's status.

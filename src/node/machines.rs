@@ -100,7 +100,6 @@ pub struct Machines<P: Platform> {
     hypervisor: Arc<P::Hypervisor>,
     known: Mutex<BTreeMap<ContainerId, Entry>>,
     versions: Mutex<Option<Versions>>,
-    machine_types: Mutex<Vec<String>>,
     generation: watch::Sender<u64>,
 }
 
@@ -112,7 +111,6 @@ impl<P: Platform> Machines<P> {
             hypervisor,
             known: Mutex::default(),
             versions: Mutex::default(),
-            machine_types: Mutex::default(),
             generation: watch::Sender::new(0),
         }
     }
@@ -158,12 +156,6 @@ impl<P: Platform> Machines<P> {
         versions.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The boards that the emulator had at the last connection, oldest first.
-    pub(super) fn machine_types(&self) -> Vec<String> {
-        let types = self.machine_types.lock();
-        types.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Changes whenever something here does.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
@@ -172,12 +164,6 @@ impl<P: Platform> Machines<P> {
     async fn connected(&self) {
         if let Ok(versions) = self.hypervisor.versions().await {
             *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = Some(versions);
-        }
-        if let Ok(types) = self.hypervisor.machine_types().await {
-            *self
-                .machine_types
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = types;
         }
         for row in self.running() {
             self.refresh(row.domain()).await;

@@ -45,6 +45,11 @@ impl<P: Platform> Service<P> {
             stop,
         }
     }
+
+    #[cfg(test)]
+    pub(super) const fn services(&self) -> &Services<P> {
+        &self.services
+    }
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -82,7 +87,7 @@ impl<P: Platform> Node for Service<P> {
             task_kinds: Kind::VARIANTS.iter().map(ToString::to_string).collect(),
             disk_capacity_bytes: bytes(|s| s.blocks()),
             disk_available_bytes: bytes(|s| s.blocks_available()),
-            machine_types: self.services.machines.machine_types(),
+            machine_types: self.services.containers.offer().machine_types,
             bound_machines: self.services.containers.bound().await,
             emulated_because: self
                 .services
@@ -90,6 +95,7 @@ impl<P: Platform> Node for Service<P> {
                 .emulated_because()
                 .unwrap_or_default(),
             features: vec![podspec::names::DISK_WITHOUT_IMAGE.to_owned()],
+            host: self.services.health.last_report().map(|r| wire::host(&r)),
         }))
     }
 

@@ -12,6 +12,7 @@ use super::*;
 use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
 
+mod info;
 mod inspect;
 mod pod_pulls;
 mod pull;
@@ -39,6 +40,29 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
         limits,
     );
     Arc::new(agenda.await.unwrap())
+}
+
+async fn service(node: &Node) -> Service<Fake> {
+    let hypervisor = Arc::new(node.hypervisor.clone());
+    let containers = Arc::clone(&node.containers);
+    let health = Health::new(
+        Arc::clone(&hypervisor),
+        Arc::new(node.network.clone()),
+        Arc::clone(&containers),
+    );
+    let services = Services {
+        identity: Identity {
+            installation: String::new(),
+            boot: String::new(),
+        },
+        agenda: agenda(node).await,
+        machines: Arc::new(Machines::new(Arc::clone(&containers), hypervisor)),
+        containers,
+        disks: Arc::clone(&node.disks),
+        images: Arc::clone(&node.images),
+        health: Arc::new(health),
+    };
+    Service::new(services, &Config::default(), CancellationToken::new())
 }
 
 fn work(agenda: &Arc<Tasks>) -> AbortOnDropHandle<()> {

@@ -10,10 +10,12 @@ use service::telemetry;
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, Phase};
 
+mod host;
 mod images;
 mod pulls;
 mod sources;
 
+pub(super) use host::host;
 pub(super) use pulls::pull_event;
 pub(super) use sources::{answer, source_event};
 

@@ -8,4 +8,6 @@
 pub(super) mod able;
 pub mod accelerator;
 pub(super) mod cpus;
+pub(super) mod kernel;
+pub(super) mod offer;
 pub(super) mod process;

@@ -18,6 +18,8 @@ use super::error::{Error, Result, hypervisor};
 use super::exec::{Budget, slots::Slots};
 use super::host::able::Obstacles;
 use super::host::accelerator::Choice;
+use super::host::kernel::LastLook;
+use super::host::offer::LastOffer;
 use super::host::process::Emulator;
 use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig, Environment};
@@ -82,6 +84,8 @@ pub struct Containers<P: Platform> {
     /// Held by the one that probes.
     pub(super) probing: tokio::sync::Mutex<()>,
     pub(super) obstacles: Obstacles,
+    pub(super) kernel: LastLook,
+    pub(super) offer: LastOffer,
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
@@ -117,6 +121,8 @@ impl<P: Platform> Containers<P> {
             accelerator: Mutex::default(),
             probing: tokio::sync::Mutex::default(),
             obstacles: Obstacles::default(),
+            kernel: LastLook::default(),
+            offer: LastOffer::default(),
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),

@@ -37,16 +37,6 @@ pub(super) fn cgroup_driver(setting: CgroupDriver, node: &Path) -> v1::CgroupDri
 
 /// The conditions that kubelet requires, and one of ours.
 fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
-    let runtime = match (&report.hypervisor, &report.obstacle) {
-        (Ok(_), None) => Ok(()),
-        (Ok(_), Some(message)) => Err(("NoMachineCanStart", message.as_str())),
-        (Err(message), _) => Err(("HypervisorUnavailable", message.as_str())),
-    };
-    let network = match &report.network {
-        Ok(status) if status.ready => Ok(()),
-        Ok(status) => Err(("NetworkPluginNotReady", status.message.as_str())),
-        Err(message) => Err(("TapmanagerUnavailable", message.as_str())),
-    };
     let condition = |kind: &str, state: Result<(), (&str, &str)>| {
         let (reason, message) = state.err().unwrap_or_default();
         v1::RuntimeCondition {
@@ -56,14 +46,10 @@ fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
             message: message.to_owned(),
         }
     };
-    let hardware = match &report.emulated {
-        Some(message) => Err(("SoftwareEmulation", message.as_str())),
-        None => Ok(()),
-    };
     vec![
-        condition("RuntimeReady", runtime),
-        condition("NetworkReady", network),
-        condition(HARDWARE, hardware),
+        condition("RuntimeReady", report.runtime()),
+        condition("NetworkReady", report.pod_network()),
+        condition(HARDWARE, report.hardware()),
     ]
 }
 
@@ -134,7 +120,7 @@ mod tests {
     use tapmanager::wire;
 
     use super::*;
-    use crate::images;
+    use crate::{images, vm};
 
     fn report(hypervisor: Result<(), &str>, network: Result<(bool, &str), &str>) -> Report {
         let versions = |()| libvirt::Versions {
@@ -152,6 +138,8 @@ mod tests {
             accelerator: None,
             emulated: None,
             obstacle: None,
+            kernel: None,
+            offer: vm::Offer::default(),
         }
     }
 

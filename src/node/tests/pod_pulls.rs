@@ -10,22 +10,6 @@ use tokio_stream::StreamExt as _;
 use super::*;
 use crate::images::{Locator, Requester};
 
-async fn service(node: &Node) -> Service<Fake> {
-    let hypervisor = Arc::new(node.hypervisor.clone());
-    let services = Services {
-        identity: Identity {
-            installation: String::new(),
-            boot: String::new(),
-        },
-        agenda: agenda(node).await,
-        machines: Arc::new(Machines::new(Arc::clone(&node.containers), hypervisor)),
-        containers: Arc::clone(&node.containers),
-        disks: Arc::clone(&node.disks),
-        images: Arc::clone(&node.images),
-    };
-    Service::new(services, &Config::default(), CancellationToken::new())
-}
-
 type Stream = <Service<Fake> as nodeapi::v1::node_server::Node>::WatchPullsStream;
 
 async fn watch(service: &Service<Fake>) -> Stream {

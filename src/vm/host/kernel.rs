@@ -1,0 +1,195 @@
+//! What the node's kernel has for machines: Landlock, idmapped mounts, cgroups, AppArmor.
+//!
+//! Invariant: it is looked at on a thread with a deadline, at most once in [`HOLDS`]: profiles are
+//! loaded and replaced while the daemon runs.
+//! Failure: a kernel that does not answer in time is as it was last seen; `None` until it has
+//! answered once.
+
+#![allow(unsafe_code)] // Both probes have no safe form; a comment at each states why it is sound.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+use service::apparmor;
+use tokio::time::Instant;
+
+use crate::foreign::Foreign;
+use crate::platform::Platform;
+use crate::vm::service::Containers;
+
+/// Time for a look.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a look holds.
+const HOLDS: Duration = Duration::from_secs(30);
+/// The profile of all emulators (`deploy/apparmor/vmlet-qemu`).
+const PROFILE: &str = "libvirt-vmlet";
+/// Asks Landlock for its version instead of a ruleset.
+const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+
+/// What the kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernel {
+    /// Version of Landlock's interface; 0: none.
+    pub landlock: u32,
+    /// Whether a mount can show its files with other owners; `None`: not known.
+    pub idmapped_mounts: Option<bool>,
+    /// The version of cgroups that is mounted, if one is.
+    pub cgroup: Option<CgroupVersion>,
+    /// The profile of emulators.
+    pub apparmor: apparmor::State,
+}
+
+/// A version of cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// A hierarchy for each controller.
+    V1,
+    /// One hierarchy.
+    V2,
+}
+
+/// The kernel as last seen.
+#[derive(Debug, Default)]
+pub(in crate::vm) struct LastLook {
+    seen: Mutex<Option<(Instant, Kernel)>>,
+    thread: Foreign<()>,
+}
+
+impl<P: Platform> Containers<P> {
+    /// What the kernel has.
+    pub async fn kernel(&self) -> Option<Kernel> {
+        let last = *self.kernel.lock();
+        if let Some((_, kernel)) = last.filter(|(at, _)| at.elapsed() < HOLDS) {
+            return Some(kernel);
+        }
+        let cgroup_root = self.settings.cgroup_root.clone();
+        let node_root: PathBuf = self.settings.shares.root.clone();
+        let look = move || look(&cgroup_root, &node_root);
+        let Some(kernel) = self.kernel.thread.read((), LOOK, look).await else {
+            return last.map(|(_, kernel)| kernel);
+        };
+        *self.kernel.lock() = Some((Instant::now(), kernel));
+        Some(kernel)
+    }
+}
+
+impl LastLook {
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Kernel)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CgroupVersion {
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+}
+
+fn look(cgroup_root: &Path, node_root: &Path) -> Kernel {
+    Kernel {
+        landlock: landlock(),
+        idmapped_mounts: idmapped_mounts(),
+        cgroup: cgroup(cgroup_root),
+        apparmor: apparmor::profile(node_root, PROFILE),
+    }
+}
+
+/// The kernel answers with its version, or that Landlock is off or absent.
+fn landlock() -> u32 {
+    let none = std::ptr::null::<u8>();
+    // SAFETY: with this flag the kernel reads no attributes, so that none have to be there.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            none,
+            0_usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
+    u32::try_from(version).unwrap_or(0)
+}
+
+/// A mount that is mapped by no namespace is refused for the namespace by a kernel that knows the
+/// request.
+fn idmapped_mounts() -> Option<bool> {
+    let request = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        // No process has a file of this number open.
+        userns_fd: i32::MAX.unsigned_abs().into(),
+    };
+    // SAFETY: the path is a string with an end, the structure is the kernel's and as long as stated,
+    // and both outlive the call, which changes no mount: its namespace does not exist.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            c"/".as_ptr(),
+            0,
+            std::ptr::from_ref(&request),
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match Errno::result(done) {
+        Err(Errno::EBADF) => Some(true),
+        Err(Errno::ENOSYS | Errno::EINVAL) => Some(false),
+        // Without privileges the kernel does not get as far.
+        Ok(_) | Err(_) => None,
+    }
+}
+
+fn cgroup(root: &Path) -> Option<CgroupVersion> {
+    match statfs(root) {
+        Ok(fs) if fs.filesystem_type() == CGROUP2_SUPER_MAGIC => Some(CgroupVersion::V2),
+        Ok(_) if root.join("memory").is_dir() || root.join("cpu").is_dir() => {
+            Some(CgroupVersion::V1)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::Node;
+
+    #[tokio::test]
+    async fn a_look_at_the_kernel_holds_for_a_while_and_survives_a_hang() {
+        let node = Node::new().await;
+        let kernel = node.containers.kernel().await.unwrap();
+        assert_eq!(
+            kernel.cgroup, None,
+            "nothing is mounted in the scratch directory"
+        );
+        assert_eq!(kernel.landlock, landlock());
+        assert_ne!(
+            kernel.idmapped_mounts,
+            Some(false),
+            "Linux has them since 5.12"
+        );
+        let _held = node.containers.kernel.thread.hold(());
+        tokio::time::pause();
+        for _ in 0..2 {
+            assert_eq!(node.containers.kernel().await, Some(kernel));
+            tokio::time::advance(HOLDS).await;
+        }
+    }
+
+    #[test]
+    fn version_1_has_directories_of_controllers() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(cgroup(root.path()), None);
+        std::fs::create_dir(root.path().join("memory")).unwrap();
+        assert_eq!(cgroup(root.path()), Some(CgroupVersion::V1));
+        assert_eq!(cgroup(Path::new("/nonexistent")), None);
+    }
+}
