@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use owner::Owner;
 pub(crate) use proxy::Proxy;
 
+use crate::announce::Answer;
 use crate::daemon::{Daemon, status_message};
 use crate::emulation::Emulation;
 use crate::metrics::Metrics;
@@ -60,6 +61,8 @@ pub(crate) struct Renewal {
     pub(crate) metrics: Arc<Metrics>,
     /// The daemon's last answer, until the events that follow from it are written.
     pub(crate) answered: Option<InfoResponse>,
+    /// Each answer of the daemon, or why there is none.
+    pub(crate) answers: watch::Sender<Option<Answer>>,
     pub(crate) emulation: Emulation,
 }
 
@@ -102,21 +105,22 @@ impl Renewal {
 
     async fn renew(&mut self, known: &mut DaemonFacts) -> Result<(), String> {
         let info = tokio::time::timeout(DAEMON, self.daemon.info(InfoRequest {})).await;
-        match info {
-            Ok(Ok(info)) => {
-                let info = info.into_inner();
+        let answer = match info {
+            Ok(Ok(info)) => Ok(info.into_inner()),
+            Ok(Err(status)) => Err(status_message(&status)),
+            Err(_) => Err("it did not answer in time".to_owned()),
+        };
+        match &answer {
+            Ok(info) => {
                 *known = daemon_facts(info.clone());
-                self.answered = Some(info);
+                self.answered = Some(info.clone());
             }
-            Ok(Err(status)) => {
+            Err(message) => {
                 known.reachable = false;
-                known.message = status_message(&status);
-            }
-            Err(_) => {
-                known.reachable = false;
-                known.message = "it did not answer in time".to_owned();
+                known.message.clone_from(message);
             }
         }
+        self.answers.send_replace(Some(answer));
         let proxy = match &mut self.proxy {
             Some(proxy) => Some(proxy.query().await),
             None => None,

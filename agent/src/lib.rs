@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+mod announce;
 pub mod config;
 mod daemon;
 mod emulation;

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::announce::Announcer;
 use crate::config::Config;
 use crate::emulation::Emulation;
 use crate::facts::Publisher;
@@ -171,6 +172,14 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         metrics: Arc::clone(&metrics),
     };
     parts.spawn(ending(keeper.run(stop.clone()), &stop));
+    let (answers, answered) = watch::channel(None);
+    let announcer = Announcer {
+        client: client.clone(),
+        node: config.node.clone(),
+        answers: answered,
+        metrics: Arc::clone(&metrics),
+    };
+    parts.spawn(ending(announcer.run(stop.clone()), &stop));
     let renewal = Renewal {
         client,
         daemon,
@@ -183,6 +192,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         disks,
         metrics,
         answered: None,
+        answers,
         emulation: Emulation::default(),
     };
     parts.spawn(ending(renewal.run(stop.clone()), &stop));

@@ -102,6 +102,18 @@ pub const REMOVAL: &str = "vmlet.dev/removal";
 pub const REMOVAL_ALLOWED: &str = "allowed";
 /// Label on a Node; `true` brings the DaemonSets of Vmlet there.
 pub const NODE_LABEL: &str = "vmlet.dev/node";
+/// Domain of the labels of a Node that say what it has for machines, such as
+/// `node.vmlet.dev/accelerator`. Written by the node's agent, as are those of the two below.
+pub const NODE_DOMAIN: &str = "node.vmlet.dev";
+/// Domain of the labels of a Node that name its machine types; the values are `true`.
+pub const MACHINE_TYPE_DOMAIN: &str = "machine-type.node.vmlet.dev";
+/// Domain of the labels of a Node that name CPU models of guests; the values are `true`.
+pub const CPU_MODEL_DOMAIN: &str = "cpu-model.node.vmlet.dev";
+/// Condition of a Node: whether machines can start there, and what it lacks. Written by the node's
+/// agent.
+pub const NODE_READY: &str = "VmletReady";
+/// Reason of that condition where nothing is missing.
+pub const NODE_COMPLETE: &str = "MachinesCanStart";
 /// Label on the leases of nodes; its value is `true`.
 pub const NODE_LEASE_LABEL: &str = "vmlet.dev/node-lease";
 /// Where Vmlet's own programs run, and where its leases are, unless configured otherwise.

@@ -53,7 +53,7 @@ struct Memory(Arc<Mutex<Known>>);
 #[derive(Debug)]
 struct Known {
     manner: Manner,
-    kinds: Vec<String>,
+    info: InfoResponse,
     tasks: BTreeMap<String, (RunTaskRequest, TaskStatus)>,
     /// How often each UID was started, over the lifetime of the server.
     began: BTreeMap<String, u32>,
@@ -71,7 +71,15 @@ impl NodeServer {
         let kinds = ["provision", "delete_disk", "guest_reboot", "reset", "save"];
         let known = Known {
             manner: Manner::Succeed,
-            kinds: kinds.map(str::to_owned).to_vec(),
+            info: InfoResponse {
+                version: "9.9.9".to_owned(),
+                installation_id: "installation".to_owned(),
+                accelerator: "tcg".to_owned(),
+                task_kinds: kinds.map(str::to_owned).to_vec(),
+                disk_capacity_bytes: 1000,
+                disk_available_bytes: 500,
+                ..InfoResponse::default()
+            },
             tasks: BTreeMap::new(),
             began: BTreeMap::new(),
             machines: BTreeMap::new(),
@@ -120,6 +128,11 @@ impl NodeServer {
     /// What becomes of tasks from now on.
     pub fn set_manner(&self, manner: Manner) {
         self.memory.lock().manner = manner;
+    }
+
+    /// Changes what the daemon says of itself and its node.
+    pub fn set_info(&self, change: impl FnOnce(&mut InfoResponse)) {
+        change(&mut self.memory.lock().info);
     }
 
     /// How often the task began.
@@ -233,15 +246,7 @@ fn ended(status: &TaskStatus) -> bool {
 #[tonic::async_trait]
 impl Node for Memory {
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        Ok(Response::new(InfoResponse {
-            version: "9.9.9".to_owned(),
-            installation_id: "installation".to_owned(),
-            accelerator: "tcg".to_owned(),
-            task_kinds: self.lock().kinds.clone(),
-            disk_capacity_bytes: 1000,
-            disk_available_bytes: 500,
-            ..InfoResponse::default()
-        }))
+        Ok(Response::new(self.lock().info.clone()))
     }
 
     async fn run_task(

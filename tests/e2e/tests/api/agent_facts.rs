@@ -348,20 +348,24 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
     }
     let nodes: Api<Node> = Api::all(client.clone());
     let merging = PatchParams::default();
-    let own = "annotations of its own node only";
+    let own = "metadata and status of its own node only";
     let of_node = "of a node an agent writes";
+    let of_labels = "of a node's labels an agent writes";
     let note = |key: &str, value: &str| json!({ "metadata": { "annotations": { key: value } } });
+    let label = |key: &str| json!({ "metadata": { "labels": { key: "true" } } });
     for (name, change, words) in [
         ("n1", note(names::DO_NOT_DISRUPT, "true"), None),
         ("n1", note(names::KEPT_FROM_AUTOSCALERS, "x"), None),
         ("n2", note(names::DO_NOT_DISRUPT, "true"), Some(own)),
         ("n1", note(names::DO_NOT_DISRUPT, "false"), Some(of_node)),
         ("n1", note("other", "true"), Some(of_node)),
-        (
-            "n1",
-            json!({ "metadata": { "labels": { "vmlet.dev/node": "true" } } }),
-            Some(of_node),
-        ),
+        ("n1", label("node.vmlet.dev/accelerator"), None),
+        ("n1", label("cpu-model.node.vmlet.dev/EPYC"), None),
+        ("n1", label("machine-type.node.vmlet.dev/pc-q35-7.2"), None),
+        ("n2", label("node.vmlet.dev/accelerator"), Some(own)),
+        ("n1", label("vmlet.dev/node"), Some(of_labels)),
+        ("n1", label("node.vmlet.dev"), Some(of_labels)),
+        ("n1", label("evil-node.vmlet.dev/x"), Some(of_labels)),
         (
             "n1",
             json!({ "spec": { "unschedulable": true } }),
@@ -376,9 +380,31 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
             Some(words) => refused(&what, answer, words)?,
         }
     }
-    let status = Patch::Merge(json!({ "status": { "phase": "Running" } }));
-    let answer = nodes.patch_status("n1", &merging, &status).await;
-    refused("the status of a node", answer, "forbidden")?;
+    let of_node_status = "of a node's status an agent writes";
+    for (name, change, words) in [
+        ("n1", condition(names::NODE_READY), None),
+        ("n2", condition(names::NODE_READY), Some(own)),
+        ("n1", condition("Ready"), Some(of_node_status)),
+        (
+            "n1",
+            json!({ "status": { "phase": "Running" } }),
+            Some(of_node_status),
+        ),
+        (
+            "n1",
+            json!({ "status": { "capacity": { "vmlet.dev/x": "1" } } }),
+            Some(of_node_status),
+        ),
+        ("n1", label("vmlet.dev/node"), Some(of_labels)),
+    ] {
+        let what = format!("{name} {change}");
+        let change = Patch::Strategic(change);
+        let answer = nodes.patch_status(name, &merging, &change).await;
+        match words {
+            None => drop(answer.context(what)?),
+            Some(words) => refused(&what, answer, words)?,
+        }
+    }
     let events: Api<Event> = Api::namespaced(client.clone(), "default");
     let event = |name: &str, by: &str, kind: &str, about: &str| -> Result<Event> {
         Ok(serde_json::from_value(json!({

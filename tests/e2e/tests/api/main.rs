@@ -19,6 +19,7 @@ mod hostile;
 mod kinds;
 mod late_kinds;
 mod leader;
+mod node_labels;
 mod not_served;
 mod orphans;
 mod priority;
