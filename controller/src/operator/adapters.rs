@@ -16,7 +16,7 @@ mod webhook;
 pub use admission::{Policy, admission};
 pub use definitions::{Wanted, definitions};
 pub use deployment::deployment;
-pub use nodes::{NodeView, views};
+pub use nodes::{NodeView, ReadyCondition, views};
 pub use proxy::proxy;
 pub use resource::resource;
 pub use runtime::{RuntimeFacts, missing, runtime, runtime_of_nodes};

@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crds::{VmletNodes, VmletStatus};
+use crds::text::printable;
+use crds::{NodeProblem, VmletNodes, VmletStatus};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -98,21 +99,36 @@ pub fn assess(
     Assessment { components, nodes }
 }
 
-/// How many nodes are well, for the status.
+/// How many nodes are well, and what the others lack, for the status.
 #[must_use]
 pub fn count(nodes: &[NodeView]) -> VmletNodes {
     let bad: Vec<_> = nodes.iter().filter(|node| node.is_bad()).collect();
+    let limited: Vec<_> = nodes.iter().filter(|node| node.is_limited()).collect();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let problems = bad.iter().chain(&limited).filter_map(|node| problem(node));
     VmletNodes {
         targeted: number(nodes.iter().filter(|node| !node.excluded).count()),
         ready: number(nodes.iter().filter(|node| node.is_ready()).count()),
         degraded: number(bad.len()),
+        limited: number(limited.len()),
+        problems: problems.take(VmletStatus::MOST_BAD_NODES).collect(),
         bad: bad
             .iter()
             .take(VmletStatus::MOST_BAD_NODES)
             .map(|node| node.name.clone())
             .collect(),
     }
+}
+
+/// The words are another program's.
+fn problem(node: &NodeView) -> Option<NodeProblem> {
+    let (reason, message) = node.problem()?;
+    let reason: String = reason.chars().filter(char::is_ascii_alphanumeric).collect();
+    Some(NodeProblem {
+        name: node.name.clone(),
+        reason: printable(&reason, 64),
+        message: printable(message, VmletStatus::LONGEST_PROBLEM),
+    })
 }
 
 fn component<T>(name: &str, read: &Read<T>, state: impl FnOnce(&T) -> ComponentState) -> Component {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crds::guard::Guarded;
-use crds::names::{NODE_FACTS, NODE_LEASE_LABEL};
+use crds::names::{NODE_FACTS, NODE_LEASE_LABEL, NODE_READY};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, SelectAll, select_all};
 use k8s_openapi::api::admissionregistration::v1::{
@@ -322,7 +322,7 @@ fn keep_state(node: &mut Node) {
     let status = node.status.take().unwrap_or_default();
     let mut conditions = status.conditions;
     if let Some(conditions) = &mut conditions {
-        conditions.retain(|condition| condition.type_ == "Ready");
+        conditions.retain(|c| c.type_ == "Ready" || c.type_ == NODE_READY);
     }
     node.status = Some(NodeStatus {
         conditions,

@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
 use crds::guard::Guarded;
-use crds::names::NODE_FACTS;
+use crds::names::{NODE_FACTS, NODE_READY};
 use futures_util::future::ready;
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -28,11 +28,20 @@ pub(super) fn readable<K>(object: &Guarded<K>, essence: fn(&K) -> String) -> Str
 pub(super) fn node(node: &Node) -> String {
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
-    let ready = conditions.and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
-    let ready = ready.map(|ready| (&ready.status, &ready.message));
+    let said = |kind: &str| {
+        let found = conditions.and_then(|all| all.iter().find(|c| c.type_ == kind));
+        found.map(|c| (&c.status, &c.reason, &c.message))
+    };
     let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable);
     let handlers = status.and_then(|status| status.runtime_handlers.as_ref());
-    json!([ready, cordoned, handlers, node.labels()]).to_string()
+    json!([
+        said("Ready"),
+        said(NODE_READY),
+        cordoned,
+        handlers,
+        node.labels()
+    ])
+    .to_string()
 }
 
 /// A lease without the time of its renewal and without amounts of bytes, of which nearly every

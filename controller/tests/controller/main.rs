@@ -7,5 +7,6 @@
 
 mod adapters;
 mod consolidation;
+mod node_problems;
 mod priority;
 mod status;

@@ -85,8 +85,8 @@ pub use task::{
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
 pub use vmlet::{
-    ComponentRef, ComponentVersion, Health, RelatedObject, Vmlet, VmletNodes, VmletSpec,
-    VmletStatus, VmletWatch,
+    ComponentRef, ComponentVersion, Health, NodeProblem, RelatedObject, Vmlet, VmletNodes,
+    VmletSpec, VmletStatus, VmletWatch,
 };
 
 /// The API group of every kind.

@@ -173,8 +173,10 @@ pub struct VmletStatus {
 impl VmletStatus {
     /// Most entries of `relatedObjects`.
     pub const MOST_RELATED: usize = 64;
-    /// Most names in `nodes.bad`.
+    /// Most names in `nodes.bad`, and most entries of `nodes.problems`.
     pub const MOST_BAD_NODES: usize = 10;
+    /// Most bytes of the message of a problem.
+    pub const LONGEST_PROBLEM: usize = 256;
 }
 
 /// A version whose rollout is complete.
@@ -221,10 +223,33 @@ pub struct VmletNodes {
     /// Nodes that cannot run machines because of a problem in Vmlet.
     #[serde(default)]
     pub degraded: u32,
+    /// Ready nodes that lack something, such as KVM.
+    #[serde(default)]
+    pub limited: u32,
     /// Names of the first 10 degraded nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub bad: Vec<String>,
+    /// What the first 10 degraded or limited nodes lack, degraded nodes first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub problems: Vec<NodeProblem>,
+}
+
+/// What a node lacks.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeProblem {
+    /// Name of the node.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Reason, in CamelCase: that of the condition `VmletReady` of the node, or `AgentUnavailable`,
+    /// `RuntimeDown`, `DaemonUnavailable`.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// Details, for users.
+    #[schemars(length(max = 256))]
+    pub message: String,
 }
 
 /// Summary for users and alerts, in one word.

@@ -260,7 +260,7 @@ fn what_is_derived_fits_whatever_it_is_derived_from() {
 }
 
 /// The lists of a status, and the most that a program puts there.
-const LISTS: [(&str, usize); 15] = [
+const LISTS: [(&str, usize); 16] = [
     ("ClusterVirtualMachineImage.status.disks", 1),
     (
         "ClusterVirtualMachineImage.status.nodeNames",
@@ -292,6 +292,10 @@ const LISTS: [(&str, usize); 15] = [
     ("VirtualMachine.status.volumes", 33),
     ("VirtualMachineSnapshot.status.children", 0),
     ("Vmlet.status.nodes.bad", crate::VmletStatus::MOST_BAD_NODES),
+    (
+        "Vmlet.status.nodes.problems",
+        crate::VmletStatus::MOST_BAD_NODES,
+    ),
     (
         "Vmlet.status.relatedObjects",
         crate::VmletStatus::MOST_RELATED,
