@@ -6,6 +6,7 @@
 //! Failure: exit code 1 when a check fails, 2 when nothing could be checked. A daemon that is not
 //! there is a finding.
 
+mod apparmor;
 mod checks;
 mod facts;
 mod info;
@@ -24,7 +25,7 @@ use crate::table::printable;
 /// Output format of the findings.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Print the findings as JSON.
+    /// Print facts and findings as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -76,6 +77,11 @@ impl Finding {
     }
 }
 
+/// Whether something is to be repaired before machines can run.
+fn is_failed(findings: &[Finding]) -> bool {
+    findings.iter().any(|f| f.level == Level::Fail)
+}
+
 /// Exit code when nothing could be checked.
 const NOT_CHECKED: u8 = 2;
 
@@ -91,11 +97,10 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &DoctorArgs) -> anyhow::Resul
     };
     let findings = checks::all(&facts);
     match args.json {
-        true => super::print(&format!("{}\n", serde_json::to_string_pretty(&findings)?))?,
+        true => super::print(&report::json(&facts, &findings)?)?,
         false => super::print(&report::text(&findings))?,
     }
-    let is_failed = findings.iter().any(|f| f.level == Level::Fail);
-    Ok(if is_failed {
+    Ok(if is_failed(&findings) {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS

@@ -192,12 +192,13 @@ async fn without_a_daemon_every_command_names_the_socket_and_the_remedy() {
             .unwrap(),
     )
     .await;
-    let findings: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    let first = &report["findings"][0];
+    assert_eq!((output.code, &first["check"]), (Some(1), &"daemon".into()));
     assert_eq!(
-        (output.code, &findings[0]["check"]),
-        (Some(1), &"daemon".into())
+        (&first["level"], &report["passed"]),
+        (&"fail".into(), &false.into())
     );
-    assert_eq!(findings[0]["level"], "fail");
 }
 
 #[tokio::test]

@@ -150,14 +150,20 @@ fn libvirt_finding(layout: &Layout, built: &Path) -> Result<Finding> {
     // It exits with an error when anything of the node is amiss.
     let output = doctor.output()?;
     let text = || String::from_utf8_lossy(&output.stdout).into_owned();
-    let findings: Vec<Finding> = serde_json::from_slice(&output.stdout).with_context(text)?;
-    let mut findings = findings.into_iter();
+    let report: NodeReport = serde_json::from_slice(&output.stdout).with_context(text)?;
+    let mut findings = report.findings.into_iter();
     findings
         .find(|finding| finding.check == "libvirt")
         .with_context(text)
 }
 
-/// A line of `vmletctl node doctor`.
+/// What `vmletctl node doctor` prints.
+#[derive(Debug, Deserialize)]
+struct NodeReport {
+    findings: Vec<Finding>,
+}
+
+/// A line of it.
 #[derive(Debug, Deserialize)]
 struct Finding {
     check: String,

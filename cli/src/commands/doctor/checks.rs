@@ -3,10 +3,15 @@
 //! Invariant: pure; the order is that in which an operator would repair things.
 //! Failure: none.
 
+use service::apparmor::State;
+
 use super::Finding;
+use super::apparmor::{AppArmor, Include};
 use super::facts::{Answers, Cgroup, CniDir, Condition, Daemon, Facts};
 use super::info::{Info, Part};
 use super::kernel::{Device, Feature};
+
+mod host;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -40,6 +45,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
             .map(|&(module, feature)| kernel(module, feature)),
     );
     findings.push(cgroup(facts.cgroup));
+    findings.extend(answers.map(|a| host::all(&a.info.node)).unwrap_or_default());
+    findings.extend(apparmor(&facts.apparmor));
     findings.extend(disk(facts));
     findings
 }
@@ -266,6 +273,52 @@ fn cgroup(cgroup: Cgroup) -> Finding {
             )
         }
     }
+}
+
+/// There is none on a node without AppArmor.
+fn apparmor(found: &AppArmor) -> Vec<Finding> {
+    let check = "apparmor";
+    let load = "install deploy/apparmor/vmlet-qemu as /etc/apparmor.d/vmlet-qemu, and load it: \
+        apparmor_parser --replace /etc/apparmor.d/vmlet-qemu; it holds for machines that start afterwards";
+    let profile = match found.profile {
+        State::Disabled => return Vec::new(),
+        State::Enforced => Finding::ok(check, "the profile libvirt-vmlet confines QEMU"),
+        State::Complaining => Finding::warn(
+            check,
+            "the profile libvirt-vmlet does not confine QEMU: it only logs",
+            "aa-enforce /etc/apparmor.d/vmlet-qemu",
+        ),
+        State::Absent => Finding::warn(
+            check,
+            "nothing confines QEMU: the profile libvirt-vmlet is not loaded",
+            load,
+        ),
+        State::Unknown => Finding::warn(
+            check,
+            "the kernel does not show whether the profile libvirt-vmlet is loaded",
+            "run this on the node as root (sudo vmletctl doctor), with /sys/kernel/security mounted",
+        ),
+    };
+    let libvirtd = match found.libvirtd {
+        Include::NoProfile => None,
+        Include::Allows => Some(Finding::ok(
+            check,
+            "the profile of libvirtd allows vmwrapper",
+        )),
+        Include::Missing => Some(Finding::warn(
+            check,
+            "the profile of libvirtd does not name vmwrapper: no machine starts where it holds",
+            "add the line of deploy/apparmor/usr.sbin.libvirtd to \
+                /etc/apparmor.d/local/usr.sbin.libvirtd, and load the profile: apparmor_parser \
+                --replace /etc/apparmor.d/usr.sbin.libvirtd",
+        )),
+        Include::Unreadable => Some(Finding::warn(
+            check,
+            "/etc/apparmor.d/local/usr.sbin.libvirtd cannot be read",
+            "run this as root (sudo vmletctl doctor)",
+        )),
+    };
+    [profile].into_iter().chain(libvirtd).collect()
 }
 
 /// There is no finding when the daemon does not report where its images are.

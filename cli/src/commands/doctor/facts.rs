@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
+use super::apparmor::AppArmor;
 use super::info::Info;
 use super::kernel::{Device, Feature, Sources, device};
 use crate::context::{ConnectError, Endpoint};
@@ -17,6 +18,9 @@ use crate::runtime::CallError;
 /// Where CNI keeps its files when there is no daemon to ask.
 const CNI_CONFIG_DIR: &str = "/etc/cni/net.d";
 const CNI_BIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
+
+/// The emulator of libvirt when there is no daemon to ask.
+const WRAPPER: &str = "/usr/libexec/vmlet/vmwrapper";
 
 /// Everything that the checks judge.
 #[derive(Debug)]
@@ -27,6 +31,7 @@ pub(super) struct Facts {
     /// Kernel features by the name of their module.
     pub(super) features: Vec<(&'static str, Feature)>,
     pub(super) cgroup: Cgroup,
+    pub(super) apparmor: AppArmor,
     /// Of the file system that holds images; `None` when it is not known.
     pub(super) disk: Option<Disk>,
     /// Both are empty when the daemon responds and does not report its paths.
@@ -149,6 +154,8 @@ pub(super) fn node(daemon: Daemon) -> Facts {
             CNI_BIN_DIRS.map(str::to_owned).to_vec(),
         ),
     };
+    let wrapper = answers.and_then(|answers| answers.info.wrapper.as_deref());
+    let wrapper = wrapper.unwrap_or(WRAPPER);
     let is_config = |name: &str| {
         [".conflist", ".conf", ".json"]
             .iter()
@@ -159,6 +166,7 @@ pub(super) fn node(daemon: Daemon) -> Facts {
         tun: device(Path::new("/dev/net/tun")),
         features: features.to_vec(),
         cgroup: cgroup(Path::new("/sys/fs/cgroup")),
+        apparmor: AppArmor::look(Path::new("/"), Path::new(wrapper)),
         disk: answers
             .and_then(|a| a.image_directory.as_deref())
             .and_then(disk),

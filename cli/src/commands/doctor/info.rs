@@ -20,6 +20,10 @@ pub(super) struct Info {
     pub(super) tapmanager: Part,
     pub(super) cni_config_dir: Option<String>,
     pub(super) cni_bin_dirs: Vec<String>,
+    /// The emulator that libvirt executes.
+    pub(super) wrapper: Option<String>,
+    /// What the daemon knows of its node, as it is; `Null` where it does not say.
+    pub(super) node: Value,
 }
 
 /// A program that the daemon works with.
@@ -55,6 +59,8 @@ impl Info {
             tapmanager: part(&all["tapmanager"]),
             cni_config_dir: text_of(config, &["confDir", "configDir"]),
             cni_bin_dirs: texts_of(config, &["binDirs", "binDir"]),
+            wrapper: text_of(&all["config"], &["wrapper"]),
+            node: all["node"].clone(),
         }
     }
 }
@@ -132,7 +138,9 @@ mod tests {
               "network": {"ready": false, "message": "no conflist", "network": "pods",
                           "plugins": ["bridge", "portmap"],
                           "config": {"confDir": "/etc/cni/net.d", "binDirs": ["/a", "/b"]}},
-              "tapmanager": {"reachable": false, "error": "connection refused"}
+              "tapmanager": {"reachable": false, "error": "connection refused"},
+              "config": {"wrapper": "/w"},
+              "node": {"kernel": {"landlockAbi": 6}}
             }"#,
         );
         let expected = Info {
@@ -149,6 +157,8 @@ mod tests {
             tapmanager: Part::Broken("connection refused".into()),
             cni_config_dir: Some("/etc/cni/net.d".into()),
             cni_bin_dirs: vec!["/a".into(), "/b".into()],
+            wrapper: Some("/w".into()),
+            node: serde_json::json!({"kernel": {"landlockAbi": 6}}),
         };
         assert_eq!(info, expected);
     }

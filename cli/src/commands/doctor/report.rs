@@ -1,9 +1,65 @@
-//! Findings as text.
+//! Findings as text, and as JSON with what the daemon knows of the node.
 //!
-//! Invariant: one line states what, a second, where there is one, what to do; the last line counts.
+//! Invariant: in the text one line states what, a second, where there is one, what to do; the last
+//! line counts. Within a version of the JSON fields are added, never changed
+//! (`docs/vmletctl.md`).
 //! Failure: none.
 
-use super::{Finding, Level};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::facts::{Daemon, Facts};
+use super::info::Part;
+use super::{Finding, Level, is_failed};
+
+/// The version of the JSON.
+const API_VERSION: &str = "doctor.vmlet.dev/v1";
+const KIND: &str = "NodeReport";
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeReport<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    /// No finding fails.
+    passed: bool,
+    /// `null` without a daemon that says so.
+    node: Value,
+    findings: &'a [Finding],
+}
+
+pub(super) fn json(facts: &Facts, findings: &[Finding]) -> serde_json::Result<String> {
+    let report = NodeReport {
+        api_version: API_VERSION,
+        kind: KIND,
+        passed: !is_failed(findings),
+        node: node(&facts.daemon),
+        findings,
+    };
+    Ok(serde_json::to_string_pretty(&report)? + "\n")
+}
+
+/// What the daemon says of its node, with accelerator and versions beside it.
+fn node(daemon: &Daemon) -> Value {
+    let Daemon::Answers(answers) = daemon else {
+        return Value::Null;
+    };
+    let info = &answers.info;
+    let Value::Object(mut node) = info.node.clone() else {
+        return Value::Null;
+    };
+    let version = |part: &Part| match part {
+        Part::Works(version) if !version.is_empty() => Some(version.clone()),
+        Part::Works(_) | Part::Broken(_) | Part::Unknown => None,
+    };
+    let more = [
+        ("accelerator", info.accelerator.clone()),
+        ("libvirtVersion", version(&info.libvirt)),
+        ("qemuVersion", version(&info.qemu)),
+    ];
+    node.extend(more.map(|(name, value)| (name.to_owned(), value.into())));
+    Value::Object(node)
+}
 
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut text = String::new();

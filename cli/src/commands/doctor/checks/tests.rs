@@ -42,6 +42,10 @@ fn healthy() -> Facts {
             ("nf_tables", Feature::Loadable),
         ],
         cgroup: Cgroup::V2,
+        apparmor: AppArmor {
+            profile: State::Enforced,
+            libvirtd: Include::Allows,
+        },
         disk: Some(Disk {
             directory: "/var/lib/vmlet".into(),
             available_bytes: 6 * GIB,
@@ -89,8 +93,10 @@ fn a_healthy_node_has_nothing_to_do() {
     ok    bridge       in the kernel
     ok    nf_tables    a module, loaded when it is needed
     ok    cgroup       version 2
+    ok    apparmor     the profile libvirt-vmlet confines QEMU
+    ok    apparmor     the profile of libvirtd allows vmwrapper
     ok    disk         6.0 GiB free in /var/lib/vmlet
-    13 ok, 0 to look at, 0 to repair
+    15 ok, 0 to look at, 0 to repair
     ");
 }
 
@@ -201,6 +207,50 @@ fn free_space_is_judged_by_two_marks() {
 }
 
 #[test]
+fn apparmor_that_confines_nothing_is_a_warning_and_its_absence_is_none() {
+    let findings = |profile, libvirtd| apparmor(&AppArmor { profile, libvirtd });
+    assert_eq!(findings(State::Disabled, Include::NoProfile), []);
+    for profile in [State::Absent, State::Complaining, State::Unknown] {
+        for libvirtd in [Include::Missing, Include::Unreadable] {
+            let found = findings(profile, libvirtd);
+            assert!(found.iter().all(|f| f.level == Level::Warn), "{found:?}");
+            assert_eq!(found.len(), 2);
+        }
+    }
+    let missing = findings(State::Absent, Include::Missing);
+    let advice: Vec<_> = missing.into_iter().filter_map(|f| f.advice).collect();
+    assert!(advice[0].contains("--replace /etc/apparmor.d/vmlet-qemu"));
+    assert!(advice[1].contains("/etc/apparmor.d/local/usr.sbin.libvirtd"));
+}
+
+#[test]
+fn the_json_has_a_version_and_what_the_daemon_says_of_the_node() {
+    let mut facts = healthy();
+    let condition = serde_json::json!({ "type": "VmletReady", "status": "True" });
+    answers(&mut facts).info.node = serde_json::json!({ "condition": condition });
+    let json = |facts: &Facts| -> serde_json::Value {
+        let text = report::json(facts, &all(facts)).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let found = json(&facts);
+    assert_eq!(found["apiVersion"], "doctor.vmlet.dev/v1");
+    assert_eq!(found["kind"], "NodeReport");
+    assert_eq!(found["passed"], true);
+    let node = serde_json::json!({
+        "condition": condition, "accelerator": "kvm",
+        "libvirtVersion": "9.0.0", "qemuVersion": "7.2.9",
+    });
+    assert_eq!(found["node"], node);
+    assert_eq!(found["findings"][0]["check"], "daemon");
+    facts.daemon = Daemon::Mute("x".to_owned());
+    let found = json(&facts);
+    assert_eq!(
+        (&found["passed"], &found["node"]),
+        (&false.into(), &serde_json::Value::Null)
+    );
+}
+
+#[test]
 fn whatever_is_not_ok_comes_with_advice() {
     let mut facts = Facts {
         kvm: Device::Broken("io".into()),
@@ -211,6 +261,10 @@ fn whatever_is_not_ok_comes_with_advice() {
             ("nf_tables", Feature::Absent),
         ],
         cgroup: Cgroup::Absent,
+        apparmor: AppArmor {
+            profile: State::Absent,
+            libvirtd: Include::Missing,
+        },
         disk: Some(Disk {
             directory: "/x".into(),
             available_bytes: 0,

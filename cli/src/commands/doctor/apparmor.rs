@@ -1,0 +1,114 @@
+//! AppArmor on this node: the profile of QEMU, and what that of libvirtd allows.
+//!
+//! Invariant: nothing is changed; a node without AppArmor is not looked at further.
+//! Failure: what cannot be read is a fact of its own.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use service::apparmor::{self, State};
+
+/// The profile of all emulators of Vmlet.
+const PROFILE: &str = "libvirt-vmlet";
+/// Debian's profile of libvirtd, and what an administrator adds to it.
+const LIBVIRTD: &str = "etc/apparmor.d/usr.sbin.libvirtd";
+const LOCAL: &str = "etc/apparmor.d/local/usr.sbin.libvirtd";
+
+/// What was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AppArmor {
+    pub(super) profile: State,
+    pub(super) libvirtd: Include,
+}
+
+/// Whether libvirtd may execute the wrapper, by the files of its profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Include {
+    /// The node has no profile of libvirtd.
+    NoProfile,
+    /// Its local include names the wrapper.
+    Allows,
+    Missing,
+    Unreadable,
+}
+
+impl AppArmor {
+    pub(super) fn look(root: &Path, wrapper: &Path) -> Self {
+        let profile = apparmor::profile(root, PROFILE);
+        let libvirtd = match profile {
+            State::Disabled => Include::NoProfile,
+            _ => include(root, wrapper),
+        };
+        Self { profile, libvirtd }
+    }
+}
+
+fn include(root: &Path, wrapper: &Path) -> Include {
+    if !root.join(LIBVIRTD).exists() {
+        return Include::NoProfile;
+    }
+    match fs::read_to_string(root.join(LOCAL)) {
+        Ok(text) if text.lines().any(|line| allows(line, wrapper)) => Include::Allows,
+        Ok(_) => Include::Missing,
+        Err(error) if error.kind() == ErrorKind::NotFound => Include::Missing,
+        Err(_) => Include::Unreadable,
+    }
+}
+
+/// A rule that names the program, quoted or not, and lets it be executed.
+fn allows(line: &str, wrapper: &Path) -> bool {
+    let mut words = line.split_whitespace();
+    let program = words.next().map(|word| word.trim_matches('"'));
+    let rights = words.next().unwrap_or_default();
+    program == wrapper.to_str() && rights.contains('x')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRAPPER: &str = "/usr/libexec/vmlet/vmwrapper";
+
+    /// A node with AppArmor, and with these files of libvirtd's profile.
+    fn found(libvirtd: Option<&str>, local: Option<&str>) -> AppArmor {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sys/module/apparmor/parameters/enabled", "Y\n");
+        libvirtd.iter().for_each(|text| write(LIBVIRTD, text));
+        local.iter().for_each(|text| write(LOCAL, text));
+        AppArmor::look(root.path(), Path::new(WRAPPER))
+    }
+
+    #[test]
+    fn the_include_that_we_deploy_allows_the_wrapper() {
+        let deployed = include_str!("../../../../deploy/apparmor/usr.sbin.libvirtd");
+        assert_eq!(found(Some(""), Some(deployed)).libvirtd, Include::Allows);
+        assert_eq!(found(None, Some(deployed)).libvirtd, Include::NoProfile);
+        assert_eq!(found(Some(""), None).libvirtd, Include::Missing);
+        for other in ["", "# /usr/libexec/vmlet/vmwrapper PUx,", "/usr/bin/x PUx,"] {
+            assert_eq!(
+                found(Some(""), Some(other)).libvirtd,
+                Include::Missing,
+                "{other}"
+            );
+        }
+        let read_only = format!("\"{WRAPPER}\" r,");
+        assert_eq!(found(Some(""), Some(&read_only)).libvirtd, Include::Missing);
+    }
+
+    #[test]
+    fn a_node_without_apparmor_has_no_profile() {
+        let root = tempfile::tempdir().unwrap();
+        let expected = AppArmor {
+            profile: State::Disabled,
+            libvirtd: Include::NoProfile,
+        };
+        assert_eq!(AppArmor::look(root.path(), Path::new(WRAPPER)), expected);
+        assert_eq!(found(None, None).profile, State::Unknown);
+    }
+}

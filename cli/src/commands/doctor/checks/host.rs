@@ -1,0 +1,92 @@
+//! Findings about what the daemon says of its kernel and of libvirt's offer.
+//!
+//! Invariant: a fact that the daemon does not state has no finding: an earlier daemon states none.
+//! Failure: none.
+
+use serde_json::Value;
+
+use super::super::Finding;
+
+pub(super) fn all(node: &Value) -> Vec<Finding> {
+    let kernel = &node["kernel"];
+    let all = [
+        landlock(kernel),
+        idmapped_mounts(kernel),
+        offer(node, "machine type", "machineTypes"),
+        offer(node, "cpu model", "cpuModels"),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn landlock(kernel: &Value) -> Option<Finding> {
+    let check = "landlock";
+    Some(match kernel["landlockAbi"].as_u64()? {
+        0 => Finding::warn(
+            check,
+            "not in this kernel, or off: QEMU is not confined to the files of its machine",
+            "boot a kernel with Landlock (5.13 or later), with landlock in its parameter lsm=",
+        ),
+        version => Finding::ok(check, format!("version {version}")),
+    })
+}
+
+fn idmapped_mounts(kernel: &Value) -> Option<Finding> {
+    let check = "idmapped";
+    Some(match kernel["idmappedMounts"].as_bool()? {
+        true => Finding::ok(check, "the kernel has idmapped mounts"),
+        false => Finding::warn(
+            check,
+            "no idmapped mounts: shared directories of root are accessed as shares.uid",
+            "boot a kernel that has them (5.12 or later)",
+        ),
+    })
+}
+
+/// The daemon keeps a list empty until libvirt has answered, about which there are findings.
+fn offer(node: &Value, check: &'static str, list: &str) -> Option<Finding> {
+    let names = node[list].as_array()?.iter().filter_map(Value::as_str);
+    let names: Vec<_> = names.collect();
+    let newest = names.last()?;
+    Some(match names.len() {
+        1 => Finding::ok(check, *newest),
+        n => Finding::ok(check, format!("{n}, the last is {newest}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::Level;
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_comes_with_advice() {
+        let node = json!({
+            "kernel": { "landlockAbi": 0, "idmappedMounts": false },
+            "machineTypes": ["pc-q35-7.1", "pc-q35-7.2"], "cpuModels": ["qemu64"],
+        });
+        let found: Vec<_> = all(&node).iter().map(|f| (f.check, f.level)).collect();
+        let expected = [
+            ("landlock", Level::Warn),
+            ("idmapped", Level::Warn),
+            ("machine type", Level::Ok),
+            ("cpu model", Level::Ok),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(all(&node)[2].what, "2, the last is pc-q35-7.2");
+    }
+
+    #[test]
+    fn what_a_daemon_does_not_say_has_no_finding() {
+        for node in [
+            json!(null),
+            json!({}),
+            json!({ "kernel": null, "cpuModels": [] }),
+        ] {
+            assert_eq!(all(&node), [], "{node}");
+        }
+        let kernel = json!({ "kernel": { "landlockAbi": 6, "idmappedMounts": null } });
+        assert_eq!(all(&kernel).len(), 1);
+    }
+}
