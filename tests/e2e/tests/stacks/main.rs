@@ -9,6 +9,7 @@ mod crictl;
 mod crictl_commands;
 mod debian;
 mod disks;
+mod doctor;
 mod events;
 mod exec;
 mod faults;
