@@ -11,6 +11,7 @@ mod nine_p;
 mod plan;
 mod process;
 mod record;
+mod report;
 #[cfg(test)]
 mod tests;
 pub(in crate::vm) mod volumes;

@@ -135,7 +135,10 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.defined");
         let requested = Instant::now();
         let run = self.run(row, xml);
-        trace(step!("libvirt.start", container = %row.id), run).await?;
+        let started = trace(step!("libvirt.start", container = %row.id), run).await;
+        if let Err(refused) = started {
+            return Err(self.error_of_start(row, refused).await);
+        }
         let start = requested.elapsed();
         drop(offer);
         Ok(Waits { define, start })

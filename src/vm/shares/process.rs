@@ -6,18 +6,21 @@
 //! Failure: [`Error::Share`]; what was started for the same machine ends with the undoing of the
 //! start. [`super::watch`] says what becomes of a machine whose process ends before it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cgroup::PodCgroup;
+use service::telemetry::bounded;
 
 use super::record::Server;
+use super::report::{LOG, tail};
 use super::{Protocol, Share, plan};
 use crate::helper::{Child, Service, Start, Stream, Streams, User};
 use crate::platform::Platform;
@@ -26,11 +29,6 @@ use crate::vm::error::{Error, Result};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::users::Owner;
-
-/// What the processes of a machine report, beside their sockets.
-const LOG: &str = "shares.log";
-/// Most bytes of it in a message.
-const SHOWN: u64 = 400;
 
 /// Time for the move of a process to its pod's cgroup.
 const PLACING: Duration = Duration::from_secs(20);
@@ -151,8 +149,9 @@ impl<P: Platform> Containers<P> {
 
     /// Watches a process that this daemon started, and reports one that ends with an error.
     fn watch_child(&self, row: &Container, share: &Share, (mut child, server): (Child, Server)) {
-        let (id, path) = (row.id.clone(), share.path.clone());
+        let (id, path, tag) = (row.id.clone(), share.path.clone(), share.tag.clone());
         let log = self.paths.sockets(&id).join(LOG);
+        let servers = Arc::clone(&self.servers);
         let ended = async move {
             let ended = child.wait().await?;
             if ended.success() {
@@ -161,6 +160,12 @@ impl<P: Platform> Containers<P> {
             let last = tokio::task::spawn_blocking(move || tail(&log)).await;
             let last = last.unwrap_or_default();
             tracing::warn!(container = %id, path, %ended, last, "process of a share ended");
+            let report = if last.is_empty() {
+                ended.to_string()
+            } else {
+                bounded(&last)
+            };
+            servers.reported(&id, &tag, server, report);
             Ok(())
         };
         self.watch_server(row, share, server, ended);
@@ -204,17 +209,4 @@ fn listen(path: &Path, Owner { uid, gid }: Owner) -> io::Result<UnixListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     chown(path, Some(uid), Some(gid))?;
     Ok(listener)
-}
-
-fn tail(path: &Path) -> String {
-    let read = || -> io::Result<String> {
-        use std::io::{Read as _, Seek as _, SeekFrom};
-        let mut file = File::open(path)?;
-        let from = file.metadata()?.len().saturating_sub(SHOWN);
-        file.seek(SeekFrom::Start(from))?;
-        let mut text = Vec::new();
-        file.take(SHOWN).read_to_end(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).trim().to_owned())
-    };
-    read().unwrap_or_default()
 }

@@ -4,9 +4,12 @@
 //! Failure: the share that differs.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use libvirt::FakeHypervisor;
 use podspec::VmUid;
+use rstest::rstest;
 
 use super::volumes;
 use crate::testkit::Node;
@@ -23,6 +26,14 @@ impl Volumes {
     fn directory(&self, name: &str) -> PathBuf {
         let path = self.0.path().join(name);
         fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// A program in the place of the one that serves shares.
+    fn program(&self, text: &str) -> PathBuf {
+        let path = self.0.path().join("serve");
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 }
@@ -199,6 +210,38 @@ async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
         "{refused}"
     );
     assert_eq!(node.phase(&id), Phase::Exited);
+    assert!(!node.containers.paths().sockets(&id).exists());
+    node.containers.remove(&id).await.unwrap();
+}
+
+/// libvirt reports that the emulator did not reach the socket; why, the process of the share said.
+#[rstest]
+#[case(
+    "read -r line; echo 'no namespaces' >&2; exit 1",
+    "its process on the node has ended: no namespaces"
+)]
+#[case(
+    "read -r line; exit 7",
+    "its process on the node has ended: exit status: 7"
+)]
+#[case("exec sleep 5", "no such CPU")]
+#[tokio::test]
+async fn a_start_that_fails_by_the_process_of_a_share_has_its_last_words(
+    #[case] program: &str,
+    #[case] expected: &str,
+) {
+    let hypervisor = FakeHypervisor::default().refusing_start("no such CPU");
+    let (node, volumes) = (Node::with(hypervisor).await, Volumes::new());
+    node.install_virtiofsd(volumes.program(program).to_str().unwrap());
+    let mounts = vec![mount(volumes.directory("data"), "/data", false)];
+    let sandbox = node.ready().await;
+    let id = node.containers.create(&sandbox, with(&node, mounts)).await;
+    let id = id.unwrap();
+    let refused = node.containers.start(&id).await.unwrap_err();
+    let words = crate::one_line(&refused);
+    assert!(words.ends_with(expected), "{words}");
+    let exit = node.row(&id).exit.clone().unwrap();
+    assert!(exit.message.ends_with(expected), "{exit:?}");
     assert!(!node.containers.paths().sockets(&id).exists());
     node.containers.remove(&id).await.unwrap();
 }

@@ -37,22 +37,24 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(in crate::vm) struct Servers {
     known: Mutex<BTreeMap<ContainerId, BTreeMap<String, Known>>>,
     changes: watch::Sender<u64>,
+    reports: watch::Sender<()>,
 }
 
 /// What is known of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// A task waits for its end.
-    Watched(Server),
-    /// It has ended, and its machine has not.
-    Lost(Server),
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    server: Server,
+    /// Whether it has ended, and its machine has not; a task waits for its end before.
+    is_lost: bool,
+    /// What it reported at its end, where that was an error.
+    report: Option<String>,
 }
 
 impl Servers {
     /// Forgets the servers of a machine that has ended.
     pub(in crate::vm) fn forget(&self, id: &ContainerId) {
         let forgotten = self.lock().remove(id).unwrap_or_default();
-        if forgotten.values().any(|one| matches!(one, Known::Lost(_))) {
+        if forgotten.values().any(|one| one.is_lost) {
             self.changed();
         }
     }
@@ -61,13 +63,47 @@ impl Servers {
     fn begin(&self, id: &ContainerId, tag: &str, server: Server) -> bool {
         let mut all = self.lock();
         let of_machine = all.entry(id.clone()).or_default();
-        match of_machine.get(tag) {
-            Some(Known::Watched(known) | Known::Lost(known)) if *known == server => false,
-            _ => {
-                of_machine.insert(tag.to_owned(), Known::Watched(server));
-                true
-            }
+        if of_machine
+            .get(tag)
+            .is_some_and(|known| known.server == server)
+        {
+            return false;
         }
+        let known = Known {
+            server,
+            is_lost: false,
+            report: None,
+        };
+        of_machine.insert(tag.to_owned(), known);
+        true
+    }
+
+    /// Records what a server reported at its end, unless its machine was forgotten meanwhile, or
+    /// has another one.
+    pub(super) fn reported(&self, id: &ContainerId, tag: &str, server: Server, report: String) {
+        let mut all = self.lock();
+        let known = all.get_mut(id).and_then(|all| all.get_mut(tag));
+        if let Some(known) = known.filter(|known| known.server == server) {
+            known.report = Some(report);
+        }
+        drop(all);
+        self.reports.send_replace(());
+    }
+
+    /// Waits until a server has reported why it ended.
+    pub(super) async fn report(&self, id: &ContainerId, tag: &str) -> String {
+        let mut reports = self.reports.subscribe();
+        loop {
+            if let Some(report) = self.report_so_far(id, tag) {
+                return report;
+            }
+            // Fails when this has no sender, which it is itself.
+            let _ = reports.changed().await;
+        }
+    }
+
+    fn report_so_far(&self, id: &ContainerId, tag: &str) -> Option<String> {
+        self.lock().get(id)?.get(tag)?.report.clone()
     }
 
     /// Records that a server is lost; false when its machine was forgotten meanwhile, or has
@@ -75,10 +111,11 @@ impl Servers {
     fn lose(&self, id: &ContainerId, tag: &str, server: Server) -> bool {
         let mut all = self.lock();
         let known = all.get_mut(id).and_then(|all| all.get_mut(tag));
-        let Some(known) = known.filter(|known| **known == Known::Watched(server)) else {
+        let known = known.filter(|known| known.server == server && !known.is_lost);
+        let Some(known) = known else {
             return false;
         };
-        *known = Known::Lost(server);
+        known.is_lost = true;
         drop(all);
         self.changed();
         true
@@ -98,7 +135,7 @@ impl Servers {
     fn is_lost(&self, id: &ContainerId, tag: &str) -> bool {
         let all = self.lock();
         let known = all.get(id).and_then(|all| all.get(tag));
-        matches!(known, Some(Known::Lost(_)))
+        known.is_some_and(|known| known.is_lost)
     }
 
     fn changed(&self) {
@@ -169,7 +206,11 @@ impl<P: Platform> Containers<P> {
     pub fn lost_shares(&self, row: &Container) -> Vec<String> {
         let shares = row.spec.shares_by(Protocol::Virtiofs);
         let lost = shares.filter(|share| self.servers.is_lost(&row.id, &share.tag));
-        lost.map(lost_in_words).collect()
+        let in_words = |share: &Share| {
+            let report = self.servers.report_so_far(&row.id, &share.tag);
+            lost_in_words(share, report.as_deref())
+        };
+        lost.map(in_words).collect()
     }
 
     /// Watches a server until `ended` completes, unless it is watched.
@@ -238,15 +279,17 @@ fn open(server: Server) -> io::Result<Option<OwnedFd>> {
     Ok(is_same.then_some(process))
 }
 
-fn lost_in_words(share: &Share) -> String {
+fn lost_in_words(share: &Share, report: Option<&str>) -> String {
     let what = if share.is_of_pod() {
         "the volumes of its processes".to_owned()
     } else {
         format!("its directory {}", share.path)
     };
+    let report = report.map(|report| format!(" ({report})"));
+    let report = report.unwrap_or_default();
     format!(
         "the guest has lost {what} until the machine is stopped and started again: the process of \
-         the node that served it has ended, and accesses hang"
+         the node that served it has ended{report}, and accesses hang"
     )
 }
 

@@ -17,7 +17,7 @@ use crate::metrics::Census;
 use crate::testkit::{Fake, Node, TIMEOUT};
 use crate::vm::{ContainerConfig, Mount};
 
-/// A program in the place of the one that serves shares. It ends when it reads a line.
+/// A program in the place of the one that serves shares. It ends with an error when it reads a line.
 struct Program {
     scratch: tempfile::TempDir,
     line: File,
@@ -29,7 +29,8 @@ impl Program {
         let pipe = scratch.path().join("pipe");
         nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
         let script = scratch.path().join("serve");
-        let text = format!("#!/bin/sh\nread -r line <{}\n", pipe.display());
+        let end = "echo 'no memory' >&2; exit 1";
+        let text = format!("#!/bin/sh\nread -r line <{}\n{end}\n", pipe.display());
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
         // Open for both, so that the line waits for its reader.
@@ -103,6 +104,10 @@ async fn a_share_whose_server_ends_is_lost_until_the_end_of_the_machine() {
     changes.mark_unchanged();
     let reported = lost(&node, &id).join("; ");
     assert!(reported.contains("lost its directory /data"), "{reported}");
+    assert!(
+        reported.contains("has ended (no memory), and"),
+        "{reported}"
+    );
     assert_eq!(count(&node), "vmlet_shares_lost_total 1");
     node.containers.stop(&id, Duration::ZERO).await.unwrap();
     node.containers.remove(&id).await.unwrap();
