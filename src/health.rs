@@ -57,6 +57,8 @@ pub struct Report {
     pub obstacle: Option<String>,
     /// What the kernel has, once that is known.
     pub kernel: Option<Kernel>,
+    /// Why guests get no agent, if they get none.
+    pub guest_agent: Option<String>,
     /// What libvirt offers, as last seen.
     pub offer: Offer,
 }
@@ -80,11 +82,12 @@ impl<P: Platform> Health<P> {
 
     /// Queries all helpers at once.
     pub async fn check(&self) -> Arc<Report> {
-        let (hypervisor, network, obstacle, kernel) = tokio::join!(
+        let (hypervisor, network, obstacle, kernel, guest_agent) = tokio::join!(
             self.versions.query(self.hypervisor.versions()),
             self.status.query(self.network.status()),
             self.containers.obstacle(),
             self.containers.kernel(),
+            self.containers.guest_agent_missing(),
         );
         let report = Arc::new(Report {
             hypervisor,
@@ -93,6 +96,7 @@ impl<P: Platform> Health<P> {
             emulated: self.containers.emulated_because(),
             obstacle,
             kernel,
+            guest_agent,
             offer: self.containers.offer(),
         });
         *self.last() = Some(Arc::clone(&report));

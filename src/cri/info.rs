@@ -90,6 +90,10 @@ fn node(report: &Report) -> Value {
         "kernel": kernel,
         "machineTypes": report.offer.machine_types,
         "cpuModels": report.offer.cpu_models,
+        "guestAgent": {
+            "present": report.guest_agent.is_none(),
+            "message": report.guest_agent.as_deref().unwrap_or_default(),
+        },
     })
 }
 

@@ -83,7 +83,13 @@ impl Report {
         let emulation = emulation
             .as_ref()
             .map(|(reason, why)| (*reason, why.as_str()));
-        let lacks: Vec<_> = emulation.into_iter().chain(self.kernel_lacks()).collect();
+        let agent = self.guest_agent.as_ref().map(|why| {
+            let none = "kubectl exec works only in guests that have an agent of their own";
+            ("GuestAgentMissing", format!("{none}: {why}"))
+        });
+        let agent = agent.as_ref().map(|(reason, why)| (*reason, why.as_str()));
+        let lacks = emulation.into_iter().chain(self.kernel_lacks());
+        let lacks: Vec<_> = lacks.chain(agent).collect();
         joined(Readiness::Limited, &lacks).unwrap_or_else(|| Verdict {
             readiness: Readiness::Ready,
             reason: "MachinesCanStart",

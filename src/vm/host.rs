@@ -8,6 +8,7 @@
 pub(super) mod able;
 pub mod accelerator;
 pub(super) mod cpus;
+mod guest_agent;
 pub(super) mod kernel;
 pub(super) mod offer;
 pub(super) mod process;

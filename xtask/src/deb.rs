@@ -26,6 +26,8 @@ pub(crate) struct Package {
     pub(crate) name: &'static str,
     /// Programs of a build, with their places.
     programs: &'static [(&'static str, &'static str)],
+    /// Place of `vmlet-guest`, which is static: guests are of any distribution.
+    agent: Option<&'static str>,
     /// Files of the repository, with their places and modes.
     files: &'static [(&'static str, &'static str, u32)],
     /// Packages of libraries: of the version of the machine that builds, or a later one.
@@ -37,11 +39,20 @@ pub(crate) struct Package {
     description: &'static [&'static str],
 }
 
-/// Builds a package of the programs in `built`; returns its file in `folder`.
+/// What packages are made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Built<'a> {
+    /// The folder with the programs of nodes.
+    pub(crate) programs: &'a Path,
+    /// `vmlet-guest`.
+    pub(crate) agent: &'a Path,
+}
+
+/// Builds a package; returns its file in `folder`.
 pub(crate) fn build(
     package: &Package,
     version: &str,
-    built: &Path,
+    built: Built<'_>,
     folder: &Path,
 ) -> Result<PathBuf> {
     let name = package.name;
@@ -54,14 +65,17 @@ pub(crate) fn folder() -> PathBuf {
     workspace::target().join("packages")
 }
 
-fn pack(package: &Package, version: &str, built: &Path, folder: &Path) -> Result<PathBuf> {
+fn pack(package: &Package, version: &str, built: Built<'_>, folder: &Path) -> Result<PathBuf> {
     let root = folder.join(package.name);
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
     }
-    for (program, place) in package.programs {
+    let programs = package.programs.iter();
+    let programs = programs.map(|(program, place)| (built.programs.join(program), *place));
+    let agent = package.agent.map(|place| (built.agent.to_owned(), place));
+    for (program, place) in programs.chain(agent) {
         let place = root.join(place);
-        install(&built.join(program), &place, 0o755)?;
+        install(&program, &place, 0o755)?;
         run::check(run::command("strip").arg("--strip-unneeded").arg(&place))?;
     }
     let copyright = format!("usr/share/doc/{}/copyright", package.name);

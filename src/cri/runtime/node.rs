@@ -139,6 +139,7 @@ mod tests {
             emulated: None,
             obstacle: None,
             kernel: None,
+            guest_agent: None,
             offer: vm::Offer::default(),
         }
     }

@@ -33,6 +33,7 @@ fn report() -> Report {
             cgroup: Some(CgroupVersion::V2),
             apparmor: State::Enforced,
         }),
+        guest_agent: None,
         offer: Offer::default(),
     }
 }
@@ -71,6 +72,20 @@ fn what_the_kernel_lacks_limits_the_node(#[case] report: Report, #[case] reason:
         (verdict.readiness, verdict.reason),
         (Readiness::Limited, reason)
     );
+}
+
+#[test]
+fn a_node_without_an_agent_for_guests_is_limited() {
+    let report = Report {
+        guest_agent: Some("failed to find it".to_owned()),
+        ..report()
+    };
+    let verdict = report.verdict();
+    assert_eq!(
+        (verdict.readiness, verdict.reason),
+        (Readiness::Limited, "GuestAgentMissing")
+    );
+    assert!(verdict.message.ends_with(": failed to find it"));
 }
 
 #[test]

@@ -4,12 +4,14 @@
 //! caller says otherwise.
 //! Failure: names the package and the step.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use super::build::Packed;
-use crate::{deb, image};
+use crate::deb::{self, Built};
+use crate::image;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -43,8 +45,14 @@ impl Deb {
             [] => all,
             names => names,
         };
-        let built = names.iter().any(|name| *name != Name::VmletGuest);
-        let built = built.then(|| self.build.programs()).transpose()?;
+        let for_nodes = names.iter().any(|name| *name != Name::VmletGuest);
+        // vmlet-guest alone needs none of the others.
+        let programs = for_nodes.then(|| self.build.programs()).transpose()?;
+        let agent = image::agent::build().context("failed to build vmlet-guest")?;
+        let built = Built {
+            programs: programs.as_deref().unwrap_or(Path::new("")),
+            agent: &agent,
+        };
         for name in names {
             let package = match name {
                 Name::Vmlet => &deb::VMLET,
@@ -52,13 +60,7 @@ impl Deb {
                 Name::Vmletctl => &deb::VMLETCTL,
                 Name::VmletGuest => &deb::GUEST,
             };
-            let guest = match name {
-                Name::VmletGuest => Some(image::agent::build().context("build vmlet-guest")?),
-                _ => None,
-            };
-            let programs = guest.as_deref().and_then(|program| program.parent());
-            let programs = programs.or(built.as_deref()).context("no programs")?;
-            let file = deb::build(package, VERSION, programs, &deb::folder())?;
+            let file = deb::build(package, VERSION, built, &deb::folder())?;
             println!("deb: {}", file.display());
         }
         Ok(ExitCode::SUCCESS)

@@ -133,14 +133,12 @@ impl Release {
             node_image::check(&[built.join("vmlet-criproxy"), VMLETCTL.path()])?;
         }
         let image = node_image::ensure(self.build.profile(), &version.to_string())?;
-        let debs = [&deb::VMLET, &deb::CRIPROXY, &deb::VMLETCTL, &deb::GUEST].map(|package| {
-            let programs = if package.name == deb::GUEST.name {
-                guest.parent().unwrap_or(&guest)
-            } else {
-                built.as_path()
-            };
-            deb::build(package, &version.of_debian(), programs, &scratch)
-        });
+        let parts = deb::Built {
+            programs: &built,
+            agent: &guest,
+        };
+        let debs = [&deb::VMLET, &deb::CRIPROXY, &deb::VMLETCTL, &deb::GUEST];
+        let debs = debs.map(|package| deb::build(package, &version.of_debian(), parts, &scratch));
         let debs = debs.into_iter().collect::<Result<Vec<_>>>()?;
         Ok(Parts {
             version,

@@ -14,6 +14,7 @@ pub(crate) const VMLET: Package = Package {
         ("vmwrapper", "usr/libexec/vmlet/vmwrapper"),
         ("vmlet-virtiofsd", "usr/libexec/vmlet/vmlet-virtiofsd"),
     ],
+    agent: Some("usr/libexec/vmlet/vmlet-guest"),
     files: &[
         ("deploy/image/libvirtd", "usr/libexec/vmlet/libvirtd", 0o755),
         ("deploy/image/own-kvm", "usr/libexec/vmlet/own-kvm", 0o644),
@@ -60,6 +61,7 @@ pub(crate) const VMLET: Package = Package {
 pub(crate) const CRIPROXY: Package = Package {
     name: "vmlet-criproxy",
     programs: &[("vmlet-criproxy", "usr/bin/vmlet-criproxy")],
+    agent: None,
     files: &[
         (
             "deploy/systemd/vmlet-criproxy.service",
@@ -85,6 +87,7 @@ pub(crate) const CRIPROXY: Package = Package {
 pub(crate) const VMLETCTL: Package = Package {
     name: "vmletctl",
     programs: &[("vmletctl", "usr/bin/vmletctl")],
+    agent: None,
     files: &[],
     libraries: &["libc6"],
     depends: &[],
@@ -98,7 +101,8 @@ pub(crate) const VMLETCTL: Package = Package {
 /// The agent in guests.
 pub(crate) const GUEST: Package = Package {
     name: "vmlet-guest",
-    programs: &[("vmlet-guest", "usr/sbin/vmlet-guest")],
+    programs: &[],
+    agent: Some("usr/sbin/vmlet-guest"),
     files: &[
         (
             "deploy/guest/vmlet-guest.service",
@@ -111,7 +115,6 @@ pub(crate) const GUEST: Package = Package {
             0o644,
         ),
     ],
-    // It is static: guests are of any distribution.
     libraries: &[],
     depends: &[],
     summary: "agent of Vmlet for virtual machines",

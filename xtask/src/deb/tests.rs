@@ -13,10 +13,20 @@ const ALL: [&Package; 4] = [&VMLET, &CRIPROXY, &VMLETCTL, &GUEST];
 /// Programs that `strip` reads, whatever they do.
 fn programs() -> tempfile::TempDir {
     let built = tempfile::tempdir().unwrap();
-    for (program, _) in ALL.iter().flat_map(|package| package.programs) {
+    let programs = ALL.iter().flat_map(|package| package.programs);
+    let programs = programs.map(|(program, _)| *program);
+    for program in programs.chain(["vmlet-guest"]) {
         fs::copy("/bin/true", built.path().join(program)).unwrap();
     }
     built
+}
+
+fn build(package: &Package, version: &str, built: &Path, folder: &Path) -> Result<PathBuf> {
+    let built = Built {
+        programs: built,
+        agent: &built.join("vmlet-guest"),
+    };
+    super::build(package, version, built, folder)
 }
 
 fn dpkg(arguments: &[&str], package: &Path) -> String {
@@ -35,6 +45,8 @@ fn a_package_has_its_files_as_root_s_and_its_settings_as_the_administrator_s() {
     for (file, mode) in [
         ("./usr/bin/vmlet", "-rwxr-xr-x root/root"),
         ("./usr/libexec/vmlet/libvirtd", "-rwxr-xr-x root/root"),
+        // The daemon puts it on the seed images of guests.
+        ("./usr/libexec/vmlet/vmlet-guest", "-rwxr-xr-x root/root"),
         ("./etc/vmlet/vmlet.toml", "-rw-r--r-- root/root"),
         ("./lib/systemd/system/vmlet.service", "-rw-r--r-- root/root"),
     ] {
@@ -69,7 +81,7 @@ fn the_same_inputs_give_the_same_bytes_and_packages_share_no_file() {
         assert!(first == second, "{} differs", package.name);
         let programs = package.programs.iter().map(|(_, place)| *place);
         let files = package.files.iter().map(|(_, place, _)| *place);
-        for place in programs.chain(files) {
+        for place in programs.chain(files).chain(package.agent) {
             assert!(places.insert(place), "two packages have {place}");
         }
     }
@@ -92,6 +104,7 @@ fn every_unit_starts_a_program_of_its_package() {
             let files = package.files.iter().map(|(_, place, _)| *place);
             let has = programs
                 .chain(files)
+                .chain(package.agent)
                 .any(|place| program == format!("/{place}"));
             assert!(has, "{file}: {program}");
         }

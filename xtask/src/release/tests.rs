@@ -37,7 +37,11 @@ fn parts(folder: &Path, content: &str) -> Parts {
     fs::create_dir_all(&built).unwrap();
     let program = built.join("vmletctl");
     copy(Path::new("/bin/true"), &program, 0o755).unwrap();
-    let deb = deb::build(&deb::VMLETCTL, &version.of_debian(), &built, folder).unwrap();
+    let parts = deb::Built {
+        programs: &built,
+        agent: &program,
+    };
+    let deb = deb::build(&deb::VMLETCTL, &version.of_debian(), parts, folder).unwrap();
     Parts {
         image: image(folder, &version.to_string(), content),
         version,

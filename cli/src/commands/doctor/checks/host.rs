@@ -14,6 +14,7 @@ pub(super) fn all(node: &Value) -> Vec<Finding> {
         idmapped_mounts(kernel),
         offer(node, "machine type", "machineTypes"),
         offer(node, "cpu model", "cpuModels"),
+        guest_agent(&node["guestAgent"]),
     ];
     all.into_iter().flatten().collect()
 }
@@ -42,6 +43,22 @@ fn idmapped_mounts(kernel: &Value) -> Option<Finding> {
     })
 }
 
+fn guest_agent(agent: &Value) -> Option<Finding> {
+    let check = "guest agent";
+    if agent["present"].as_bool()? {
+        return Some(Finding::ok(
+            check,
+            "the daemon puts it on the seed images of guests",
+        ));
+    }
+    let why = agent["message"].as_str().unwrap_or_default();
+    Some(Finding::warn(
+        check,
+        format!("kubectl exec works only in guests that have an agent of their own: {why}"),
+        "install vmlet-guest there, or name it in vm.guest_agent",
+    ))
+}
+
 /// The daemon keeps a list empty until libvirt has answered, about which there are findings.
 fn offer(node: &Value, check: &'static str, list: &str) -> Option<Finding> {
     let names = node[list].as_array()?.iter().filter_map(Value::as_str);
@@ -65,6 +82,7 @@ mod tests {
         let node = json!({
             "kernel": { "landlockAbi": 0, "idmappedMounts": false },
             "machineTypes": ["pc-q35-7.1", "pc-q35-7.2"], "cpuModels": ["qemu64"],
+            "guestAgent": { "present": false, "message": "failed to find /x" },
         });
         let found: Vec<_> = all(&node).iter().map(|f| (f.check, f.level)).collect();
         let expected = [
@@ -72,8 +90,15 @@ mod tests {
             ("idmapped", Level::Warn),
             ("machine type", Level::Ok),
             ("cpu model", Level::Ok),
+            ("guest agent", Level::Warn),
         ];
         assert_eq!(found, expected);
+        let agent = all(&node).pop().unwrap();
+        assert!(
+            agent.what.ends_with(": failed to find /x"),
+            "{}",
+            agent.what
+        );
         assert_eq!(all(&node)[2].what, "2, the last is pc-q35-7.2");
     }
 
