@@ -18,7 +18,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
-use std::sync::{LazyLock, mpsc};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
@@ -89,7 +89,7 @@ struct Starter {
 }
 
 /// What a thread does that has a copy of this table.
-type Job = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// The table of descriptors of the daemon, for a thread that has another one.
 struct Table(OwnedFd);
@@ -223,15 +223,14 @@ impl Starter {
         work: impl FnOnce(&dyn Fn(T)) + Send + 'static,
     ) -> io::Result<T> {
         let (answer, answered) = mpsc::channel();
-        let job = move || {
-            work(&|value| {
-                // Who asked waits for this.
-                let _ = answer.send(value);
-            });
+        // The caller waits for an answer of either kind.
+        let job = move |table: io::Result<()>| match table {
+            Ok(()) => work(&|value| drop(answer.send(Ok(value)))),
+            Err(error) => drop(answer.send(Err(error))),
         };
-        let no_thread = || io::Error::other("no thread for it");
+        let no_thread = || io::Error::other("its thread has ended without an answer");
         self.jobs.send(Box::new(job)).map_err(|_| no_thread())?;
-        answered.recv().map_err(|_| no_thread())
+        answered.recv().map_err(|_| no_thread())?
     }
 
     /// The caller keeps open what the numbers stand for until this returns.
@@ -262,16 +261,27 @@ fn leave() -> io::Result<()> {
     Ok(unshare(CloneFlags::CLONE_FILES)?)
 }
 
-/// Gives a job a thread. One that cannot have it is dropped, which its owner notices.
+/// Gives a job a thread, or the reason why it has none.
 fn run(job: Job) {
+    let slot = Arc::new(Mutex::new(Some(job)));
+    let of_thread = Arc::clone(&slot);
+    let answer = |slot: &Mutex<Option<Job>>, table| {
+        let job = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        job.map(|job| job(table))
+    };
     let apart = move || {
         // A thread that fails here would share its table with others.
-        if unshare(CloneFlags::CLONE_FILES).is_ok() {
-            job();
-        }
+        let table = unshare(CloneFlags::CLONE_FILES).map_err(io::Error::from);
+        answer(&of_thread, table.map_err(failed("unshare its descriptors")));
     };
-    let name = "start".to_owned();
-    drop(thread::Builder::new().name(name).spawn(apart));
+    let thread = thread::Builder::new().name("start".to_owned()).spawn(apart);
+    if let Err(error) = thread {
+        answer(&slot, Err(failed("start a thread")(error)));
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("failed to {what}: {error}"))
 }
 
 /// On a thread with a table of its own. Returns what the thread still has of the program's.
