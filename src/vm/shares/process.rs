@@ -20,7 +20,8 @@ use cgroup::PodCgroup;
 use service::telemetry::bounded;
 
 use super::record::Server;
-use super::report::{LOG, tail};
+use super::report::tail;
+use super::watch::End;
 use super::{Protocol, Share, plan};
 use crate::helper::{Child, Service, Start, Stream, Streams, User};
 use crate::platform::Platform;
@@ -36,6 +37,11 @@ const PLACING: Duration = Duration::from_secs(20);
 /// The socket of a share, beside the others of its machine.
 pub(in crate::vm) fn socket_name(share: &Share) -> String {
     format!("{}.fs", share.tag)
+}
+
+/// What the process of a share reports, beside its socket.
+fn log_name(share: &Share) -> String {
+    format!("{}.log", share.tag)
 }
 
 impl<P: Platform> Containers<P> {
@@ -61,13 +67,14 @@ impl<P: Platform> Containers<P> {
     ) -> io::Result<(Child, Server)> {
         let sockets = self.paths.sockets(&row.id);
         let socket = sockets.join(socket_name(share));
+        let log = sockets.join(log_name(share));
         let owner = self.owner(row);
         let prepare = move || {
             let log = OpenOptions::new()
                 .create(true)
                 .append(true)
                 .mode(0o600)
-                .open(sockets.join(LOG))?;
+                .open(log)?;
             Ok::<_, io::Error>((listen(&socket, owner)?, log))
         };
         let prepared = tokio::task::spawn_blocking(prepare).await;
@@ -149,23 +156,22 @@ impl<P: Platform> Containers<P> {
 
     /// Watches a process that this daemon started, and reports one that ends with an error.
     fn watch_child(&self, row: &Container, share: &Share, (mut child, server): (Child, Server)) {
-        let (id, path, tag) = (row.id.clone(), share.path.clone(), share.tag.clone());
-        let log = self.paths.sockets(&id).join(LOG);
+        let id = row.id.clone();
+        let Share { path, tag, .. } = share.clone();
+        let log = self.paths.sockets(&id).join(log_name(share));
         let servers = Arc::clone(&self.servers);
         let ended = async move {
             let ended = child.wait().await?;
             if ended.success() {
+                servers.ended(&id, &tag, server, End::Success);
                 return Ok(());
             }
             let last = tokio::task::spawn_blocking(move || tail(&log)).await;
             let last = last.unwrap_or_default();
             tracing::warn!(container = %id, path, %ended, last, "process of a share ended");
-            let report = if last.is_empty() {
-                ended.to_string()
-            } else {
-                bounded(&last)
-            };
-            servers.reported(&id, &tag, server, report);
+            let report = bounded(&format!("{ended}: {last}"));
+            let report = report.trim_end_matches(": ").trim_end_matches(':');
+            servers.ended(&id, &tag, server, End::Failure(report.to_owned()));
             Ok(())
         };
         self.watch_server(row, share, server, ended);

@@ -37,17 +37,26 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(in crate::vm) struct Servers {
     known: Mutex<BTreeMap<ContainerId, BTreeMap<String, Known>>>,
     changes: watch::Sender<u64>,
-    reports: watch::Sender<()>,
+    ends: watch::Sender<()>,
 }
 
 /// What is known of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     server: Server,
-    /// Whether it has ended, and its machine has not; a task waits for its end before.
+    /// Whether it has ended before its machine.
     is_lost: bool,
-    /// What it reported at its end, where that was an error.
-    report: Option<String>,
+    /// How it has ended, as far as this daemon has seen that.
+    end: Option<End>,
+}
+
+/// How a server has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    /// It has done its work.
+    Success,
+    /// What the kernel and the server reported.
+    Failure(String),
 }
 
 impl Servers {
@@ -72,38 +81,37 @@ impl Servers {
         let known = Known {
             server,
             is_lost: false,
-            report: None,
+            end: None,
         };
         of_machine.insert(tag.to_owned(), known);
         true
     }
 
-    /// Records what a server reported at its end, unless its machine was forgotten meanwhile, or
-    /// has another one.
-    pub(super) fn reported(&self, id: &ContainerId, tag: &str, server: Server, report: String) {
+    /// Records the end of a server, unless its machine was forgotten meanwhile, or has another one.
+    pub(super) fn ended(&self, id: &ContainerId, tag: &str, server: Server, end: End) {
         let mut all = self.lock();
         let known = all.get_mut(id).and_then(|all| all.get_mut(tag));
         if let Some(known) = known.filter(|known| known.server == server) {
-            known.report = Some(report);
+            known.end = Some(end);
         }
         drop(all);
-        self.reports.send_replace(());
+        self.ends.send_replace(());
     }
 
-    /// Waits until a server has reported why it ended.
-    pub(super) async fn report(&self, id: &ContainerId, tag: &str) -> String {
-        let mut reports = self.reports.subscribe();
+    /// Waits for the end of a server.
+    pub(super) async fn end(&self, id: &ContainerId, tag: &str) -> End {
+        let mut ends = self.ends.subscribe();
         loop {
-            if let Some(report) = self.report_so_far(id, tag) {
-                return report;
+            if let Some(end) = self.end_so_far(id, tag) {
+                return end;
             }
             // Fails when this has no sender, which it is itself.
-            let _ = reports.changed().await;
+            let _ = ends.changed().await;
         }
     }
 
-    fn report_so_far(&self, id: &ContainerId, tag: &str) -> Option<String> {
-        self.lock().get(id)?.get(tag)?.report.clone()
+    fn end_so_far(&self, id: &ContainerId, tag: &str) -> Option<End> {
+        self.lock().get(id)?.get(tag)?.end.clone()
     }
 
     /// Records that a server is lost; false when its machine was forgotten meanwhile, or has
@@ -207,8 +215,8 @@ impl<P: Platform> Containers<P> {
         let shares = row.spec.shares_by(Protocol::Virtiofs);
         let lost = shares.filter(|share| self.servers.is_lost(&row.id, &share.tag));
         let in_words = |share: &Share| {
-            let report = self.servers.report_so_far(&row.id, &share.tag);
-            lost_in_words(share, report.as_deref())
+            let end = self.servers.end_so_far(&row.id, &share.tag);
+            lost_in_words(share, end.as_ref())
         };
         lost.map(in_words).collect()
     }
@@ -279,14 +287,16 @@ fn open(server: Server) -> io::Result<Option<OwnedFd>> {
     Ok(is_same.then_some(process))
 }
 
-fn lost_in_words(share: &Share, report: Option<&str>) -> String {
+fn lost_in_words(share: &Share, end: Option<&End>) -> String {
     let what = if share.is_of_pod() {
         "the volumes of its processes".to_owned()
     } else {
         format!("its directory {}", share.path)
     };
-    let report = report.map(|report| format!(" ({report})"));
-    let report = report.unwrap_or_default();
+    let report = match end {
+        Some(End::Failure(report)) => format!(" ({report})"),
+        Some(End::Success) | None => String::new(),
+    };
     format!(
         "the guest has lost {what} until the machine is stopped and started again: the process of \
          the node that served it has ended{report}, and accesses hang"

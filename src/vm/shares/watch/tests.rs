@@ -105,7 +105,7 @@ async fn a_share_whose_server_ends_is_lost_until_the_end_of_the_machine() {
     let reported = lost(&node, &id).join("; ");
     assert!(reported.contains("lost its directory /data"), "{reported}");
     assert!(
-        reported.contains("has ended (no memory), and"),
+        reported.contains("has ended (exit status: 1: no memory), and"),
         "{reported}"
     );
     assert_eq!(count(&node), "vmlet_shares_lost_total 1");
