@@ -15,11 +15,11 @@ use libvirt::{Hypervisor, Versions};
 use tapmanager::wire::Status;
 
 use self::recent::Recent;
-pub use self::verdict::{Readiness, Verdict};
+pub use self::verdict::{Lack, Readiness, Verdict};
 use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::vm::accelerator::Choice;
-use crate::vm::{Containers, Kernel, Offer};
+use crate::vm::{Containers, Equipment, Offer};
 
 /// Longest wait for a helper that answered not long ago: clients poll every few seconds.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -55,10 +55,8 @@ pub struct Report {
     pub emulated: Option<String>,
     /// Why no machine can be started although libvirt answers, if none can.
     pub obstacle: Option<String>,
-    /// What the kernel has, once that is known.
-    pub kernel: Option<Kernel>,
-    /// Why guests get no agent, if they get none.
-    pub guest_agent: Option<String>,
+    /// What the node has, once that is known.
+    pub equipment: Option<Equipment>,
     /// What libvirt offers, as last seen.
     pub offer: Offer,
 }
@@ -82,12 +80,11 @@ impl<P: Platform> Health<P> {
 
     /// Queries all helpers at once.
     pub async fn check(&self) -> Arc<Report> {
-        let (hypervisor, network, obstacle, kernel, guest_agent) = tokio::join!(
+        let (hypervisor, network, obstacle, equipment) = tokio::join!(
             self.versions.query(self.hypervisor.versions()),
             self.status.query(self.network.status()),
             self.containers.obstacle(),
-            self.containers.kernel(),
-            self.containers.guest_agent_missing(),
+            self.containers.equipment(),
         );
         let report = Arc::new(Report {
             hypervisor,
@@ -95,8 +92,7 @@ impl<P: Platform> Health<P> {
             accelerator: self.containers.accelerator(),
             emulated: self.containers.emulated_because(),
             obstacle,
-            kernel,
-            guest_agent,
+            equipment,
             offer: self.containers.offer(),
         });
         *self.last() = Some(Arc::clone(&report));

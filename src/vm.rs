@@ -36,7 +36,7 @@ pub use domain::xml;
 pub use error::{Error, Result};
 pub use file_disks::FileDisk;
 pub use host::accelerator;
-pub use host::kernel::{CgroupVersion, Kernel};
+pub use host::equipment::{CgroupVersion, Equipment, Kernel};
 pub use host::offer::Offer;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Environment, Exit, ImageSpec,

@@ -91,7 +91,10 @@ impl App {
         loop {
             match events.recv().await {
                 // Events may have been missed.
-                Ok(Event::Connected) | Err(RecvError::Lagged(_)) => connected.send_replace(()),
+                Ok(Event::Connected) | Err(RecvError::Lagged(_)) => {
+                    self.containers.expire_offer();
+                    connected.send_replace(());
+                }
                 Ok(event) => {
                     let containers = Arc::clone(&self.containers);
                     self.tasks

@@ -13,7 +13,7 @@ use crate::guest;
 use crate::health::{Readiness, Report};
 use crate::images::{Image, ImageUse, Progress};
 use crate::sandbox::Sandbox;
-use crate::vm::{CgroupVersion, Container, Facts};
+use crate::vm::{CgroupVersion, Container, Equipment, Facts};
 
 /// The verbose map.
 pub(super) type Info = BTreeMap<String, String>;
@@ -72,7 +72,8 @@ pub(super) fn runtime(report: &Report, config: &Value, pulls: &[(String, Progres
 /// What the node has for machines, and whether they can start, as the agent announces it.
 fn node(report: &Report) -> Value {
     let verdict = report.verdict();
-    let kernel = report.kernel.map(|kernel| {
+    let equipment = report.equipment.as_ref();
+    let kernel = equipment.map(|Equipment { kernel, .. }| {
         json!({
             "landlockAbi": kernel.landlock,
             "idmappedMounts": kernel.idmapped_mounts,
@@ -90,10 +91,9 @@ fn node(report: &Report) -> Value {
         "kernel": kernel,
         "machineTypes": report.offer.machine_types,
         "cpuModels": report.offer.cpu_models,
-        "guestAgent": {
-            "present": report.guest_agent.is_none(),
-            "message": report.guest_agent.as_deref().unwrap_or_default(),
-        },
+        "vmletGuest": equipment.map(|Equipment { vmlet_guest_missing: missing, .. }| {
+            json!({ "present": missing.is_none(), "message": missing.as_deref().unwrap_or_default() })
+        }),
     })
 }
 

@@ -7,6 +7,7 @@
 use service::apparmor;
 
 use super::Report;
+use crate::vm::Equipment;
 
 /// Words of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,32 +33,38 @@ pub enum Readiness {
     Unknown,
 }
 
-/// Something that a part of the node lacks: a reason in CamelCase, and a sentence.
-type Lack<'a> = (&'static str, &'a str);
+/// Something that a part of the node lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
 
 impl Report {
     /// Whether machines can be started.
-    pub fn runtime(&self) -> Result<(), Lack<'_>> {
+    pub fn runtime(&self) -> Result<(), Lack> {
         match (&self.hypervisor, &self.obstacle) {
             (Ok(_), None) => Ok(()),
-            (Ok(_), Some(message)) => Err(("NoMachineCanStart", message.as_str())),
-            (Err(message), _) => Err(("HypervisorUnavailable", message.as_str())),
+            (Ok(_), Some(message)) => Err(Lack::new("NoMachineCanStart", message)),
+            (Err(message), _) => Err(Lack::new("HypervisorUnavailable", message)),
         }
     }
 
     /// Whether pods can be given a network.
-    pub fn pod_network(&self) -> Result<(), Lack<'_>> {
+    pub fn pod_network(&self) -> Result<(), Lack> {
         match &self.network {
             Ok(status) if status.ready => Ok(()),
-            Ok(status) => Err(("NetworkPluginNotReady", status.message.as_str())),
-            Err(message) => Err(("TapmanagerUnavailable", message.as_str())),
+            Ok(status) => Err(Lack::new("NetworkPluginNotReady", &status.message)),
+            Err(message) => Err(Lack::new("TapmanagerUnavailable", message)),
         }
     }
 
     /// Whether machines run by the processor, unless the configuration requests otherwise.
-    pub fn hardware(&self) -> Result<(), Lack<'_>> {
+    pub fn hardware(&self) -> Result<(), Lack> {
         match &self.emulated {
-            Some(message) => Err(("SoftwareEmulation", message.as_str())),
+            Some(message) => Err(Lack::new("SoftwareEmulation", message)),
             None => Ok(()),
         }
     }
@@ -66,82 +73,100 @@ impl Report {
     pub fn verdict(&self) -> Verdict {
         let obstacles = [self.runtime(), self.pod_network()];
         let obstacles: Vec<_> = obstacles.into_iter().filter_map(Result::err).collect();
-        if let Some(verdict) = joined(Readiness::NotReady, &obstacles) {
-            return verdict;
+        let lacks = self.emulation().into_iter().chain(self.equipment_lacks());
+        let has_obstacle = !obstacles.is_empty();
+        let all: Vec<_> = obstacles.into_iter().chain(lacks).collect();
+        if has_obstacle {
+            return joined(Readiness::NotReady, &all);
         }
-        if self.accelerator.is_none() {
+        if self.accelerator.is_none() || self.equipment.is_none() {
             return Verdict {
                 readiness: Readiness::Unknown,
                 reason: "Starting",
-                message: "the daemon has not chosen the accelerator yet".to_owned(),
+                message: "the daemon is still looking at what the node has".to_owned(),
             };
         }
-        let emulation = self.hardware().err().map(|(reason, why)| {
-            let slow = "machines run by software emulation, many times slower than with KVM";
-            (reason, format!("{slow}: {why}"))
-        });
-        let emulation = emulation
-            .as_ref()
-            .map(|(reason, why)| (*reason, why.as_str()));
-        let agent = self.guest_agent.as_ref().map(|why| {
-            let none = "kubectl exec works only in guests that have an agent of their own";
-            ("GuestAgentMissing", format!("{none}: {why}"))
-        });
-        let agent = agent.as_ref().map(|(reason, why)| (*reason, why.as_str()));
-        let lacks = emulation.into_iter().chain(self.kernel_lacks());
-        let lacks: Vec<_> = lacks.chain(agent).collect();
-        joined(Readiness::Limited, &lacks).unwrap_or_else(|| Verdict {
+        if !all.is_empty() {
+            return joined(Readiness::Limited, &all);
+        }
+        Verdict {
             readiness: Readiness::Ready,
             reason: "MachinesCanStart",
             message: "machines can start, and the node has all that they use".to_owned(),
-        })
+        }
     }
 
-    /// What the kernel lacks; nothing while it is not known.
-    fn kernel_lacks(&self) -> Vec<Lack<'static>> {
-        let Some(kernel) = self.kernel else {
+    fn emulation(&self) -> Option<Lack> {
+        let Lack { reason, message } = self.hardware().err()?;
+        let slow = "machines run by software emulation, many times slower than with KVM";
+        Some(Lack::new(reason, &format!("{slow}: {message}")))
+    }
+
+    /// What the node itself lacks; nothing while it is not known.
+    fn equipment_lacks(&self) -> Vec<Lack> {
+        let Some(Equipment {
+            kernel,
+            vmlet_guest_missing,
+        }) = &self.equipment
+        else {
             return Vec::new();
         };
-        let apparmor = match kernel.apparmor {
-            apparmor::State::Absent => Some((
-                "AppArmorProfileMissing",
-                "AppArmor is on and does not confine QEMU: the profile libvirt-vmlet is not loaded",
-            )),
-            apparmor::State::Complaining => Some((
-                "AppArmorProfileComplains",
-                "AppArmor does not confine QEMU: the profile libvirt-vmlet only logs",
-            )),
-            apparmor::State::Unknown | apparmor::State::Disabled | apparmor::State::Enforced => {
-                None
-            }
-        };
-        let all = [
-            kernel.cgroup.is_none().then_some((
+        let mut lacks = Vec::new();
+        let mut add = |reason, message: &str| lacks.push(Lack::new(reason, message));
+        if kernel.cgroup.is_none() {
+            add(
                 "CgroupsMissing",
                 "no cgroup file system is mounted: limits of pods do not hold",
-            )),
-            (kernel.landlock == 0).then_some((
+            );
+        }
+        if kernel.landlock == 0 {
+            add(
                 "LandlockMissing",
                 "the kernel has no Landlock: QEMU is not confined to the files of its machine",
-            )),
-            (kernel.idmapped_mounts == Some(false)).then_some((
+            );
+        }
+        if kernel.idmapped_mounts == Some(false) {
+            add(
                 "IdmappedMountsMissing",
-                "the kernel has no idmapped mounts: guests see files of root in shared directories as files of user 65534",
-            )),
-            apparmor,
-        ];
-        all.into_iter().flatten().collect()
+                "the kernel has no idmapped mounts: shared directories of root are accessed as shares.uid",
+            );
+        }
+        match kernel.apparmor {
+            apparmor::State::Absent => add(
+                "AppArmorProfileMissing",
+                "AppArmor is on and does not confine QEMU: the profile libvirt-vmlet is not loaded",
+            ),
+            apparmor::State::Complaining => add(
+                "AppArmorProfileComplains",
+                "AppArmor does not confine QEMU: the profile libvirt-vmlet only logs",
+            ),
+            apparmor::State::Unknown | apparmor::State::Disabled | apparmor::State::Enforced => {}
+        }
+        if let Some(why) = vmlet_guest_missing {
+            let effect = "guests do not get vmlet-guest, and commands in them need another agent";
+            add("VmletGuestMissing", &format!("{effect}: {why}"));
+        }
+        lacks
     }
 }
 
-fn joined(readiness: Readiness, lacks: &[Lack<'_>]) -> Option<Verdict> {
-    let reason = lacks.first()?.0;
-    let words: Vec<_> = lacks.iter().map(|(_, message)| *message).collect();
-    Some(Verdict {
+impl Lack {
+    fn new(reason: &'static str, message: &str) -> Self {
+        Self {
+            reason,
+            message: message.to_owned(),
+        }
+    }
+}
+
+/// The first reason, and all messages.
+fn joined(readiness: Readiness, lacks: &[Lack]) -> Verdict {
+    let messages: Vec<_> = lacks.iter().map(|lack| lack.message.as_str()).collect();
+    Verdict {
         readiness,
-        reason,
-        message: words.join("; "),
-    })
+        reason: lacks.first().map_or("", |lack| lack.reason),
+        message: messages.join("; "),
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,12 @@ impl<P: Platform> Node for Service<P> {
             let space = space.as_ref();
             space.map_or(0, |s| blocks(s).saturating_mul(s.fragment_size()))
         };
-        let versions = self.services.machines.versions();
+        let report = self.services.health.last_report();
+        let versions = report.as_ref().and_then(|r| r.hypervisor.as_ref().ok());
+        // While libvirt is away they are those of the last connection.
+        let versions = versions
+            .cloned()
+            .or_else(|| self.services.machines.versions());
         let accelerator = self.services.containers.accelerator();
         Ok(Response::new(v1::InfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -95,7 +100,7 @@ impl<P: Platform> Node for Service<P> {
                 .emulated_because()
                 .unwrap_or_default(),
             features: vec![podspec::names::DISK_WITHOUT_IMAGE.to_owned()],
-            host: self.services.health.last_report().map(|r| wire::host(&r)),
+            host: report.as_deref().map(wire::host),
         }))
     }
 

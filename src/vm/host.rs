@@ -8,7 +8,7 @@
 pub(super) mod able;
 pub mod accelerator;
 pub(super) mod cpus;
-mod guest_agent;
-pub(super) mod kernel;
+pub(super) mod equipment;
 pub(super) mod offer;
 pub(super) mod process;
+mod vmlet_guest;

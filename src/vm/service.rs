@@ -18,7 +18,7 @@ use super::error::{Error, Result, hypervisor};
 use super::exec::{Budget, slots::Slots};
 use super::host::able::Obstacles;
 use super::host::accelerator::Choice;
-use super::host::kernel::LastLook;
+use super::host::equipment::LastLook;
 use super::host::offer::LastOffer;
 use super::host::process::Emulator;
 use super::lifecycle::request::instance;
@@ -84,7 +84,7 @@ pub struct Containers<P: Platform> {
     /// Held by the one that probes.
     pub(super) probing: tokio::sync::Mutex<()>,
     pub(super) obstacles: Obstacles,
-    pub(super) kernel: LastLook,
+    pub(super) equipment: LastLook,
     pub(super) offer: LastOffer,
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
@@ -121,7 +121,7 @@ impl<P: Platform> Containers<P> {
             accelerator: Mutex::default(),
             probing: tokio::sync::Mutex::default(),
             obstacles: Obstacles::default(),
-            kernel: LastLook::default(),
+            equipment: LastLook::default(),
             offer: LastOffer::default(),
             consoles: Consoles::default(),
             meter: Meter::default(),

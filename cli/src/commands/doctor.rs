@@ -96,10 +96,12 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &DoctorArgs) -> anyhow::Resul
         }
     };
     let findings = checks::all(&facts);
-    match args.json {
-        true => super::print(&report::json(&facts, &findings)?)?,
-        false => super::print(&report::text(&findings))?,
-    }
+    let report = if args.json {
+        report::json(&facts, &findings)?
+    } else {
+        report::text(&findings)
+    };
+    super::print(&report)?;
     Ok(if is_failed(&findings) {
         ExitCode::FAILURE
     } else {

@@ -29,6 +29,19 @@ pub enum State {
 }
 
 impl State {
+    /// The state of this word; unknown for another one.
+    #[must_use]
+    pub fn parse(word: &str) -> Self {
+        let known = [
+            Self::Disabled,
+            Self::Absent,
+            Self::Complaining,
+            Self::Enforced,
+        ];
+        let found = known.into_iter().find(|state| state.as_str() == word);
+        found.unwrap_or_default()
+    }
+
     /// One word for it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -108,5 +121,6 @@ mod tests {
             std::fs::write(directory.join("mode"), mode).unwrap();
         }
         assert_eq!(profile(root.path(), "x"), expected);
+        assert_eq!(State::parse(expected.as_str()), expected);
     }
 }

@@ -13,7 +13,7 @@ use super::Runtime;
 use crate::config::CgroupDriver;
 use crate::cri::convert::sandbox::HANDLER;
 use crate::cri::info;
-use crate::health::Report;
+use crate::health::{Lack, Report};
 use crate::sandbox::PROCESS_HANDLER;
 
 /// The protocol's own version; kubelet takes no other.
@@ -37,13 +37,13 @@ pub(super) fn cgroup_driver(setting: CgroupDriver, node: &Path) -> v1::CgroupDri
 
 /// The conditions that kubelet requires, and one of ours.
 fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
-    let condition = |kind: &str, state: Result<(), (&str, &str)>| {
-        let (reason, message) = state.err().unwrap_or_default();
+    let condition = |kind: &str, state: Result<(), Lack>| {
+        let lack = state.err();
         v1::RuntimeCondition {
             r#type: kind.to_owned(),
-            status: state.is_ok(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
+            status: lack.is_none(),
+            reason: lack.as_ref().map_or("", |lack| lack.reason).to_owned(),
+            message: lack.map(|lack| lack.message).unwrap_or_default(),
         }
     };
     vec![
@@ -138,8 +138,7 @@ mod tests {
             accelerator: None,
             emulated: None,
             obstacle: None,
-            kernel: None,
-            guest_agent: None,
+            equipment: None,
             offer: vm::Offer::default(),
         }
     }

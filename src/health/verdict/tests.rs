@@ -9,7 +9,7 @@ use tapmanager::wire::Status;
 
 use super::*;
 use crate::vm::accelerator::{Accelerator, Choice};
-use crate::vm::{CgroupVersion, Kernel, Offer};
+use crate::vm::{CgroupVersion, Equipment, Kernel, Offer};
 
 fn report() -> Report {
     Report {
@@ -27,21 +27,27 @@ fn report() -> Report {
         }),
         emulated: None,
         obstacle: None,
-        kernel: Some(Kernel {
-            landlock: 6,
-            idmapped_mounts: Some(true),
-            cgroup: Some(CgroupVersion::V2),
-            apparmor: State::Enforced,
+        equipment: Some(Equipment {
+            kernel: Kernel {
+                landlock: 6,
+                idmapped_mounts: Some(true),
+                cgroup: Some(CgroupVersion::V2),
+                apparmor: State::Enforced,
+            },
+            vmlet_guest_missing: None,
         }),
-        guest_agent: None,
         offer: Offer::default(),
     }
 }
 
-fn kernel(change: impl FnOnce(&mut Kernel)) -> Report {
+fn equipped(change: impl FnOnce(&mut Equipment)) -> Report {
     let mut report = report();
-    change(report.kernel.as_mut().unwrap());
+    change(report.equipment.as_mut().unwrap());
     report
+}
+
+fn kernel(change: impl FnOnce(&mut Kernel)) -> Report {
+    equipped(|equipment| change(&mut equipment.kernel))
 }
 
 #[test]
@@ -54,10 +60,10 @@ fn a_node_that_has_everything_is_ready() {
         assert_eq!(verdict.readiness, Readiness::Ready, "{state}");
     }
     let unknown = Report {
-        kernel: None,
+        equipment: None,
         ..report()
     };
-    assert_eq!(unknown.verdict().readiness, Readiness::Ready);
+    assert_eq!(unknown.verdict().readiness, Readiness::Unknown);
 }
 
 #[rstest]
@@ -75,15 +81,12 @@ fn what_the_kernel_lacks_limits_the_node(#[case] report: Report, #[case] reason:
 }
 
 #[test]
-fn a_node_without_an_agent_for_guests_is_limited() {
-    let report = Report {
-        guest_agent: Some("failed to find it".to_owned()),
-        ..report()
-    };
-    let verdict = report.verdict();
+fn a_node_without_the_program_for_guests_is_limited() {
+    let missing = Some("failed to find it".to_owned());
+    let verdict = equipped(|equipment| equipment.vmlet_guest_missing = missing).verdict();
     assert_eq!(
         (verdict.readiness, verdict.reason),
-        (Readiness::Limited, "GuestAgentMissing")
+        (Readiness::Limited, "VmletGuestMissing")
     );
     assert!(verdict.message.ends_with(": failed to find it"));
 }
@@ -109,7 +112,11 @@ fn an_obstacle_goes_before_emulation_and_the_message_has_every_lack() {
         (verdict.readiness, verdict.reason),
         (Readiness::NotReady, "NoMachineCanStart")
     );
-    assert_eq!(verdict.message, "kvm is required; no socket");
+    assert!(
+        verdict
+            .message
+            .starts_with("kvm is required; no socket; machines run by")
+    );
     report.hypervisor = Err("connection refused".to_owned());
     assert_eq!(report.verdict().reason, "HypervisorUnavailable");
 }

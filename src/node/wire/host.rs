@@ -28,7 +28,7 @@ pub(in crate::node) fn host(report: &Report) -> v1::Host {
         readiness: readiness.into(),
         reason: verdict.reason.to_owned(),
         message: bounded(verdict.message),
-        kernel: report.kernel.map(kernel),
+        kernel: report.equipment.as_ref().map(|of| kernel(of.kernel)),
         cpu_models: models.cloned().collect(),
     }
 }

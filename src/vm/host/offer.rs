@@ -1,12 +1,11 @@
 //! What libvirt offers to machines of this node: machine types and CPU models.
 //!
-//! Invariant: no look waits for libvirt but [`Containers::look_at_offer`], which asks once in
-//! [`HOLDS`]: on a node whose KVM is broken, each question makes libvirt probe for many seconds. A
-//! list that could not be had stays as it was.
+//! Invariant: no look waits for libvirt but [`Containers::look_at_offer`], which asks for each list
+//! once in [`HOLDS`], and again after a connection: on a node whose KVM is broken, each question
+//! makes libvirt probe for many seconds. A list that could not be had stays as it was.
 //! Failure: logged at the level of details, since the state of libvirt is reported elsewhere.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use std::time::Duration;
 
 use libvirt::{DomainType, Hypervisor};
@@ -16,7 +15,7 @@ use super::accelerator::Accelerator;
 use crate::platform::Platform;
 use crate::vm::service::Containers;
 
-/// How long an offer holds that is complete. QEMU may be replaced while the daemon runs.
+/// How long a list holds. QEMU may be replaced while the daemon runs.
 const HOLDS: Duration = Duration::from_secs(300);
 
 /// Names as libvirt has them.
@@ -35,8 +34,10 @@ pub(in crate::vm) struct LastOffer(Mutex<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     offer: Offer,
-    /// When all of it was seen, and for which accelerator.
-    complete: Option<(Instant, Accelerator)>,
+    /// When the machine types were seen.
+    types: Option<Instant>,
+    /// When the CPU models were seen, and with which accelerator.
+    models: Option<(Instant, Accelerator)>,
 }
 
 impl<P: Platform> Containers<P> {
@@ -48,33 +49,37 @@ impl<P: Platform> Containers<P> {
     /// Requests the offer from libvirt; returns whether all of it is known.
     pub async fn look_at_offer(&self) -> bool {
         let accelerator = self.accelerator().map(|choice| choice.accelerator);
-        if self.offer.lock().holds_for(accelerator) {
-            return true;
-        }
         let hypervisor = &self.parts.hypervisor;
-        let types = hypervisor.machine_types().await;
-        let types = types.inspect_err(|e| note("machine types", e)).ok();
-        let models = match accelerator {
-            Some(accelerator) => {
-                let emulator = self.settings.wrapper.clone();
-                let models = hypervisor.cpu_models(emulator, domain_type(accelerator));
-                let models = models.await;
-                models.inspect_err(|e| note("CPU models", e)).ok()
+        if !self.offer.lock().has_types() {
+            let types = hypervisor.machine_types().await;
+            if let Ok(types) = types.inspect_err(|e| note("machine types", e)) {
+                let mut seen = self.offer.lock();
+                seen.offer.machine_types = types;
+                seen.types = Some(Instant::now());
             }
-            None => None,
+        }
+        let Some(accelerator) = accelerator else {
+            return false;
         };
+        if !self.offer.lock().has_models_of(accelerator) {
+            let emulator = self.settings.wrapper.clone();
+            let models = hypervisor.cpu_models(emulator, domain_type(accelerator));
+            let models = models.await;
+            if let Ok(models) = models.inspect_err(|e| note("CPU models", e)) {
+                let mut seen = self.offer.lock();
+                seen.offer.cpu_models = models;
+                seen.models = Some((Instant::now(), accelerator));
+            }
+        }
+        let seen = self.offer.lock();
+        seen.has_types() && seen.has_models_of(accelerator)
+    }
+
+    /// Has the next look ask again: another libvirt or QEMU may answer.
+    pub fn expire_offer(&self) {
         let mut seen = self.offer.lock();
-        let is_complete = types.is_some() && models.is_some();
-        seen.complete = accelerator
-            .filter(|_| is_complete)
-            .map(|accelerator| (Instant::now(), accelerator));
-        if let Some(types) = types {
-            seen.offer.machine_types = types;
-        }
-        if let Some(models) = models {
-            seen.offer.cpu_models = models;
-        }
-        is_complete
+        seen.types = None;
+        seen.models = None;
     }
 }
 
@@ -85,9 +90,13 @@ impl LastOffer {
 }
 
 impl Seen {
-    fn holds_for(&self, accelerator: Option<Accelerator>) -> bool {
-        self.complete
-            .is_some_and(|(at, of)| at.elapsed() < HOLDS && Some(of) == accelerator)
+    fn has_types(&self) -> bool {
+        self.types.is_some_and(|at| at.elapsed() < HOLDS)
+    }
+
+    fn has_models_of(&self, accelerator: Accelerator) -> bool {
+        self.models
+            .is_some_and(|(at, of)| at.elapsed() < HOLDS && of == accelerator)
     }
 }
 
@@ -130,6 +139,12 @@ mod tests {
         assert_eq!(offer.cpu_models, ["qemu64"]);
         node.hypervisor.disconnect();
         assert!(containers.look_at_offer().await, "the last look holds");
+        containers.expire_offer();
+        assert!(!containers.look_at_offer().await, "it is asked again");
+        assert_eq!(containers.offer(), offer);
+        node.hypervisor.reconnect();
+        assert!(containers.look_at_offer().await);
+        node.hypervisor.disconnect();
         tokio::time::pause();
         tokio::time::advance(super::HOLDS).await;
         assert!(!containers.look_at_offer().await);

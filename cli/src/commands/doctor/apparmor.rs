@@ -42,6 +42,14 @@ impl AppArmor {
         };
         Self { profile, libvirtd }
     }
+
+    /// In a container the kernel does not show its profiles; the daemon sees those of the node.
+    pub(super) fn or_of_daemon(mut self, seen: Option<&str>) -> Self {
+        if let (State::Unknown, Some(seen)) = (self.profile, seen) {
+            self.profile = State::parse(seen);
+        }
+        self
+    }
 }
 
 fn include(root: &Path, wrapper: &Path) -> Include {
@@ -110,5 +118,10 @@ mod tests {
         };
         assert_eq!(AppArmor::look(root.path(), Path::new(WRAPPER)), expected);
         assert_eq!(found(None, None).profile, State::Unknown);
+        for (seen, expected) in [("enforced", State::Enforced), ("other", State::Unknown)] {
+            let found = found(None, None).or_of_daemon(Some(seen));
+            assert_eq!(found.profile, expected, "{seen}");
+        }
+        assert_eq!(expected.or_of_daemon(Some("enforced")), expected);
     }
 }

@@ -156,6 +156,7 @@ pub(super) fn node(daemon: Daemon) -> Facts {
     };
     let wrapper = answers.and_then(|answers| answers.info.wrapper.as_deref());
     let wrapper = wrapper.unwrap_or(WRAPPER);
+    let seen = answers.and_then(|answers| answers.info.node["kernel"]["appArmor"].as_str());
     let is_config = |name: &str| {
         [".conflist", ".conf", ".json"]
             .iter()
@@ -166,7 +167,7 @@ pub(super) fn node(daemon: Daemon) -> Facts {
         tun: device(Path::new("/dev/net/tun")),
         features: features.to_vec(),
         cgroup: cgroup(Path::new("/sys/fs/cgroup")),
-        apparmor: AppArmor::look(Path::new("/"), Path::new(wrapper)),
+        apparmor: AppArmor::look(Path::new("/"), Path::new(wrapper)).or_of_daemon(seen),
         disk: answers
             .and_then(|a| a.image_directory.as_deref())
             .and_then(disk),

@@ -14,7 +14,7 @@ pub(super) fn all(node: &Value) -> Vec<Finding> {
         idmapped_mounts(kernel),
         offer(node, "machine type", "machineTypes"),
         offer(node, "cpu model", "cpuModels"),
-        guest_agent(&node["guestAgent"]),
+        vmlet_guest(&node["vmletGuest"]),
     ];
     all.into_iter().flatten().collect()
 }
@@ -33,28 +33,25 @@ fn landlock(kernel: &Value) -> Option<Finding> {
 
 fn idmapped_mounts(kernel: &Value) -> Option<Finding> {
     let check = "idmapped";
-    Some(match kernel["idmappedMounts"].as_bool()? {
-        true => Finding::ok(check, "the kernel has idmapped mounts"),
-        false => Finding::warn(
-            check,
-            "no idmapped mounts: shared directories of root are accessed as shares.uid",
-            "boot a kernel that has them (5.12 or later)",
-        ),
-    })
-}
-
-fn guest_agent(agent: &Value) -> Option<Finding> {
-    let check = "guest agent";
-    if agent["present"].as_bool()? {
-        return Some(Finding::ok(
-            check,
-            "the daemon puts it on the seed images of guests",
-        ));
+    if kernel["idmappedMounts"].as_bool()? {
+        return Some(Finding::ok(check, "the kernel has idmapped mounts"));
     }
-    let why = agent["message"].as_str().unwrap_or_default();
     Some(Finding::warn(
         check,
-        format!("kubectl exec works only in guests that have an agent of their own: {why}"),
+        "no idmapped mounts: shared directories of root are accessed as shares.uid",
+        "boot a kernel that has them (5.12 or later)",
+    ))
+}
+
+fn vmlet_guest(program: &Value) -> Option<Finding> {
+    let check = "vmlet-guest";
+    if program["present"].as_bool()? {
+        return Some(Finding::ok(check, "guests get it by their seed images"));
+    }
+    let why = program["message"].as_str().unwrap_or_default();
+    Some(Finding::warn(
+        check,
+        format!("guests do not get it, and commands in them need another agent: {why}"),
         "install vmlet-guest there, or name it in vm.guest_agent",
     ))
 }
@@ -82,7 +79,7 @@ mod tests {
         let node = json!({
             "kernel": { "landlockAbi": 0, "idmappedMounts": false },
             "machineTypes": ["pc-q35-7.1", "pc-q35-7.2"], "cpuModels": ["qemu64"],
-            "guestAgent": { "present": false, "message": "failed to find /x" },
+            "vmletGuest": { "present": false, "message": "failed to find /x" },
         });
         let found: Vec<_> = all(&node).iter().map(|f| (f.check, f.level)).collect();
         let expected = [
@@ -90,15 +87,11 @@ mod tests {
             ("idmapped", Level::Warn),
             ("machine type", Level::Ok),
             ("cpu model", Level::Ok),
-            ("guest agent", Level::Warn),
+            ("vmlet-guest", Level::Warn),
         ];
         assert_eq!(found, expected);
-        let agent = all(&node).pop().unwrap();
-        assert!(
-            agent.what.ends_with(": failed to find /x"),
-            "{}",
-            agent.what
-        );
+        let last = all(&node).pop().unwrap();
+        assert!(last.what.ends_with(": failed to find /x"), "{}", last.what);
         assert_eq!(all(&node)[2].what, "2, the last is pc-q35-7.2");
     }
 

@@ -1,8 +1,9 @@
-//! What the node's kernel has for machines: Landlock, idmapped mounts, cgroups, AppArmor.
+//! What the node has for machines: Landlock, idmapped mounts, cgroups and AppArmor of its kernel, and
+//! the program for guests.
 //!
 //! Invariant: it is looked at on a thread with a deadline, at most once in [`HOLDS`]: profiles are
 //! loaded and replaced while the daemon runs.
-//! Failure: a kernel that does not answer in time is as it was last seen; `None` until it has
+//! Failure: a node that does not answer in time is as it was last seen; `None` until it has
 //! answered once.
 
 #![allow(unsafe_code)] // Both probes have no safe form; a comment at each states why it is sound.
@@ -17,6 +18,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use service::apparmor;
 use tokio::time::Instant;
 
+use super::vmlet_guest;
 use crate::foreign::Foreign;
 use crate::platform::Platform;
 use crate::vm::service::Containers;
@@ -29,6 +31,15 @@ const HOLDS: Duration = Duration::from_secs(30);
 const PROFILE: &str = "libvirt-vmlet";
 /// Asks Landlock for its version instead of a ruleset.
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+
+/// What the node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Equipment {
+    /// Of its kernel.
+    pub kernel: Kernel,
+    /// Why guests do not get `vmlet-guest` by their seed images, if they do not.
+    pub vmlet_guest_missing: Option<String>,
+}
 
 /// What the kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,33 +63,39 @@ pub enum CgroupVersion {
     V2,
 }
 
-/// The kernel as last seen.
+/// The node as last seen.
 #[derive(Debug, Default)]
 pub(in crate::vm) struct LastLook {
-    seen: Mutex<Option<(Instant, Kernel)>>,
+    seen: Mutex<Option<(Instant, Equipment)>>,
     thread: Foreign<()>,
 }
 
 impl<P: Platform> Containers<P> {
-    /// What the kernel has.
-    pub async fn kernel(&self) -> Option<Kernel> {
-        let last = *self.kernel.lock();
-        if let Some((_, kernel)) = last.filter(|(at, _)| at.elapsed() < HOLDS) {
-            return Some(kernel);
+    /// What the node has.
+    pub async fn equipment(&self) -> Option<Equipment> {
+        let last = self.equipment.lock().clone();
+        if let Some((at, equipment)) = &last
+            && at.elapsed() < HOLDS
+        {
+            return Some(equipment.clone());
         }
         let cgroup_root = self.settings.cgroup_root.clone();
         let node_root: PathBuf = self.settings.shares.root.clone();
-        let look = move || look(&cgroup_root, &node_root);
-        let Some(kernel) = self.kernel.thread.read((), LOOK, look).await else {
-            return last.map(|(_, kernel)| kernel);
+        let program = self.settings.guest_agent.clone();
+        let look = move || Equipment {
+            kernel: look(&cgroup_root, &node_root),
+            vmlet_guest_missing: vmlet_guest::missing(&program),
         };
-        *self.kernel.lock() = Some((Instant::now(), kernel));
-        Some(kernel)
+        let Some(equipment) = self.equipment.thread.read((), LOOK, look).await else {
+            return last.map(|(_, equipment)| equipment);
+        };
+        *self.equipment.lock() = Some((Instant::now(), equipment.clone()));
+        Some(equipment)
     }
 }
 
 impl LastLook {
-    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Kernel)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Equipment)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,8 +134,8 @@ fn landlock() -> u32 {
     u32::try_from(version).unwrap_or(0)
 }
 
-/// A mount that is mapped by no namespace is refused for the namespace by a kernel that knows the
-/// request.
+/// The request names a user namespace that does not exist: a kernel that knows the request refuses it
+/// for that reason, an older one for the request itself.
 fn idmapped_mounts() -> Option<bool> {
     let request = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
@@ -163,9 +180,10 @@ mod tests {
     use crate::testkit::Node;
 
     #[tokio::test]
-    async fn a_look_at_the_kernel_holds_for_a_while_and_survives_a_hang() {
+    async fn a_look_holds_for_a_while_and_survives_a_hang() {
         let node = Node::new().await;
-        let kernel = node.containers.kernel().await.unwrap();
+        let equipment = node.containers.equipment().await.unwrap();
+        let kernel = equipment.kernel;
         assert_eq!(
             kernel.cgroup, None,
             "nothing is mounted in the scratch directory"
@@ -176,10 +194,13 @@ mod tests {
             Some(false),
             "Linux has them since 5.12"
         );
-        let _held = node.containers.kernel.thread.hold(());
+        let missing = equipment.vmlet_guest_missing.as_deref();
+        assert!(missing.is_some_and(|words| words.contains("vmlet-guest")));
+        let _held = node.containers.equipment.thread.hold(());
         tokio::time::pause();
         for _ in 0..2 {
-            assert_eq!(node.containers.kernel().await, Some(kernel));
+            let again = node.containers.equipment().await;
+            assert_eq!(again.as_ref(), Some(&equipment));
             tokio::time::advance(HOLDS).await;
         }
     }
