@@ -2,7 +2,7 @@
 //!
 //! Invariant: the Node is read and written only when the daemon's answer says something else, and
 //! every [`HEARTBEAT`]; only labels of our own domains and our own condition are written.
-//! Failure: logged once, and tried again with the daemon's next answer.
+//! Failure: logged once, and tried again after a pause that grows to [`HEARTBEAT`].
 
 mod condition;
 mod labels;
@@ -31,8 +31,11 @@ use crate::metrics::Metrics;
 const HEARTBEAT: Duration = Duration::from_secs(300);
 /// Longest wait for the API server.
 const API: Duration = Duration::from_secs(8);
-/// Answers in a row that fail before the daemon counts as unavailable: a restart takes a second.
-const FAILURES: u32 = 2;
+/// Answers in a row by which machines cannot start before that is written: a restart of the daemon
+/// or of libvirtd takes seconds.
+const DOUBTS: u32 = 2;
+/// The first pause after a write that failed.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// What the daemon answered, or why it did not.
 pub(crate) type Answer = Result<InfoResponse, String>;
@@ -48,7 +51,7 @@ pub(crate) struct Announcer {
 /// What the Node is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Announcement {
-    /// As far as they are known.
+    /// Those that the daemon knows.
     labels: Labels,
     condition: Words,
 }
@@ -63,8 +66,15 @@ struct Written {
 /// The answers so far.
 #[derive(Debug, Default)]
 struct Course {
-    failures: u32,
+    doubts: u32,
     last: Option<Announcement>,
+}
+
+/// Writes that failed in a row.
+#[derive(Debug)]
+struct Refusals {
+    pause: Duration,
+    until: Instant,
 }
 
 impl Announcer {
@@ -77,28 +87,29 @@ impl Announcer {
     async fn rounds(mut self) {
         let mut course = Course::default();
         let mut written: Option<Written> = None;
-        let mut is_complaining = false;
+        let mut refusals: Option<Refusals> = None;
         while self.answers.changed().await.is_ok() {
             let answer = self.answers.borrow_and_update().clone();
             let Some(announcement) = answer.and_then(|answer| course.next(&answer)) else {
                 continue;
             };
-            if written.as_ref().is_some_and(|w| w.holds_for(&announcement)) {
+            let is_written = written.as_ref().is_some_and(|w| w.holds_for(&announcement));
+            if is_written || refusals.as_ref().is_some_and(Refusals::hold) {
                 continue;
             }
             let done = self.write(&announcement).await;
             self.metrics.wrote("node", done.is_ok());
             match done {
                 Ok(()) => {
-                    is_complaining = false;
+                    refusals = None;
                     let at = Instant::now();
                     written = Some(Written { announcement, at });
                 }
                 Err(error) => {
-                    if !is_complaining {
+                    if refusals.is_none() {
                         tracing::warn!(error, "labels and condition of the node not written");
                     }
-                    is_complaining = true;
+                    refusals = Some(Refusals::after(refusals));
                     written = None;
                 }
             }
@@ -128,27 +139,43 @@ impl Announcer {
 }
 
 impl Course {
-    /// What is to be announced after this answer; nothing while a failure may be a restart.
+    /// What is to be announced after this answer; nothing while a doubt may be a restart.
     fn next(&mut self, answer: &Answer) -> Option<Announcement> {
-        match answer {
-            Ok(info) => {
-                self.failures = 0;
-                self.last = Some(Announcement {
-                    labels: Labels::of(info),
-                    condition: condition::of(info),
-                });
-            }
-            Err(message) => {
-                self.failures = self.failures.saturating_add(1);
-                if self.failures >= FAILURES {
-                    self.last = Some(Announcement {
-                        labels: Labels::default(),
-                        condition: condition::unavailable(message),
-                    });
-                }
-            }
+        let next = match answer {
+            Ok(info) => Announcement {
+                labels: Labels::from_info(info),
+                condition: condition::from_info(info),
+            },
+            Err(message) => Announcement {
+                labels: Labels::default(),
+                condition: condition::unavailable(message),
+            },
+        };
+        if next.condition.is_true() {
+            self.doubts = 0;
+        } else {
+            self.doubts = self.doubts.saturating_add(1);
+        }
+        if self.doubts == 0 || self.doubts >= DOUBTS {
+            self.last = Some(next);
         }
         self.last.clone()
+    }
+}
+
+impl Refusals {
+    fn after(before: Option<Self>) -> Self {
+        let pause = before.map_or(PAUSE, |before| before.pause.saturating_mul(2));
+        let pause = pause.min(HEARTBEAT);
+        Self {
+            pause,
+            until: Instant::now() + pause,
+        }
+    }
+
+    /// Whether the next write has to wait.
+    fn hold(&self) -> bool {
+        Instant::now() < self.until
     }
 }
 
@@ -167,27 +194,62 @@ async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T,
 
 #[cfg(test)]
 mod tests {
+    use nodeapi::v1::Host;
+    use nodeapi::v1::host::Readiness;
+
     use super::*;
 
     fn reason(course: &mut Course, answer: &Answer) -> Option<String> {
         course.next(answer).map(|next| next.condition.reason)
     }
 
+    fn info(readiness: Readiness, reason: &str) -> Answer {
+        let host = Host {
+            readiness: readiness.into(),
+            reason: reason.to_owned(),
+            ..Host::default()
+        };
+        Ok(InfoResponse {
+            host: Some(host),
+            ..InfoResponse::default()
+        })
+    }
+
+    /// A daemon that restarts does not answer, then has no report yet; a libvirtd that restarts is
+    /// unavailable for a moment.
     #[test]
-    fn one_failure_is_a_restart_and_two_are_a_daemon_that_is_away() {
+    fn one_doubt_is_a_restart_and_two_are_a_node_without_machines() {
         let mut course = Course::default();
         let away: Answer = Err("connection refused".to_owned());
-        let there: Answer = Ok(InfoResponse::default());
-        assert_eq!(reason(&mut course, &away), None);
+        let starts: Answer = Ok(InfoResponse::default());
+        let down = info(Readiness::NotReady, "HypervisorUnavailable");
+        let there = info(Readiness::Limited, "LandlockMissing");
+        assert_eq!(reason(&mut course, &starts), None);
+        let limited = Some("LandlockMissing".to_owned());
+        for doubt in [&away, &starts, &down] {
+            assert_eq!(reason(&mut course, &there), limited);
+            assert_eq!(reason(&mut course, doubt), limited, "{doubt:?}");
+            assert_eq!(reason(&mut course, &there), limited, "not in a row");
+        }
+        assert_eq!(reason(&mut course, &down), limited);
+        let unavailable = Some("HypervisorUnavailable".to_owned());
+        assert_eq!(reason(&mut course, &down), unavailable);
         let unavailable = Some("DaemonUnavailable".to_owned());
         assert_eq!(reason(&mut course, &away), unavailable);
-        assert_eq!(reason(&mut course, &away), unavailable);
-        let said = reason(&mut course, &there);
-        assert_ne!(said, unavailable);
-        assert_eq!(reason(&mut course, &away), said);
-        assert_eq!(reason(&mut course, &there), said);
-        assert_eq!(reason(&mut course, &away), said, "not in a row");
-        assert_eq!(reason(&mut course, &away), unavailable);
+        assert_eq!(reason(&mut course, &there), limited);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_after_refused_writes_grow_to_the_heartbeat() {
+        let mut refusals = None;
+        for seconds in [10, 20, 40, 80, 160, 300, 300] {
+            let next = Refusals::after(refusals);
+            tokio::time::advance(Duration::from_secs(seconds - 1)).await;
+            assert!(next.hold(), "{seconds}");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(!next.hold(), "{seconds}");
+            refusals = Some(next);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ pub(super) struct Words {
 }
 
 /// What a daemon says.
-pub(super) fn of(info: &InfoResponse) -> Words {
+pub(super) fn from_info(info: &InfoResponse) -> Words {
     let Some(host) = &info.host else {
         let message = "the daemon does not report what the node has for machines";
         return words("Unknown", "NotReported", message);
@@ -59,6 +59,11 @@ fn words(status: &'static str, reason: &str, message: &str) -> Words {
 }
 
 impl Words {
+    /// Whether machines can start.
+    pub(super) fn is_true(&self) -> bool {
+        self.status == "True"
+    }
+
     /// The condition that follows the one on the Node.
     pub(super) fn after(&self, found: Option<&NodeCondition>, now: Timestamp) -> NodeCondition {
         let same = found.filter(|found| found.status == self.status);
@@ -87,7 +92,7 @@ mod tests {
             message: message.to_owned(),
             ..Host::default()
         };
-        of(&InfoResponse {
+        from_info(&InfoResponse {
             host: Some(host),
             ..InfoResponse::default()
         })
@@ -106,7 +111,7 @@ mod tests {
             let words = said(readiness, reason, "no Landlock");
             assert_eq!((words.status, words.reason.as_str()), (status, expected));
         }
-        assert_eq!(of(&InfoResponse::default()).status, "Unknown");
+        assert_eq!(from_info(&InfoResponse::default()).status, "Unknown");
         assert_eq!(unavailable("x").status, "False");
     }
 

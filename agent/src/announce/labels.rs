@@ -34,7 +34,7 @@ enum Family {
 
 impl Labels {
     /// What the daemon knows.
-    pub(super) fn of(info: &InfoResponse) -> Self {
+    pub(super) fn from_info(info: &InfoResponse) -> Self {
         let host = info.host.as_ref();
         let models = host.map_or(&[][..], |host| host.cpu_models.as_slice());
         let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());

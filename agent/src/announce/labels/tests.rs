@@ -29,7 +29,7 @@ fn info() -> InfoResponse {
 }
 
 fn applied(info: &InfoResponse, node: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let labels = Labels::of(info);
+    let labels = Labels::from_info(info);
     let mut node = node.clone();
     for (key, value) in labels.changes(&node) {
         match value {
