@@ -103,7 +103,9 @@ pub fn assess(
 #[must_use]
 pub fn count(nodes: &[NodeView]) -> VmletNodes {
     let bad: Vec<_> = nodes.iter().filter(|node| node.is_bad()).collect();
-    let limited: Vec<_> = nodes.iter().filter(|node| node.is_limited()).collect();
+    let mut limited: Vec<_> = nodes.iter().filter(|node| node.is_limited()).collect();
+    // What makes machines many times slower goes first: places in the status are few.
+    limited.sort_by_key(|node| !node.is_emulated());
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let problems = bad.iter().chain(&limited).filter_map(|node| problem(node));
     VmletNodes {

@@ -52,7 +52,9 @@ fn each_node_that_lacks_something_is_named_with_its_reason() {
     let reachable = json!({ "reachable": true });
     let nodes = vec![
         node("complete", Some(("True", "MachinesCanStart", NOW))),
+        node("bare", Some(("True", "LandlockMissing", NOW))),
         node("emulates", Some(("True", "SoftwareEmulation", NOW))),
+        node("starts", Some(("Unknown", "Starting", NOW))),
         node("refuses", Some(("False", "NoMachineCanStart", NOW))),
         node("silent", Some(("True", "MachinesCanStart", NOW))),
         node("away", Some(("True", "MachinesCanStart", NOW))),
@@ -63,9 +65,11 @@ fn each_node_that_lacks_something_is_named_with_its_reason() {
             Some(("False", "NoMachineCanStart", "2026-01-02T02:00:00Z")),
         ),
     ];
-    let mut leases: Vec<_> = ["complete", "emulates", "refuses", "older", "downgraded"]
+    let reaching = "complete bare emulates starts refuses older downgraded";
+    let mut leases: Vec<_> = reaching
+        .split(' ')
         .map(|name| lease(name, &reachable))
-        .into();
+        .collect();
     let away = json!({ "reachable": false, "message": "connection\u{1b} refused" });
     leases.push(lease("away", &away));
     let counted = counted(nodes, leases);
@@ -75,13 +79,14 @@ fn each_node_that_lacks_something_is_named_with_its_reason() {
         counted.degraded,
         counted.limited,
     ];
-    assert_eq!(numbers, [7, 4, 3, 1]);
+    assert_eq!(numbers, [9, 6, 3, 2]);
     assert_eq!(counted.bad, ["away", "refuses", "silent"]);
     let expected = [
         ("away", "DaemonUnavailable"),
         ("refuses", "NoMachineCanStart"),
         ("silent", "AgentUnavailable"),
         ("emulates", "SoftwareEmulation"),
+        ("bare", "LandlockMissing"),
     ];
     assert_eq!(problems(&counted), expected);
     assert_eq!(counted.problems[0].message, "connection refused");

@@ -17,6 +17,9 @@ use kube::ResourceExt;
 /// time between two renewals.
 const CONDITION_SECONDS: i64 = 900;
 
+/// The reason of a node whose machines run by software emulation.
+const EMULATION: &str = "SoftwareEmulation";
+
 /// A node, by the state of our parts on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
@@ -75,6 +78,12 @@ impl NodeView {
         self.is_ready() && self.lack().is_some()
     }
 
+    /// Its machines run by software emulation.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        self.lack().is_some_and(|(reason, _)| reason == EMULATION)
+    }
+
     fn fault(&self) -> Option<(&str, &str)> {
         if !self.fresh {
             return Some(("AgentUnavailable", "its agent does not renew its lease"));
@@ -100,8 +109,8 @@ impl NodeView {
 
     fn lack(&self) -> Option<(&str, &str)> {
         let condition = self.condition.as_ref()?;
-        let is_complete = condition.status == "True" && condition.reason == NODE_COMPLETE;
-        (!is_complete).then(|| condition.words())
+        let is_limited = condition.status == "True" && condition.reason != NODE_COMPLETE;
+        is_limited.then(|| condition.words())
     }
 }
 
