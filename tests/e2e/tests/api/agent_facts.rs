@@ -249,13 +249,13 @@ async fn the_lease_of_a_node_goes_with_its_node_and_comes_back_with_the_next_one
     control.down()
 }
 
-async fn client_of(agent: &Agent) -> Result<Client> {
+pub(super) async fn client_of(agent: &Agent) -> Result<Client> {
     let file = Kubeconfig::read_from(agent.dir().join("kubeconfig"))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
 }
 
-fn refused<T>(what: &str, answer: kube::Result<T>, words: &str) -> Result<()> {
+pub(super) fn refused<T>(what: &str, answer: kube::Result<T>, words: &str) -> Result<()> {
     let error = answer.err().with_context(|| format!("{what} is allowed"))?;
     ensure!(error.to_string().contains(words), "{what}: {error}");
     Ok(())

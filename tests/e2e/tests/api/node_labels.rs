@@ -14,7 +14,9 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use nodeapi::v1::host::Readiness;
 use nodeapi::v1::{Host, Kernel};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::agent_facts::{client_of, refused};
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -78,6 +80,65 @@ async fn a_node_says_what_it_has_for_machines_and_what_it_lacks() -> Result<()> 
     ensure!(away.last_transition_time == since, "{away:?}");
     ensure!(*nodes.get("n1").await?.labels() == expected);
     agent.kill()?;
+    control.down()
+}
+
+/// What an agent that an attacker has taken over may not do to the objects that all clients watch.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn an_agent_writes_one_bounded_condition_and_leaves_the_others_in_their_order() -> Result<()>
+{
+    let control = Control::up().await?;
+    let scratch = tempfile::tempdir()?;
+    let agent = Agent::prepare(&control, scratch.path(), "n1").await?;
+    let params = PatchParams::default();
+    let conditions = |conditions: &[Value]| json!({ "status": { "conditions": conditions } });
+    let of = |kind: &str, status: &str| json!({ "type": kind, "status": status });
+    let ready = of("Ready", "True");
+    let disk = of("DiskPressure", "False");
+    let own = of(NODE_READY, "True");
+    let found = [ready.clone(), disk.clone()];
+    let administrator: Api<Node> = Api::all(control.client()?);
+    let found = Patch::Merge(conditions(&found));
+    administrator.patch_status("n1", &params, &found).await?;
+
+    let nodes: Api<Node> = Api::all(client_of(&agent).await?);
+    let only = "the condition VmletReady only";
+    let once = "one condition VmletReady, with";
+    let long = |key: &str, length: usize| json!({ "type": NODE_READY, "status": "True", key: "x".repeat(length) });
+    for (listed, words) in [
+        (vec![ready.clone(), disk.clone(), own.clone()], None),
+        (vec![own.clone(), ready.clone(), disk.clone()], None),
+        (vec![disk.clone(), ready.clone(), own.clone()], Some(only)),
+        (vec![ready.clone(), ready.clone(), disk.clone()], Some(only)),
+        (vec![ready.clone(), own.clone()], Some(only)),
+        (
+            vec![ready.clone(), disk.clone(), own.clone(), own],
+            Some(once),
+        ),
+        (
+            vec![ready.clone(), disk.clone(), long("message", 1024)],
+            None,
+        ),
+        (
+            vec![ready.clone(), disk.clone(), long("message", 1025)],
+            Some(once),
+        ),
+        (vec![ready, disk, long("reason", 65)], Some(once)),
+    ] {
+        let change = Patch::Merge(conditions(&listed));
+        let answer = nodes.patch_status("n1", &params, &change).await;
+        match words {
+            None => drop(answer.with_context(|| format!("{listed:?}"))?),
+            Some(words) => refused(&format!("{listed:?}"), answer, words)?,
+        }
+    }
+    let labels: BTreeMap<_, _> = (0..257)
+        .map(|n| (format!("cpu-model.node.vmlet.dev/m{n}"), "true"))
+        .collect();
+    let change = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+    let answer = nodes.patch("n1", &params, &change).await;
+    refused("257 labels", answer, "at most 256 labels")?;
     control.down()
 }
 
