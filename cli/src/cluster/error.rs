@@ -98,6 +98,17 @@ impl ClusterError {
         }
     }
 
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Other(error) => {
+                matches!(&**error, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
+            }
+            _ => false,
+        }
+    }
+
     /// What the user can do, as one line.
     pub(crate) const fn advice(&self) -> Option<&'static str> {
         Some(match self {

@@ -24,6 +24,8 @@ use crate::interrupt::Interrupts;
 
 /// Time between two looks at the pod.
 const TICK: Duration = Duration::from_secs(2);
+/// How long a deletion waits for an API server that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the guest may take to power off.
 const GRACE: u32 = 10;
 /// Label of the pods of this command.
@@ -101,18 +103,14 @@ async fn boot(args: &TryArgs, cluster: &Cluster, begun: Instant) -> anyhow::Resu
     let mut shown = String::new();
     loop {
         ticks.tick().await;
-        let pod = pods.get_opt(&args.name).await.map_err(about)?;
         let name = args.name.clone();
-        let pod = pod.ok_or(TryError::Deleted { name: name.clone() })?;
-        let message = match state(&pod) {
-            State::Up { node } if args.is_on_console(&pods).await.map_err(about)? => {
-                return Ok(node);
-            }
-            State::Up { node } => {
-                format!("it runs on node {node}, and its console shows nothing like that yet")
-            }
-            State::Ended(message) => return Err(TryError::Ended { name, message }.into()),
-            State::Waits(message) => message,
+        let message = match args.look(&pods).await.map_err(about) {
+            Ok(None) => return Err(TryError::Deleted { name }.into()),
+            Ok(Some(State::Up { node })) => return Ok(node),
+            Ok(Some(State::Ended(message))) => return Err(TryError::Ended { name, message }.into()),
+            Ok(Some(State::Waits(message))) => message,
+            Err(error) if error.is_transient() => error.to_string(),
+            Err(error) => return Err(error.into()),
         };
         if begun.elapsed() > Duration::from_secs(args.timeout.into()) {
             let seconds = args.timeout;
@@ -147,6 +145,19 @@ impl TryArgs {
         }))
     }
 
+    /// The state of the guest; none without its pod.
+    async fn look(&self, pods: &Api<Pod>) -> kube::Result<Option<State>> {
+        let Some(pod) = pods.get_opt(&self.name).await? else {
+            return Ok(None);
+        };
+        Ok(Some(match state(&pod) {
+            State::Up { node } if !self.is_on_console(pods).await? => State::Waits(format!(
+                "it runs on node {node}, and its console shows nothing like that yet"
+            )),
+            state => state,
+        }))
+    }
+
     /// Whether the guest has written the text.
     async fn is_on_console(&self, pods: &Api<Pod>) -> kube::Result<bool> {
         let Some(text) = &self.console else {
@@ -157,33 +168,63 @@ impl TryArgs {
     }
 }
 
-/// Deletes the pod of this command, and waits until it no longer exists.
+/// Deletes the pod of this command, and waits until it no longer exists. An API server that does not
+/// answer is asked again for a while.
 async fn delete(pods: &Api<Pod>, cluster: &Cluster, name: &str) -> anyhow::Result<()> {
-    let about = |error| ClusterError::about(&cluster.namespace, name, error);
     let mut ticks = interval(TICK);
     let mut deleted = None;
+    let mut failing = None;
     loop {
         ticks.tick().await;
-        let Some(pod) = pods.get_opt(name).await.map_err(about)? else {
-            return Ok(());
-        };
-        let (label, value) = LABEL;
-        if pod.labels().get(label).map(String::as_str) != Some(value) {
-            return Err(TryError::Foreign(name.to_owned()).into());
-        }
-        if deleted != pod.uid() {
-            deleted = pod.uid();
-            let this_one = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: pod.uid(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match pods.delete(name, &this_one).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                answer => drop(answer.map_err(about)?),
+        match delete_once(pods, name, &mut deleted).await {
+            Ok(Progress::Gone) => return Ok(()),
+            Ok(Progress::Foreign) => return Err(TryError::Foreign(name.to_owned()).into()),
+            Ok(Progress::Leaving) => failing = None,
+            Err(error) => {
+                let error = ClusterError::about(&cluster.namespace, name, error);
+                let since = *failing.get_or_insert_with(Instant::now);
+                if !error.is_transient() || since.elapsed() > PATIENCE {
+                    return Err(error.into());
+                }
             }
         }
     }
+}
+
+/// How far a deletion is.
+enum Progress {
+    Gone,
+    Leaving,
+    /// The pod is not of this command.
+    Foreign,
+}
+
+/// One request, unless the pod of this UID was deleted before.
+async fn delete_once(
+    pods: &Api<Pod>,
+    name: &str,
+    deleted: &mut Option<String>,
+) -> kube::Result<Progress> {
+    let Some(pod) = pods.get_opt(name).await? else {
+        return Ok(Progress::Gone);
+    };
+    let (label, value) = LABEL;
+    if pod.labels().get(label).map(String::as_str) != Some(value) {
+        return Ok(Progress::Foreign);
+    }
+    if *deleted != pod.uid() {
+        let this_one = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: pod.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match pods.delete(name, &this_one).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            answer => drop(answer?),
+        }
+        *deleted = pod.uid();
+    }
+    Ok(Progress::Leaving)
 }

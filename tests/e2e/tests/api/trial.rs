@@ -3,6 +3,7 @@
 //! Invariant: no scheduler and no kubelet runs: what they would report is written by the test.
 //! Failure: the command's own output.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::vmletctl::Ctl;
 
@@ -110,13 +112,29 @@ pub(super) async fn guests_are_tried(control: &Control, ctl: &Ctl) -> Result<()>
     let left = kubelet.pod(None).await?;
     killed.kill()?;
     killed.wait()?;
-    let run = begin(ctl)?;
+    let mut run = begin(ctl)?;
     kubelet.pod(Some(&left)).await?;
+    // An API server that is away for a while ends nothing.
+    control.stop_api().await?;
+    let reports = run.stderr.take().context("standard error")?;
+    let (sender, reported) = oneshot::channel();
+    // Reads to the end: a program that cannot write its messages fails.
+    let reader = tokio::task::spawn_blocking(move || {
+        let mut sender = Some(sender);
+        for line in BufReader::new(reports).lines().map_while(Result::ok) {
+            if line.contains("the cluster does not answer") {
+                sender.take().map(|sender| sender.send(line));
+            }
+        }
+    });
+    reported.await.context("no report of the failure")?;
+    control.start_api()?;
     kubelet.start().await?;
     kubelet.end().await?;
     let (output, text) = ended(run).await?;
     ensure!(output.status.success(), "{text}");
     ensure!(text.contains("a guest was up on node n1"), "{text}");
+    reader.await?;
     kubelet.is_gone().await?;
 
     // A guest that ends is none.
