@@ -86,10 +86,7 @@ impl Images {
             return Ok(());
         };
         let own = &running.spec.config.image;
-        if [&own.image, &own.user_specified_image]
-            .iter()
-            .any(|name| *name == image)
-        {
+        if is_same(&own.image, image) || is_same(&own.user_specified_image, image) {
             return Ok(());
         }
         Err(Status::failed_precondition(format!(
@@ -97,6 +94,14 @@ impl Images {
              vmletctl console on its node, for a command crictl exec -s",
             running.id
         )))
+    }
+}
+
+/// Whether two texts name one image: kubelet pulls `NAME:latest` for the pod's `NAME`.
+fn is_same(one: &str, other: &str) -> bool {
+    match (Reference::parse(one), Reference::parse(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
     }
 }
 
@@ -247,6 +252,15 @@ impl ImageService for Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_without_a_tag_is_that_of_the_newest_image() {
+        assert!(is_same("vmlet.dev/hello", "vmlet.dev/hello:latest"));
+        assert!(is_same("vmlet.dev/hello:1", "vmlet.dev/hello:1"));
+        assert!(!is_same("vmlet.dev/hello:1", "vmlet.dev/hello"));
+        assert!(!is_same("", "vmlet.dev/hello"));
+        assert!(!is_same("r.example/busybox", "vmlet.dev/hello"));
+    }
 
     #[test]
     fn each_user_of_an_image_is_named_once() {
