@@ -39,13 +39,27 @@ pub(crate) struct Package {
     description: &'static [&'static str],
 }
 
+const NOT_BUILT: &str = "a program of the package is not built";
+
 /// What packages are made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Built<'a> {
-    /// The folder with the programs of nodes.
-    pub(crate) programs: &'a Path,
-    /// `vmlet-guest`.
-    pub(crate) agent: &'a Path,
+    /// The folder with the programs of nodes, if a package has any.
+    pub(crate) programs: Option<&'a Path>,
+    /// `vmlet-guest`, if a package has it.
+    pub(crate) agent: Option<&'a Path>,
+}
+
+impl Package {
+    /// Whether it has programs of nodes.
+    pub(crate) const fn has_programs(&self) -> bool {
+        !self.programs.is_empty()
+    }
+
+    /// Whether it has `vmlet-guest`.
+    pub(crate) const fn has_agent(&self) -> bool {
+        self.agent.is_some()
+    }
 }
 
 /// Builds a package; returns its file in `folder`.
@@ -70,10 +84,14 @@ fn pack(package: &Package, version: &str, built: Built<'_>, folder: &Path) -> Re
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
     }
-    let programs = package.programs.iter();
-    let programs = programs.map(|(program, place)| (built.programs.join(program), *place));
-    let agent = package.agent.map(|place| (built.agent.to_owned(), place));
-    for (program, place) in programs.chain(agent) {
+    let mut programs = Vec::new();
+    for (program, place) in package.programs {
+        programs.push((built.programs.context(NOT_BUILT)?.join(program), *place));
+    }
+    if let Some(place) = package.agent {
+        programs.push((built.agent.context(NOT_BUILT)?.to_owned(), place));
+    }
+    for (program, place) in programs {
         let place = root.join(place);
         install(&program, &place, 0o755)?;
         run::check(run::command("strip").arg("--strip-unneeded").arg(&place))?;

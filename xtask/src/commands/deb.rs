@@ -4,13 +4,12 @@
 //! caller says otherwise.
 //! Failure: names the package and the step.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use super::build::Packed;
-use crate::deb::{self, Built};
+use crate::deb::{self, Built, Package};
 use crate::image;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -45,24 +44,31 @@ impl Deb {
             [] => all,
             names => names,
         };
-        let for_nodes = names.iter().any(|name| *name != Name::VmletGuest);
-        // vmlet-guest alone needs none of the others.
-        let programs = for_nodes.then(|| self.build.programs()).transpose()?;
-        let agent = image::agent::build().context("failed to build vmlet-guest")?;
+        let packages: Vec<_> = names.iter().map(|name| name.package()).collect();
+        let has_programs = packages.iter().any(|package| package.has_programs());
+        let programs = has_programs.then(|| self.build.programs()).transpose()?;
+        let has_agent = packages.iter().any(|package| package.has_agent());
+        let agent = has_agent.then(image::agent::build).transpose();
+        let agent = agent.context("failed to build vmlet-guest")?;
         let built = Built {
-            programs: programs.as_deref().unwrap_or(Path::new("")),
-            agent: &agent,
+            programs: programs.as_deref(),
+            agent: agent.as_deref(),
         };
-        for name in names {
-            let package = match name {
-                Name::Vmlet => &deb::VMLET,
-                Name::VmletCriproxy => &deb::CRIPROXY,
-                Name::Vmletctl => &deb::VMLETCTL,
-                Name::VmletGuest => &deb::GUEST,
-            };
+        for package in packages {
             let file = deb::build(package, VERSION, built, &deb::folder())?;
             println!("deb: {}", file.display());
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Name {
+    const fn package(self) -> &'static Package {
+        match self {
+            Self::Vmlet => &deb::VMLET,
+            Self::VmletCriproxy => &deb::CRIPROXY,
+            Self::Vmletctl => &deb::VMLETCTL,
+            Self::VmletGuest => &deb::GUEST,
+        }
     }
 }

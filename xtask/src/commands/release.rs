@@ -134,8 +134,8 @@ impl Release {
         }
         let image = node_image::ensure(self.build.profile(), &version.to_string())?;
         let parts = deb::Built {
-            programs: &built,
-            agent: &guest,
+            programs: Some(&built),
+            agent: Some(&guest),
         };
         let debs = [&deb::VMLET, &deb::CRIPROXY, &deb::VMLETCTL, &deb::GUEST];
         let debs = debs.map(|package| deb::build(package, &version.of_debian(), parts, &scratch));

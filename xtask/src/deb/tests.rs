@@ -22,9 +22,10 @@ fn programs() -> tempfile::TempDir {
 }
 
 fn build(package: &Package, version: &str, built: &Path, folder: &Path) -> Result<PathBuf> {
+    let agent = built.join("vmlet-guest");
     let built = Built {
-        programs: built,
-        agent: &built.join("vmlet-guest"),
+        programs: package.has_programs().then_some(built),
+        agent: package.has_agent().then_some(&agent),
     };
     super::build(package, version, built, folder)
 }

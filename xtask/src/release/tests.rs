@@ -38,8 +38,8 @@ fn parts(folder: &Path, content: &str) -> Parts {
     let program = built.join("vmletctl");
     copy(Path::new("/bin/true"), &program, 0o755).unwrap();
     let parts = deb::Built {
-        programs: &built,
-        agent: &program,
+        programs: Some(&built),
+        agent: None,
     };
     let deb = deb::build(&deb::VMLETCTL, &version.of_debian(), parts, folder).unwrap();
     Parts {
