@@ -1,5 +1,6 @@
 //! What kubeadm needs to make a cluster in the machine: programs of the node, and the images of the
-//! control plane under their public names; and the installer that puts Vmlet into that cluster.
+//! control plane under their public names; and the installer, the node image and the chart that put
+//! Vmlet into that cluster.
 //!
 //! Invariant: kubeadm names the images, and all programs are of one version; the folder is complete
 //! when the function returns.
@@ -12,13 +13,13 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::commands::tools::{self, Tool};
-use crate::node_image::FOR_THE_NODE;
+use crate::node_image::{self, FOR_THE_NODE, Profile};
 use crate::oci::{self, Tree};
 use crate::static_program::StaticProgram;
 use crate::{pod_images, run, workspace};
 
 /// Those of `tests/machine/kubeadm`, besides the control plane's.
-const TOOLS: &[Tool] = &[Tool::Kubeadm];
+const TOOLS: &[Tool] = &[Tool::Kubeadm, Tool::Helm];
 
 /// Programs that the node runs.
 const NODE: &[&str] = &[
@@ -29,6 +30,10 @@ const NODE: &[&str] = &[
     "kubectl",
     "kubelet",
 ];
+
+/// Tag of the node image, and its archive's name.
+const NODE_TAG: &str = "machine";
+const NODE_IMAGE: &str = "node.tar";
 
 /// Images whose program has another name, or that the machine's cluster goes without.
 const DNS: &str = "coredns";
@@ -41,7 +46,7 @@ const FOLDER: &str = "usr/local/bin";
 /// Where kube-proxy looks for the program that changes rules.
 const NFT: &str = "/usr/sbin/nft";
 
-/// Writes `bin`, `images`, `installer` and `version` below `folder`.
+/// Writes `bin`, `images`, `installer`, `version`, `helm`, `chart` and the node image below `folder`.
 pub(crate) fn write(folder: &Path) -> Result<()> {
     tools::ensure(tools::CLUSTER)?;
     tools::ensure(TOOLS)?;
@@ -59,6 +64,16 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
         strip.arg("-o").arg(installer.join(program.name));
         run::output(strip.arg(program.build()?))?;
     }
+    copy(&tool("helm"), &folder.join("helm"))?;
+    let chart = workspace::root().join("deploy/chart");
+    run::check(
+        run::command("cp")
+            .arg("-rT")
+            .arg(chart)
+            .arg(folder.join("chart")),
+    )?;
+    let node = node_image::ensure(Profile::Debug, NODE_TAG)?;
+    copy(&node, &folder.join(NODE_IMAGE))?;
     let archives = create(folder.join("images"))?;
     let kubeadm = || run::command(tool("kubeadm"));
     let version = run::output(kubeadm().args(["version", "--output", "short"]))?;
