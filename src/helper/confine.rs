@@ -16,6 +16,7 @@ use nix::fcntl::{F_SETFD, FdFlag, fcntl};
 use nix::libc;
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::SigSet;
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid, setsid};
 
 use super::{Limits, User, wall};
@@ -34,6 +35,13 @@ pub(super) struct Confinement {
     pub(super) limits: Limits,
     /// What it may open beside its own files and the system's.
     pub(super) within_reach: Vec<PathBuf>,
+}
+
+/// Has the program begin with no signal blocked, whatever the thread blocks that starts it.
+pub(super) fn unblock_signals(command: &mut Command) {
+    let unblock = || Ok(SigSet::empty().thread_set_mask()?);
+    // SAFETY: the closure makes one system call, by a set on its stack.
+    unsafe { command.pre_exec(unblock) };
 }
 
 impl Confinement {

@@ -10,7 +10,9 @@
 //!
 //! Invariant: a program starts with the standard streams and the files that are meant for it; no
 //! other file of the daemon is copied or closed on the way. A descriptor of the daemon is known to
-//! such a thread by its number only: to drop it there would close another one.
+//! such a thread by its number only: to drop it there would close another one. For the same reason
+//! these threads take no signal: the handlers of the runtime write to a descriptor of the daemon, and
+//! that number may be a file of a program there.
 //! Failure: a kernel that lacks the means (before Linux 5.9), or a filter that forbids them, is a
 //! warning in the log, and programs start with copies of all descriptors. A start fails with what the
 //! kernel refused.
@@ -22,6 +24,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::SigSet;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -202,7 +205,10 @@ impl Starter {
         let (jobs, queue) = mpsc::channel::<Job>();
         let (answer, begun) = mpsc::channel();
         let work = move || {
-            let begun = leave().and_then(|()| Table::open(0)?.fetch(0));
+            // Its threads inherit the mask, and unblock signals for their programs.
+            let masked = SigSet::all().thread_block().map_err(io::Error::from);
+            let begun = masked.and_then(|()| leave());
+            let begun = begun.and_then(|()| Table::open(0)?.fetch(0));
             let is_begun = begun.is_ok();
             // Who began it waits for this.
             let _ = answer.send(begun.map(drop));
@@ -302,6 +308,7 @@ fn start_here(
     if let Some(confinement) = confinement {
         confinement.apply(&mut command, &files)?;
     }
+    confine::unblock_signals(&mut command);
     attach(&mut command, [stdin?, stdout?, stderr?]);
     let pid = command.spawn()?.id();
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

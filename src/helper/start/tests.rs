@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use rstest::rstest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -173,4 +174,24 @@ async fn a_start_whose_caller_has_left_ends_the_program() {
         .await
         .expect("its end")
         .unwrap();
+}
+
+/// A handler would write to a descriptor of the daemon's table.
+#[test]
+fn a_thread_that_starts_a_program_takes_no_signal() {
+    let starter = Starter::begin().unwrap();
+    let mask = |answer: &dyn Fn(_)| answer(SigSet::thread_get_mask().unwrap());
+    let masked = starter.ask(mask).unwrap();
+    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGHUP] {
+        assert!(masked.contains(signal), "{signal}");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_program_begins_with_no_signal_blocked(#[values(Way::Apart, Way::Plain)] way: Way) {
+    let mut child = begin(way, shell("grep SigBlk /proc/self/status")).unwrap();
+    drop(child.pipes.stdin.take());
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!(output.stdout, b"SigBlk:\t0000000000000000\n");
 }
