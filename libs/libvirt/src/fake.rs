@@ -25,6 +25,7 @@ const EVENT_BACKLOG: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct FakeHypervisor {
     inner: Arc<Mutex<Inner>>,
+    starts: Arc<RwLock<()>>,
     restore_turns: Arc<RwLock<()>>,
     restores: Arc<RwLock<()>>,
     looks: Arc<tokio::sync::Mutex<()>>,
@@ -81,6 +82,7 @@ impl Default for FakeHypervisor {
                 hangs: false,
                 resumes: BTreeMap::new(),
             })),
+            starts: Arc::default(),
             restore_turns: Arc::default(),
             restores: Arc::default(),
             looks: Arc::default(),
@@ -197,6 +199,11 @@ impl FakeHypervisor {
     /// Requests for statistics are not answered any more, or again.
     pub fn hang_stats(&self, hangs: bool) {
         self.lock().hangs = hangs;
+    }
+
+    /// Starts wait until what this returns is dropped, also those that are refused.
+    pub async fn hold_starts(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.starts).write_owned().await
     }
 
     /// Restores wait for their turn until what this returns is dropped.

@@ -218,17 +218,20 @@ async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
 #[rstest]
 #[case(
     "echo 'no namespaces' >&2; exit 1",
+    true,
     Some("exit status: 1: no namespaces")
 )]
-#[case("exit 7", Some("exit status: 7"))]
-#[case("exit 0", None)]
-#[case("exec sleep 5", None)]
+#[case("exit 7", true, Some("exit status: 7"))]
+#[case("exit 0", true, None)]
+#[case("exec sleep 5", false, None)]
 #[tokio::test]
 async fn a_start_that_fails_by_the_process_of_a_share_has_its_last_words(
     #[case] program: &str,
+    #[case] ends: bool,
     #[case] report: Option<&str>,
 ) {
     let node = Node::with(FakeHypervisor::default().refusing_start("no such CPU")).await;
+    let held = node.hypervisor.hold_starts().await;
     let volumes = Volumes::new();
     let program = volumes.program(&format!("read -r line; {program}"));
     node.install_virtiofsd(program.to_str().unwrap());
@@ -236,8 +239,15 @@ async fn a_start_that_fails_by_the_process_of_a_share_has_its_last_words(
     let sandbox = node.ready().await;
     let id = node.containers.create(&sandbox, with(&node, mounts)).await;
     let id = id.unwrap();
-    let refused = node.containers.start(&id).await.unwrap_err();
-    let words = crate::one_line(&refused);
+    // An emulator sees the end of its connection only after that of the process.
+    let refuse = async {
+        if ends {
+            node.containers.servers.end(&id, "vmlet-0").await;
+        }
+        drop(held);
+    };
+    let (started, ()) = tokio::join!(node.containers.start(&id), refuse);
+    let words = crate::one_line(&started.unwrap_err());
     assert!(words.ends_with("no such CPU"), "{words}");
     match report {
         Some(report) => assert!(

@@ -109,6 +109,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn start(&self, domain: Uuid) -> Result<()> {
+        drop(self.starts.read().await);
         let mut inner = self.lock();
         let refusal = inner.refusal.clone();
         let found = inner.domain(domain)?;
