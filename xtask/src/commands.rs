@@ -12,6 +12,7 @@ mod critest;
 mod deb;
 mod demo;
 mod down;
+mod earlier;
 mod fuzz;
 pub(crate) mod guest;
 mod image;
@@ -60,6 +61,7 @@ enum Verb {
     Crds(crds::Crds),
     Up(up::Up),
     Down(down::Down),
+    Earlier(earlier::Earlier),
     Restart(restart::Restart),
     Reboot(reboot::Reboot),
     #[command(flatten)]
@@ -88,6 +90,7 @@ impl Xtask {
             Verb::Crds(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),
+            Verb::Earlier(verb) => verb.run(),
             Verb::Restart(verb) => verb.run(),
             Verb::Reboot(verb) => verb.run(),
             Verb::Inner(verb) => verb.run().map(|()| ExitCode::SUCCESS),

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::{reproducible, run, workspace};
 
 /// The target of the build. Named, so that the flags below do not apply to build scripts.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A program of the workspace.
 #[derive(Debug, Clone, Copy)]

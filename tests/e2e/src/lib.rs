@@ -39,6 +39,7 @@ mod stack;
 mod tally;
 mod terminal;
 mod verdicts;
+mod versions;
 mod wait;
 
 pub use agent::{Agent, node_token};
@@ -64,6 +65,7 @@ pub use stack::{Endpoint, REGISTRY, REGISTRY_WITH_LOGIN, Stack, xtask};
 pub use tally::{Mark, Spent};
 pub use terminal::Terminal;
 pub use verdicts::{Case, judge};
+pub use versions::Versions;
 pub use wait::{eventually, in_time, scaled};
 
 pub use cri_proto::v1;

@@ -48,5 +48,6 @@ mod storm;
 mod thirty;
 mod traces;
 mod unsupported;
+mod versions;
 mod volumes;
 mod workloads;

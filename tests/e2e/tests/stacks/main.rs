@@ -44,3 +44,4 @@ mod storm;
 mod streaming;
 mod survival;
 mod sysprep;
+mod versions;

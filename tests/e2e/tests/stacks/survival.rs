@@ -160,7 +160,12 @@ fn type_on_console(stack: &Stack, container: &str, text: &str) -> Result<UnixStr
     Ok(stream)
 }
 
-async fn check_alive(stack: &Stack, pod: &PodOptions, container: &str, page: &str) -> Result<()> {
+pub(crate) async fn check_alive(
+    stack: &Stack,
+    pod: &PodOptions,
+    container: &str,
+    page: &str,
+) -> Result<()> {
     let cri: Cri = stack.cri().await?;
     cri.await_ready().await?;
     let before = last(&pod.log(0))?;
