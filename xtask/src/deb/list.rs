@@ -34,6 +34,7 @@ pub(crate) const VMLET: Package = Package {
             0o644,
         ),
         ("deploy/systemd/vmlet.toml", "etc/vmlet/vmlet.toml", 0o644),
+        ("deploy/apparmor/vmlet", "etc/apparmor.d/vmlet", 0o644),
         (
             "deploy/apparmor/vmlet-qemu",
             "etc/apparmor.d/vmlet-qemu",
