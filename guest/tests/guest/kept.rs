@@ -228,6 +228,8 @@ fn input_stays_open_across_connections() {
     let mut output = Vec::new();
     while credit < 6 || output.len() < 6 {
         match host.next() {
+            // Of the former connection: its command read the input a moment ago.
+            Kind::Credit(given) if given.session == 1 => {}
             Kind::Credit(given) => {
                 assert_eq!((given.session, given.stream()), (2, Stream::Stdin));
                 credit += given.bytes;
