@@ -23,8 +23,16 @@ use probe::Verdict;
 /// Time for the probe guest to execute its first instructions; they take a tenth of a second.
 const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long a refusal holds while machines are emulated for it.
-const AGAIN: Duration = Duration::from_secs(300);
+/// How long a refusal is believed by a daemon that starts.
+const AT_START: Duration = Duration::from_secs(3600);
+
+/// How long the first refusal holds while machines are emulated for it. Each further one in a row
+/// holds twice as long: a probe costs processor time, and a nested KVM that is broken may end the
+/// node.
+const FIRST: Duration = Duration::from_secs(300);
+
+/// How often that time is doubled: it ends at five hours and twenty minutes.
+const DOUBLED: u32 = 6;
 
 /// How a guest's instructions are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,19 +95,25 @@ pub struct SettingError(String);
 /// Chooses how guests run. Takes a fraction of a second where KVM works, up to twelve seconds where
 /// it does not, and no time when the answer of an earlier run still holds.
 pub async fn choose(setting: Setting, host: &Host) -> Result<Choice, Error> {
-    choose_within(setting, host, cache::REFUSAL_HOLDS).await
+    choose_unless(setting, host, |_| AT_START).await
 }
 
-/// The same for a node that emulates: an earlier refusal is believed for minutes only, and not at
-/// all once the device has changed.
+/// The same for a node that emulates: a first refusal is believed for minutes only, and none once
+/// the device has changed.
 pub async fn choose_again(setting: Setting, host: &Host) -> Result<Choice, Error> {
-    choose_within(setting, host, AGAIN).await
+    choose_unless(setting, host, pause).await
 }
 
-async fn choose_within(
+/// Time between the last of so many refusals in a row and the next probe.
+fn pause(refusals: u32) -> Duration {
+    FIRST * 2_u32.pow(refusals.saturating_sub(1).min(DOUBLED))
+}
+
+/// Chooses by the answer of an earlier probe, unless that is a refusal that holds no longer.
+async fn choose_unless(
     setting: Setting,
     host: &Host,
-    refusal_holds: Duration,
+    refusal_holds: impl FnOnce(u32) -> Duration,
 ) -> Result<Choice, Error> {
     if setting == Setting::Tcg {
         return Ok(Choice::tcg("the configuration says tcg".to_owned()));
@@ -144,20 +158,36 @@ impl Host {
         }
     }
 
-    async fn verdict(&self, setting: Setting, refusal_holds: Duration) -> Verdict {
+    async fn verdict(
+        &self,
+        setting: Setting,
+        refusal_holds: impl FnOnce(u32) -> Duration,
+    ) -> Verdict {
         let key = match Key::of(self).await {
             Ok(key) => key,
             Err(reason) => return Verdict::Failed { reason },
         };
-        match cache::load(&self.cache_dir, &key, refusal_holds).await {
-            Some(executed @ Verdict::Executed { .. }) => return executed,
-            // An operator who requires KVM may just have repaired it.
-            Some(failed) if setting == Setting::Auto => return failed,
-            _ => {}
+        let mut refusals = 0;
+        if let Some(answer) = cache::load(&self.cache_dir, &key).await {
+            refusals = answer.refusals;
+            let holds = match answer.verdict {
+                Verdict::Executed { .. } => true,
+                // An operator who requires KVM may just have repaired it.
+                Verdict::Failed { .. } => {
+                    setting == Setting::Auto && answer.age < refusal_holds(refusals)
+                }
+            };
+            if holds {
+                return answer.verdict;
+            }
         }
         let verdict = probe::kvm(self).await;
         tracing::info!(?verdict, "accelerator probe completed");
-        cache::store(&self.cache_dir, &key, &verdict).await;
+        let refusals = match verdict {
+            Verdict::Executed { .. } => 0,
+            Verdict::Failed { .. } => refusals.saturating_add(1),
+        };
+        cache::store(&self.cache_dir, &key, &verdict, refusals).await;
         verdict
     }
 

@@ -1,8 +1,8 @@
 //! Stores the result of the probe, so that a restart does not wait for it.
 //!
 //! Invariant: an answer holds for one boot of the kernel, one emulator binary, one user and one
-//! device node as it is; a refusal besides only for a time, since it may have been a busy
-//! moment's.
+//! device node as it is. A refusal may have been a busy moment's: how long it holds depends on how
+//! many there were in a row.
 //! Failure: none; without a usable file the probe runs again.
 
 use std::io;
@@ -21,9 +21,6 @@ use super::probe::Verdict;
 const FILE: &str = "accelerator.json";
 /// The file is less than a kilobyte.
 const MAX_FILE: u64 = 64 << 10;
-/// How long a refusal is believed by a daemon that starts.
-pub(super) const REFUSAL_HOLDS: Duration = Duration::from_secs(3600);
-
 /// What an answer depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
@@ -51,8 +48,20 @@ struct Entry {
     key: Key,
     /// Seconds since 1970.
     at: u64,
+    /// How many probes in a row have failed; an earlier version has written none.
+    #[serde(default)]
+    refusals: u32,
     #[serde(flatten)]
     verdict: Verdict,
+}
+
+/// The answer of an earlier probe.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) verdict: Verdict,
+    pub(super) age: Duration,
+    /// How many probes in a row have failed.
+    pub(super) refusals: u32,
 }
 
 impl Key {
@@ -96,25 +105,26 @@ impl Node {
     }
 }
 
-/// The answer of an earlier run, if it still holds.
-pub(super) async fn load(dir: &Path, key: &Key, refusal_holds: Duration) -> Option<Verdict> {
+/// The answer of an earlier probe of the same things.
+pub(super) async fn load(dir: &Path, key: &Key) -> Option<Answer> {
     let file = fs::File::open(dir.join(FILE)).await.ok()?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE).read_to_end(&mut bytes).await.ok()?;
     let entry: Entry = serde_json::from_slice(&bytes).ok()?;
-    let age = now().checked_sub(entry.at)?;
-    let holds = match entry.verdict {
-        Verdict::Executed { .. } => true,
-        Verdict::Failed { .. } => age < refusal_holds.as_secs(),
-    };
-    (holds && entry.key == *key).then_some(entry.verdict)
+    let age = Duration::from_secs(now().checked_sub(entry.at)?);
+    (entry.key == *key).then_some(Answer {
+        verdict: entry.verdict,
+        age,
+        refusals: entry.refusals,
+    })
 }
 
-/// Keeps an answer for the next run.
-pub(super) async fn store(dir: &Path, key: &Key, verdict: &Verdict) {
+/// Keeps an answer for the next probe, with the number of those in a row that have failed.
+pub(super) async fn store(dir: &Path, key: &Key, verdict: &Verdict, refusals: u32) {
     let entry = Entry {
         key: key.clone(),
         at: now(),
+        refusals,
         verdict: verdict.clone(),
     };
     if let Err(error) = write(dir, &entry).await {

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libvirt::FakeHypervisor;
 use nix::unistd::{User, getgid, getuid};
@@ -249,6 +249,27 @@ async fn a_refusal_is_over_when_the_device_changes_or_some_minutes_have_passed()
     assert_eq!(again().await, first, "a moment ago");
     write_program(&fake.dir.path().join("emulator"), "#!/bin/sh\nexit 85\n");
     assert_eq!(again().await.accelerator, Accelerator::Kvm);
+}
+
+#[tokio::test]
+async fn probes_that_fail_in_a_row_are_further_and_further_apart() {
+    let fake = FakeEmulator::doing("exit 1");
+    fake.choose(Setting::Auto).await.unwrap();
+    let cache = fake.dir.path().join("accelerator.json");
+    for (seconds, runs) in [(200, 1), (301, 2), (500, 2), (601, 3)] {
+        let mut entry: serde_json::Value =
+            serde_json::from_slice(&fs::read(&cache).unwrap()).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        entry["at"] = (now.as_secs() - seconds).into();
+        fs::write(&cache, entry.to_string()).unwrap();
+        super::choose_again(Setting::Auto, &fake.host)
+            .await
+            .unwrap();
+        assert_eq!(fake.runs(), runs, "after {seconds} s");
+    }
+    // An earlier version counts none.
+    assert_eq!(super::pause(0), Duration::from_secs(300));
+    assert_eq!(super::pause(u32::MAX), Duration::from_secs(19_200));
 }
 
 #[tokio::test]
