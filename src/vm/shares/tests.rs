@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use libvirt::FakeHypervisor;
 use podspec::VmUid;
@@ -246,7 +247,10 @@ async fn a_start_that_fails_by_the_process_of_a_share_has_its_last_words(
         }
         drop(held);
     };
-    let (started, ()) = tokio::join!(node.containers.start(&id), refuse);
+    let start = async { tokio::join!(node.containers.start(&id), refuse) };
+    let (started, ()) = tokio::time::timeout(Duration::from_secs(120), start)
+        .await
+        .unwrap();
     let words = crate::one_line(&started.unwrap_err());
     assert!(words.ends_with("no such CPU"), "{words}");
     match report {
