@@ -12,7 +12,7 @@ mod critest;
 mod deb;
 mod demo;
 mod down;
-mod earlier;
+pub(crate) mod earlier;
 mod fuzz;
 pub(crate) mod guest;
 mod image;

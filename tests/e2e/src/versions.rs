@@ -1,12 +1,13 @@
 //! Programs of an earlier version in a stack, in place of those of this one.
 //!
-//! Invariant: files are replaced as packages do it: a program that runs keeps its own until it is restarted.
-//! Failure: the build of the earlier version, or the program that is missing.
+//! Invariant: files are replaced as packages do it: a program that runs keeps its own until it is restarted. What was
+//! started is the program of the requested version, byte for byte.
+//! Failure: the build of the earlier version, or the program that is missing, or another one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::Stack;
@@ -50,12 +51,34 @@ impl<'a> Versions<'a> {
         self.install(self.later.path(), programs)
     }
 
+    /// Restarts programs of the earlier version, whose files the stack has.
+    pub fn restart_earlier(&self, programs: &[&str]) -> Result<()> {
+        self.restart(&self.earlier, programs)
+    }
+
+    /// Restarts programs of this version, whose files the stack has.
+    pub fn restart_later(&self, programs: &[&str]) -> Result<()> {
+        self.restart(self.later.path(), programs)
+    }
+
     fn install(&self, from: &Path, programs: &[&str]) -> Result<()> {
         for name in programs {
             let place = self.stack.dir().join("bin").join(name);
             let part = place.with_extension("part");
             fs::copy(from.join(name), &part).with_context(|| format!("copy {name}"))?;
             fs::rename(part, place)?;
+        }
+        Ok(())
+    }
+
+    fn restart(&self, version: &Path, programs: &[&str]) -> Result<()> {
+        for name in programs {
+            self.stack.restart(name)?;
+            let read = |folder: &Path| fs::read(folder.join(name));
+            let earlier = read(&self.earlier)?;
+            ensure!(earlier != read(self.later.path())?, "one {name} of both");
+            let running = fs::read(format!("/proc/{}/exe", self.stack.pid(name)?))?;
+            ensure!(running == read(version)?, "{name} is of another version");
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::static_program::StaticProgram;
 use crate::{reproducible, run, workspace};
 
 /// Our own programs, but for those that are always built apart.
-pub(super) const PACKAGES: &[&str] = &[
+const PACKAGES: &[&str] = &[
     "vmlet",
     "tapmanager",
     "vmwrapper",

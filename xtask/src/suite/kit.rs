@@ -14,13 +14,15 @@ use anyhow::{Context, Result};
 
 use super::part::Part;
 use crate::commands::tools::{self, Tool};
-use crate::commands::{guest, up};
+use crate::commands::{earlier, guest, up};
 use crate::run;
 
 /// The tests whose guests are Debian.
 const DEBIAN_TESTS: &str = "stacks::debian::";
 /// The tests whose guests have the kernel for all machines.
 const GENERIC_TESTS: &str = "stacks::nine_p::";
+/// The tests with programs of an earlier version.
+const VERSIONS_TESTS: [&str; 2] = ["stacks::versions::", "clusters::versions::"];
 /// The tests of the chart.
 const HELM_TESTS: &str = "api::helm::";
 
@@ -41,6 +43,8 @@ pub(super) enum Kit {
     Generic,
     /// Helm, on demand as well.
     Helm,
+    /// The programs of an earlier version, on demand as well.
+    Earlier,
     /// cargo-deny.
     Deny,
     /// check-rules.
@@ -67,6 +71,8 @@ impl Kit {
             (DEBIAN_TESTS, Self::Debian),
             (GENERIC_TESTS, Self::Generic),
             (HELM_TESTS, Self::Helm),
+            (VERSIONS_TESTS[0], Self::Earlier),
+            (VERSIONS_TESTS[1], Self::Earlier),
         ];
         let mut of_name = kits
             .into_iter()
@@ -84,6 +90,13 @@ impl Kit {
             Self::Debian => &[Self::Stacks, Self::Debian],
             Self::Generic => &[Self::Stacks, Self::Generic],
             Self::Helm => &[Self::Api, Self::Helm],
+            Self::Earlier => &[
+                Self::Stacks,
+                Self::Api,
+                Self::Clusters,
+                Self::Critest,
+                Self::Earlier,
+            ],
             Self::Deny => &[Self::Deny],
             Self::Rules => &[Self::Rules],
         }
@@ -101,6 +114,7 @@ impl Kit {
             Self::Debian => guest::ensure_debian(),
             Self::Generic => guest::ensure_generic(),
             Self::Helm => tools::ensure(&[Tool::Helm]),
+            Self::Earlier => earlier::ensure().map(drop),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
             Self::Rules => tools::ensure(&[Tool::CheckRules]),
         }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::machine;
-use e2e::{Cluster, Versions, container_pod, vm_pod};
+use e2e::{Cluster, Guest, Versions, container_pod, ticks, vm_pod};
+use nix::unistd::Pid;
 use serde_json::json;
 
 const UP: Duration = Duration::from_secs(300);
@@ -27,35 +28,62 @@ async fn neighbouring_versions_of_a_cluster_work_together() -> Result<()> {
     cluster.await_inspected(UP).await?;
     cluster.apply(&machine(STEADY, &json!({ "powerState": "PoweredOn" })))?;
     cluster.await_word(STEADY, "Running", UP).await?;
-    let pod = cluster.pod_uid(STEADY)?;
+    cluster.await_commands(STEADY, UP).await?;
+    let steady = Steady::find(&cluster)?;
 
     for program in PROGRAMS {
-        replace(
-            &cluster,
-            || versions.install_earlier(&[program]),
-            &[program],
-        )?;
-        let checked = check(&cluster, &pod).await;
+        versions.install_earlier(&[program])?;
+        versions.restart_earlier(&[program])?;
+        let checked = check(&cluster, &steady).await;
         checked.with_context(|| format!("an earlier {program}"))?;
-        replace(&cluster, || versions.install_later(&[program]), &[program])?;
+        versions.install_later(&[program])?;
+        versions.restart_later(&[program])?;
     }
-    replace(&cluster, || versions.install_earlier(&PROGRAMS), &PROGRAMS)?;
-    check(&cluster, &pod).await.context("all of them earlier")?;
-    replace(&cluster, || versions.install_later(&PROGRAMS), &PROGRAMS)?;
-    check(&cluster, &pod).await.context("after the upgrade")?;
+    versions.install_earlier(&PROGRAMS)?;
+    versions.restart_earlier(&PROGRAMS)?;
+    let checked = check(&cluster, &steady).await;
+    checked.context("all of them earlier")?;
+    versions.install_later(&PROGRAMS)?;
+    versions.restart_later(&PROGRAMS)?;
+    let checked = check(&cluster, &steady).await;
+    checked.context("after the upgrade")?;
 
     cluster.delete(&format!("vm/{STEADY}"), DOWN)?;
     cluster.await_clean().await?;
     cluster.down()
 }
 
-fn replace(cluster: &Cluster, files: impl Fn() -> Result<()>, programs: &[&str]) -> Result<()> {
-    files()?;
-    let mut programs = programs.iter();
-    programs.try_for_each(|program| cluster.stack().restart(program))
+/// The machine that runs through all of it.
+struct Steady {
+    pod: String,
+    emulator: Pid,
 }
 
-async fn check(cluster: &Cluster, steady: &str) -> Result<()> {
+impl Steady {
+    fn find(cluster: &Cluster) -> Result<Self> {
+        Ok(Self {
+            pod: cluster.pod_uid(STEADY)?,
+            emulator: Guest::of(cluster.stack(), STEADY)?.emulator()?,
+        })
+    }
+
+    /// It goes on by the same process, its log has no gap, and it executes commands.
+    async fn check(&self, cluster: &Cluster) -> Result<()> {
+        cluster.await_word(STEADY, "Running", UP).await?;
+        let now = Self::find(cluster)?;
+        ensure!(now.pod == self.pod, "another instance");
+        ensure!(now.emulator == self.emulator, "another emulator");
+        cluster.await_commands(STEADY, UP).await?;
+        cluster.await_boots(STEADY, &[1], UP).await?;
+        let ticks = ticks(&cluster.logs(STEADY)?);
+        for pair in ticks.windows(2) {
+            ensure!(pair[1].count == pair[0].count + 1, "a gap: {pair:?}");
+        }
+        Ok(())
+    }
+}
+
+async fn check(cluster: &Cluster, steady: &Steady) -> Result<()> {
     let name = "new";
     cluster.await_condition("node/node1", "condition=Ready", UP)?;
     cluster.apply(&machine(name, &json!({ "powerState": "PoweredOn" })))?;
@@ -78,7 +106,5 @@ async fn check(cluster: &Cluster, steady: &str) -> Result<()> {
     for pod in ["pod", "box"] {
         cluster.delete(&format!("pod/{pod}"), DOWN)?;
     }
-    cluster.await_word(STEADY, "Running", UP).await?;
-    ensure!(cluster.pod_uid(STEADY)? == steady, "another instance");
-    cluster.await_boots(STEADY, &[1], UP).await
+    steady.check(cluster).await
 }
