@@ -18,7 +18,7 @@ use crate::kept;
 use crate::leftovers::CLEAN;
 use crate::reader::{self, Reader};
 use crate::stack::{Endpoint, Stack, streams};
-use crate::wait::{eventually, scaled};
+use crate::wait::{allowed, eventually};
 
 /// What a cluster is made of.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// A kubectl command line, for tests that read a stream. A deadline that it keeps itself,
-    /// `--timeout=180s`, is [`scaled`].
+    /// `--timeout=180s`, is that of [`crate::eventually`].
     pub fn kubectl_command(&self, arguments: &[&str]) -> Result<Command> {
         let stack = self.stack();
         let arguments: Vec<_> = arguments
@@ -280,7 +280,8 @@ fn on_this_machine(argument: &str) -> Result<String> {
         return Ok(argument.to_owned());
     };
     let within = Duration::from_secs(seconds.parse().with_context(|| argument.to_owned())?);
-    Ok(format!("--timeout={}s", scaled(within)?.as_secs()))
+    // Without any time kubectl does not look at all.
+    Ok(format!("--timeout={}s", allowed(within)?.as_secs().max(1)))
 }
 
 impl Drop for Cluster {

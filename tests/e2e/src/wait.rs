@@ -2,7 +2,9 @@
 //!
 //! Invariant: a deadline is multiplied by the machine's slowness, which the runner measures at its
 //! start and passes in `VMLET_TEST_SLOWNESS` (a decimal number, 1 without it); the last look begins
-//! after the deadline, so that a machine that is paused loses no look.
+//! after the deadline, so that a machine that is paused loses no look. No wait goes on after
+//! `VMLET_TEST_ENDS` (seconds of the monotonic clock), so that a test reports what it waits for before
+//! the runner kills it.
 //! Failure: the error of the last check behind the text `not within`, by which the runner
 //! recognises a deadline.
 
@@ -14,10 +16,13 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::time::ClockId;
 use tokio::time::Instant;
 
 /// How many times slower this machine is than the one that deadlines are chosen for.
 const SLOWNESS: &str = "VMLET_TEST_SLOWNESS";
+/// When waits end, in seconds of the monotonic clock.
+const ENDS: &str = "VMLET_TEST_ENDS";
 /// No machine is slower, and a deadline that never comes is none.
 const SLOWEST: f64 = 100.0;
 /// Between two looks.
@@ -32,7 +37,7 @@ pub async fn eventually<T, F>(within: Duration, what: &str, attempt: impl Fn() -
 where
     F: Future<Output = Result<T>>,
 {
-    let within = scaled(within)?;
+    let within = allowed(within)?;
     let (begun, longest) = (Instant::now(), scaled(LONGEST_LOOK)?);
     loop {
         let look = Instant::now();
@@ -69,7 +74,7 @@ pub(crate) fn while_early<T>(
     is_early: impl Fn(&anyhow::Error) -> bool,
     attempt: impl Fn() -> Result<T>,
 ) -> Result<T> {
-    let within = scaled(within)?;
+    let within = allowed(within)?;
     let begun = Instant::now();
     loop {
         match attempt() {
@@ -87,7 +92,7 @@ pub async fn in_time<T>(
     what: &str,
     end: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let within = scaled(within)?;
+    let within = allowed(within)?;
     match tokio::time::timeout(within, end).await {
         Ok(ended) => ended,
         Err(_) => bail!(late(what, within)),
@@ -105,6 +110,24 @@ pub fn scaled(within: Duration) -> Result<Duration> {
         Ok(slow) => Ok(within.mul_f64(*slow)),
         Err(error) => Err(anyhow!("{error}")),
     }
+}
+
+/// What a wait may take: its deadline on this machine, or what is left of the test's time.
+pub(crate) fn allowed(within: Duration) -> Result<Duration> {
+    let within = scaled(within)?;
+    match std::env::var(ENDS) {
+        Ok(ends) => Ok(within.min(left(&ends)?)),
+        Err(_) => Ok(within),
+    }
+}
+
+/// How long it is until `ends`.
+fn left(ends: &str) -> Result<Duration> {
+    let seconds = ends
+        .parse()
+        .with_context(|| format!("{ENDS} is {ends:?}"))?;
+    let now = Duration::from(ClockId::CLOCK_MONOTONIC.now()?);
+    Ok(Duration::from_secs(seconds).saturating_sub(now))
 }
 
 fn slowness(text: Option<&str>) -> Result<f64> {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
+use nix::time::ClockId;
 use nix::unistd::Pid;
 
 use super::checks::Check;
@@ -26,8 +27,16 @@ use crate::workspace;
 const TIMES: u32 = 8;
 const LEAST: Duration = Duration::from_secs(1200);
 
+/// When the waits of tests end, in seconds of the monotonic clock: see `e2e::eventually`.
+const ENDS: &str = "VMLET_TEST_ENDS";
+/// What a test may take to end and to remove what it made, after its last wait has ended.
+const LAST: Duration = Duration::from_secs(120);
+
 /// Where tests put what their stacks leave when they fail: logs, objects, consoles.
 const FAILURES: &str = "VMLET_TEST_FAILURES";
+
+/// How many of its last lines an error shows of a program that did not end in order.
+const LAST_LINES: usize = 20;
 
 /// One thing to run.
 #[derive(Debug, Clone)]
@@ -89,14 +98,14 @@ impl Job {
         let begun = Instant::now();
         let ended = self.output(variables);
         let mut outcome = match ended {
-            Ok((output, status)) => self.judge(&output, status),
+            Ok((output, end)) => self.judge(&output, end),
             Err(error) => Outcome::not_run(&self.name, self.part, &format!("{error:#}")),
         };
         outcome.took = begun.elapsed();
         outcome
     }
 
-    fn output(&self, variables: &[(&str, String)]) -> Result<(String, Option<ExitStatus>)> {
+    fn output(&self, variables: &[(&str, String)]) -> Result<(String, End)> {
         let path = self.log();
         let failures = failures().join(self.folder());
         // The same test ran before, in this run.
@@ -108,9 +117,11 @@ impl Job {
         command.env(FAILURES, failures);
         command.envs(variables.iter().map(|(name, value)| (*name, value)));
         let deadline = (self.expected * TIMES).max(LEAST);
-        let status = status_within(&mut command, deadline)?;
+        let ends = Duration::from(ClockId::CLOCK_MONOTONIC.now()?) + deadline - LAST;
+        command.env(ENDS, ends.as_secs().to_string());
+        let end = end_within(&mut command, deadline)?;
         let output = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        Ok((String::from_utf8_lossy(&output).into_owned(), status))
+        Ok((String::from_utf8_lossy(&output).into_owned(), end))
     }
 
     fn command(&self) -> Result<Command> {
@@ -139,22 +150,26 @@ impl Job {
         Ok(command)
     }
 
-    fn judge(&self, output: &str, status: Option<ExitStatus>) -> Outcome {
-        let success = status.is_some_and(|status| status.success());
-        let (count, failures) = match (&self.what, status) {
-            (_, None) => {
-                let why = "it did not end by its deadline and was killed";
-                (Count::failed(1), vec![Failure::of_program(why)])
+    fn judge(&self, output: &str, end: End) -> Outcome {
+        let success = matches!(end, End::Exited(status) if status.success());
+        let (count, failures) = match (&self.what, end) {
+            (_, End::Killed { children }) => {
+                let last = crate::run::tail(output, LAST_LINES);
+                let why = format!(
+                    "it did not end by its deadline and was killed; its children:\n{children}\nit \
+                     printed:\n{last}"
+                );
+                (Count::failed(1), vec![Failure::of_program(&why)])
             }
             (What::Check(check), _) => {
                 let count = check.count(output, success);
                 let failed = (count.failed > 0).then(|| Failure::of_test(String::new(), output));
                 (count, failed.into_iter().collect())
             }
-            (What::Tests { tests, .. }, Some(status)) => {
+            (What::Tests { tests, .. }, End::Exited(status)) => {
                 match libtest::judge(output, success, tests.len()) {
                     Verdict::Died(why) => {
-                        let last = crate::run::tail(output, 20);
+                        let last = crate::run::tail(output, LAST_LINES);
                         let why = format!("{why} ({status})\n{last}");
                         (Count::failed(1), vec![Failure::of_program(&why)])
                     }
@@ -214,8 +229,20 @@ fn set_aside(path: &Path) -> Result<()> {
     fs::rename(path, &to).with_context(|| format!("rename {}", path.display()))
 }
 
-/// How the command ended; `None` when it was killed at its deadline.
-fn status_within(command: &mut Command, deadline: Duration) -> Result<Option<ExitStatus>> {
+/// How a program ended.
+#[derive(Debug)]
+enum End {
+    /// By itself.
+    Exited(ExitStatus),
+    /// At its deadline.
+    Killed {
+        /// The command lines of the programs that it had started and that still ran: one of them may
+        /// be what it waited for.
+        children: String,
+    },
+}
+
+fn end_within(command: &mut Command, deadline: Duration) -> Result<End> {
     let line = crate::run::describe(command);
     let mut child = command.spawn().with_context(|| format!("run {line}"))?;
     let pid = Pid::from_raw(i32::try_from(child.id())?);
@@ -223,14 +250,39 @@ fn status_within(command: &mut Command, deadline: Duration) -> Result<Option<Exi
     std::thread::scope(|scope| {
         scope.spawn(move || sender.send(child.wait()));
         match receiver.recv_timeout(deadline) {
-            Ok(status) => Ok(Some(status.with_context(|| format!("wait for {line}"))?)),
+            Ok(status) => {
+                let status = status.with_context(|| format!("wait for {line}"))?;
+                Ok(End::Exited(status))
+            }
             Err(_) => {
+                let children = children(pid);
                 // It may have ended between the two lines; then there is nothing to kill.
                 let _ = kill(pid, Signal::SIGKILL);
-                Ok(None)
+                Ok(End::Killed { children })
             }
         }
     })
+}
+
+/// The command lines of a process's children, one a line.
+fn children(pid: Pid) -> String {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let pids = threads.flatten().filter_map(|thread| {
+        let children = fs::read_to_string(thread.path().join("children")).ok()?;
+        Some(
+            children
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
+    });
+    let lines = pids.flatten().filter_map(|child| {
+        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
+        Some(format!("  {}", line.replace('\0', " ").trim_end()))
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -256,10 +308,18 @@ mod tests {
     #[test]
     fn a_command_that_does_not_end_is_killed() {
         let mut sleep = crate::run::command("sleep");
-        let ended = status_within(sleep.arg("600"), Duration::from_millis(10));
-        assert!(ended.unwrap().is_none());
+        let ended = end_within(sleep.arg("600"), Duration::from_millis(10));
+        assert!(matches!(ended.unwrap(), End::Killed { .. }));
         let mut sh = crate::run::command("sh");
-        let ended = status_within(sh.args(["-c", "exit 3"]), LEAST).unwrap();
-        assert_eq!(ended.unwrap().code(), Some(3));
+        let ended = end_within(sh.args(["-c", "exit 3"]), LEAST).unwrap();
+        assert!(matches!(ended, End::Exited(status) if status.code() == Some(3)));
+    }
+    #[test]
+    fn what_a_process_waits_for_is_named() {
+        let mut child = crate::run::command("sleep").arg("601").spawn().unwrap();
+        let named = children(Pid::this());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(named.lines().any(|line| line == "  sleep 601"), "{named}");
     }
 }

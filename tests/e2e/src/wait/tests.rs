@@ -54,6 +54,15 @@ fn a_slow_machine_has_longer_deadlines_and_a_quick_one_the_same() {
     }
 }
 
+#[test]
+fn no_time_is_left_after_the_end_of_a_test() {
+    let now = Duration::from(ClockId::CLOCK_MONOTONIC.now().unwrap()).as_secs();
+    assert_eq!(left(&now.to_string()).unwrap(), Duration::ZERO);
+    let later = left(&(now + 1000).to_string()).unwrap();
+    assert!(later > Duration::from_secs(900), "{later:?}");
+    assert!(left("soon").unwrap_err().to_string().contains(ENDS));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_missed_deadline_has_the_message_that_the_runner_expects() {
     let looks = Cell::new(0);
