@@ -50,7 +50,8 @@ pub(super) struct Follow {
 enum Wake {
     Command(Option<Command>),
     Written,
-    Due(Rest),
+    /// A batch; text that waits for its newline and ends at this offset is shown without.
+    Due(Option<u64>),
 }
 
 impl Follow {
@@ -83,8 +84,8 @@ impl Follow {
         loop {
             match self.wake(&mut commands).await {
                 Wake::Written => self.unread = true,
-                Wake::Due(rest) => {
-                    if self.step(rest).await.is_err() {
+                Wake::Due(held) => {
+                    if self.step(held).await.is_err() {
                         return;
                     }
                 }
@@ -106,12 +107,12 @@ impl Follow {
 
     async fn wake(&self, commands: &mut mpsc::Receiver<Command>) -> Wake {
         let due = async {
-            let flush = self.held.map(|(_, at)| (at, Rest::Flush));
-            let read = self.unread.then_some((Instant::now(), Rest::Hold));
+            let flush = self.held.map(|(held, at)| (at, Some(held)));
+            let read = self.unread.then_some((Instant::now(), None));
             match read.or(flush) {
-                Some((at, rest)) => {
+                Some((at, held)) => {
                     sleep_until(at.max(self.not_before)).await;
-                    rest
+                    held
                 }
                 None => pending().await,
             }
@@ -127,13 +128,17 @@ impl Follow {
             biased;
             command = commands.recv() => Wake::Command(command),
             () = written => Wake::Written,
-            rest = due => Wake::Due(rest),
+            held = due => Wake::Due(held),
         }
     }
 
-    async fn step(&mut self, rest: Rest) -> Result<()> {
+    async fn step(&mut self, held: Option<u64>) -> Result<()> {
         self.unread = false;
-        match self.blocking(move |t| t.batch(rest)).await? {
+        let batch = move |transfer: &mut Transfer| match held {
+            Some(held) => transfer.flush(held),
+            None => transfer.batch(Rest::Hold),
+        };
+        match self.blocking(batch).await? {
             Ok(batch) => self.copied(batch),
             Err(error) => self.failed(&error),
         }

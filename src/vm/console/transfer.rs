@@ -10,6 +10,7 @@
 //! saved position is punched out.
 //! Failure: an error names the step; the next call repeats it. The bytes stay in the raw file.
 
+use std::cmp::Ordering;
 use std::time::SystemTime;
 
 use super::lines::{Lines, Rest, Tag};
@@ -137,6 +138,20 @@ impl Transfer {
     /// Copies what is there, up to the limits of a batch. `rest` decides about text at the very
     /// end.
     pub(super) fn batch(&mut self, rest: Rest) -> Result<Batch> {
+        self.copy(|_| rest)
+    }
+
+    /// As [`Self::batch`], and text that waits for its newline is shown without it. What was
+    /// written after the offset `held` has not waited: then all of the text waits again.
+    pub(super) fn flush(&mut self, held: u64) -> Result<Batch> {
+        self.copy(|end| match held.cmp(&end) {
+            Ordering::Equal => Rest::Flush,
+            Ordering::Less | Ordering::Greater => Rest::Hold,
+        })
+    }
+
+    /// `rest` decides by the offset at which the bytes of this batch end.
+    fn copy(&mut self, rest: impl FnOnce(u64) -> Rest) -> Result<Batch> {
         self.bound()?;
         self.ready()?;
         let size = self.raw_size()?;
@@ -153,7 +168,7 @@ impl Transfer {
         let mut lines = Lines::new(
             &chunk,
             self.position.line_open,
-            if at_end { rest } else { Rest::Hold },
+            if at_end { rest(chunk_end) } else { Rest::Hold },
         );
         let (output, cut_short) = format(&mut lines);
         let (pending, line_open) = (lines.pending().len() as u64, lines.line_open());

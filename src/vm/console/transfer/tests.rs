@@ -204,6 +204,19 @@ proptest! {
 }
 
 #[test]
+fn text_that_came_a_moment_ago_waits_when_an_older_one_is_due() {
+    let mut console = Console::new();
+    console.write(b"login: ");
+    let held = console.transfer().batch(Rest::Hold).unwrap().held;
+    assert_eq!(held, Some(7));
+    console.write(b"ro");
+    let held = console.transfer().flush(7).unwrap().held;
+    assert_eq!((held, console.logged()), (Some(9), Vec::new()));
+    let held = console.transfer().flush(9).unwrap().held;
+    assert_eq!((held, console.logged()), (None, b"login: ro".to_vec()));
+}
+
+#[test]
 fn draining_twice_adds_nothing() {
     let mut console = Console::new();
     console.write(b"login: ");
