@@ -5,36 +5,63 @@
 //! Failure: reported on the error stream, as the protocol's version defines.
 
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use podspec::ContainerId;
 use spdy::{ReadHalf, Session, WriteHalf};
 use streamapi::Agreed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::AttachTarget;
-use super::console::Shared;
+use super::console::{Attached, Input, Shared};
 use super::streams;
+use crate::platform::Platform;
+use crate::vm::Containers;
 
 /// Bytes of input that are read at once.
 const INPUT: usize = 1024;
 
+/// Where the console of a machine is.
+#[derive(Debug)]
+pub(super) struct Console<P: Platform> {
+    pub(super) container: ContainerId,
+    /// libvirt's socket for it, where an emulator reads no FIFO.
+    pub(super) socket: PathBuf,
+    /// The clients at such sockets.
+    pub(super) consoles: Shared,
+    pub(super) containers: Arc<Containers<P>>,
+}
+
+impl<P: Platform> Console<P> {
+    async fn attach(&self) -> Result<Attached, String> {
+        let attached = self.containers.attach_console(&self.container).await;
+        match attached.map_err(|error| crate::one_line(&error))? {
+            Some(client) => Ok(client.into()),
+            None => {
+                let attached = self.consoles.attach(&self.container, &self.socket).await;
+                attached.map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
 /// Carries a console to its end.
-pub(super) async fn run(
+pub(super) async fn run<P: Platform>(
     mut session: Session,
     agreed: Agreed,
     target: AttachTarget,
-    socket: &Path,
-    consoles: Shared,
+    console: Console<P>,
     closing: CancellationToken,
 ) -> Result<(), String> {
     let mut streams = streams::of_session(&mut session, target.streams, &agreed).await?;
     // A serial line has no window size: what the client reports has no effect.
     drop(streams.resize.take());
     let work = async {
-        let attached = match consoles.attach(&target.container, socket).await {
+        let attached = match console.attach().await {
             Ok(attached) => attached,
             Err(error) => {
                 let reason =
@@ -53,15 +80,11 @@ pub(super) async fn run(
 }
 
 /// Sends what the client types. The end of its input is not the end of the session.
-async fn send_input(stdin: Option<ReadHalf>, guest: mpsc::Sender<Bytes>) -> Infallible {
+async fn send_input(stdin: Option<ReadHalf>, mut guest: Input) -> Infallible {
     let mut buffer = [0; INPUT];
     if let Some(mut stdin) = stdin {
         while let Ok(length @ 1..) = stdin.read(&mut buffer).await {
-            if guest
-                .send(Bytes::copy_from_slice(&buffer[..length]))
-                .await
-                .is_err()
-            {
+            if guest.send(&buffer[..length]).await.is_err() {
                 break;
             }
         }

@@ -1,4 +1,5 @@
-//! Serial consoles, shared by the clients that are attached to them.
+//! Serial consoles at libvirt's sockets, shared by the clients that are attached to them: those of
+//! machines that an earlier version has started, or whose wrapper could not change the port.
 //!
 //! Invariant: a machine's console socket accepts one client: one task per machine holds it while
 //! clients are attached, sends the guest's output to all of them and their input to the guest. A
@@ -16,7 +17,10 @@ use bytes::Bytes;
 use podspec::ContainerId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 use tokio::sync::{broadcast, mpsc};
+
+use crate::vm::console::Client;
 
 /// Pieces of output that wait for one client.
 const OUTPUT: usize = 256;
@@ -44,7 +48,38 @@ pub(super) struct Attached {
     /// What the guest writes.
     pub(super) output: broadcast::Receiver<Bytes>,
     /// What the guest reads.
-    pub(super) input: mpsc::Sender<Bytes>,
+    pub(super) input: Input,
+}
+
+/// Where a client types.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Into the FIFO that the emulator reads.
+    Fifo(pipe::Sender),
+    /// Into the connection that the clients share.
+    Shared(mpsc::Sender<Bytes>),
+}
+
+impl Input {
+    /// Waits for a guest that does not read.
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Fifo(fifo) => fifo.write_all(bytes).await,
+            Self::Shared(shared) => {
+                let sent = shared.send(Bytes::copy_from_slice(bytes)).await;
+                sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+            }
+        }
+    }
+}
+
+impl From<Client> for Attached {
+    fn from(client: Client) -> Self {
+        Self {
+            output: client.output,
+            input: Input::Fifo(client.input),
+        }
+    }
 }
 
 impl Consoles {
@@ -70,7 +105,7 @@ impl Consoles {
         tokio::spawn(carry(console, output, requests));
         Ok(Attached {
             output: receiver,
-            input,
+            input: Input::Shared(input),
         })
     }
 
@@ -86,7 +121,7 @@ impl Consoles {
 impl Lines {
     fn join(&self) -> Option<Attached> {
         Some(Attached {
-            input: self.input.upgrade()?,
+            input: Input::Shared(self.input.upgrade()?),
             output: self.output.upgrade()?.subscribe(),
         })
     }
@@ -158,12 +193,8 @@ mod tests {
         for client in [&mut first, &mut second] {
             assert_eq!(&client.output.recv().await.unwrap()[..], b"login: ");
         }
-        first.input.send(Bytes::from_static(b"ro")).await.unwrap();
-        second
-            .input
-            .send(Bytes::from_static(b"ot\n"))
-            .await
-            .unwrap();
+        first.input.send(b"ro").await.unwrap();
+        second.input.send(b"ot\n").await.unwrap();
         let mut typed = [0; 5];
         console.read_exact(&mut typed).await.unwrap();
         assert_eq!(&typed, b"root\n");

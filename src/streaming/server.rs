@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_util::sync::CancellationToken;
 
+use super::attach::Console;
 use super::console::Shared;
 use super::tls::Tls;
 use super::{Gate, Target, attach, exec, port_forward, process, streams, websocket};
@@ -313,7 +314,15 @@ async fn session<P: Platform>(start: Start, services: Services<P>) -> Result<(),
     match target {
         Target::Exec(target) => exec::run(session, agreed, target, containers, closing).await,
         Target::Attach(mut target) => match target.socket.take() {
-            Some(socket) => attach::run(session, agreed, target, &socket, consoles, closing).await,
+            Some(socket) => {
+                let console = Console {
+                    container: target.container.clone(),
+                    socket,
+                    consoles,
+                    containers,
+                };
+                attach::run(session, agreed, target, console, closing).await
+            }
             None => process::run(session, agreed, target, containers, closing).await,
         },
         Target::PortForward(target) => {

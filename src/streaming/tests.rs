@@ -59,6 +59,9 @@ impl Server {
 
     /// The machine's console, and a session for it.
     fn console(&self, streams: Wanted) -> (UnixListener, Target) {
+        // No emulator reads it; the hand-off may still have it open.
+        let raw = self.node.containers.paths().console_file(&self.machine);
+        std::fs::remove_file(raw.with_extension("raw.in")).unwrap();
         let socket = self.socket("console");
         let listener = UnixListener::bind(&socket).unwrap();
         let target = Target::Attach(AttachTarget {

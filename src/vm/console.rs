@@ -2,7 +2,8 @@
 //!
 //! QEMU writes the raw file itself, so the guest neither waits for the daemon nor notices its
 //! restart. A [`Follower`] per running machine copies the bytes on as CRI log lines and gives the
-//! disk space of copied bytes back.
+//! disk space of copied bytes back. It sends them to the [`Client`]s of the console as well; what
+//! these type, QEMU reads from a FIFO.
 //!
 //! Invariant: every byte is in the log once, also when the daemon is killed at any point and
 //! started again; at most one follower works on a raw file.
@@ -18,6 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
+mod clients;
 mod error;
 mod follow;
 mod followers;
@@ -25,19 +27,25 @@ mod lines;
 mod log_file;
 mod position;
 mod raw_file;
+mod server;
 mod timestamp;
 mod transfer;
 mod watch;
 
+pub use clients::Client;
+pub(super) use clients::Files;
 pub use error::{Error, Result};
 pub(super) use followers::Consoles;
 pub(super) use lines::{Lines, Rest, Tag};
 pub(super) use log_file::LogFile;
 pub(super) use position::Mark;
+pub(super) use server::socket;
 pub(super) use timestamp::rfc3339;
 
+use clients::Output;
 use follow::{Command, Follow};
 use position::PositionFile;
+use server::Server;
 use transfer::Transfer;
 use watch::Watch;
 
@@ -89,11 +97,15 @@ impl Default for Settings {
 pub struct Follower {
     commands: mpsc::Sender<Command>,
     task: JoinHandle<()>,
+    output: Output,
+    raw: PathBuf,
+    /// For clients on the node; absent while its socket cannot be made.
+    server: Option<Server>,
 }
 
 impl Follower {
     /// Starts following, from where an earlier follower of the same raw file stopped. The raw file
-    /// is created empty (mode 0600) when missing: start before QEMU does, and have libvirt append.
+    /// is created empty (mode 0600) when missing: start before QEMU does, which appends.
     ///
     /// A failed write to the log is not returned: it is retried.
     pub async fn start(paths: Paths) -> Result<Self> {
@@ -103,8 +115,10 @@ impl Follower {
     /// As [`Follower::start`], at another pace.
     pub async fn start_with(paths: Paths, settings: Settings) -> Result<Self> {
         let opened = paths.clone();
+        let output = Output::new();
+        let sent = output.clone();
         let open = move || {
-            let mut transfer = Transfer::open(opened.clone())?;
+            let mut transfer = Transfer::open(opened.clone(), sent)?;
             let watch = Watch::on(transfer.raw().file()).map_err(|source| Error::Watch {
                 path: opened.raw,
                 source,
@@ -114,9 +128,41 @@ impl Follower {
         };
         let (transfer, watch, log) = soon_on_thread(open).await?;
         let (commands, received) = mpsc::channel(1);
+        let raw = paths.raw.clone();
         let follow = Follow::new(transfer, watch, paths, settings, log);
         let task = tokio::spawn(follow.run(received));
-        Ok(Self { commands, task })
+        Ok(Self {
+            commands,
+            task,
+            output,
+            raw,
+            server: None,
+        })
+    }
+
+    /// Makes the socket for clients on the node, unless it is there, or the machine is that of an
+    /// earlier version, which has no FIFO.
+    async fn serve(&mut self) {
+        if self.server.is_some() || !clients::input(&self.raw).exists() {
+            return;
+        }
+        let served = Server::start(&self.raw, self.output.clone()).await;
+        let served = served.inspect_err(|error| {
+            let raw = self.raw.display();
+            let error: &dyn std::error::Error = error;
+            tracing::warn!(%raw, error, "console has no socket for clients on the node");
+        });
+        self.server = served.ok();
+    }
+
+    /// Whether clients on the node find a socket.
+    fn is_served(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// A client of the console; `None` when the emulator reads no FIFO. It ends with the follower.
+    pub async fn attach(&self) -> Result<Option<Client>> {
+        self.output.client(&self.raw).await
     }
 
     /// Opens the log at its path again, after kubelet renamed it. When this returns the new file
@@ -178,7 +224,14 @@ impl Follower {
     }
 }
 
-/// Removes the raw file and the position, once no follower is left; the log is kubelet's. Missing
+/// Opens the files of a console for an emulator.
+pub(super) async fn open(paths: &Paths) -> Result<Files> {
+    let raw = paths.raw.clone();
+    let opened = move || clients::open(&raw).map_err(|source| Error::OpenRaw { path: raw, source });
+    soon_on_thread(opened).await
+}
+
+/// Removes the raw file and what is beside it, once no follower is left; the log is kubelet's. Missing
 /// files are fine.
 pub async fn remove(paths: &Paths) -> Result<()> {
     let raw = paths.raw.clone();
@@ -186,7 +239,10 @@ pub async fn remove(paths: &Paths) -> Result<()> {
         let position = PositionFile::of(&raw);
         let [live, spare] = position.paths();
         // The raw file first: a position without it is harmless, the reverse would repeat lines.
-        [&raw, live, spare].into_iter().try_for_each(remove_file)
+        let beside = [clients::input(&raw), socket(&raw)];
+        [&raw, &beside[0], &beside[1], live, spare]
+            .into_iter()
+            .try_for_each(remove_file)
     };
     soon_on_thread(removed).await
 }

@@ -29,6 +29,9 @@ pub const DISK_SOCKET: &str = "VMLET_DISK_SOCKET";
 /// Variable with the path of the emulator that `vmwrapper` becomes.
 pub const EMULATOR: &str = "VMLET_EMULATOR";
 
+/// Variable with the path of the socket at which `vmwrapper` collects the files of the console.
+pub const CONSOLE_SOCKET: &str = "VMLET_CONSOLE_SOCKET";
+
 /// Variable that turns the confinement of `vmwrapper` by Landlock off, with the value `off`.
 pub const LANDLOCK: &str = "VMLET_LANDLOCK";
 
@@ -200,7 +203,8 @@ pub enum DiskFormat {
     Raw,
 }
 
-/// Serial port 0: a socket to attach to, and a file that QEMU appends all output to.
+/// Serial port 0 as libvirt describes it: a socket to attach to, and a file that all output is appended
+/// to. `vmwrapper` replaces both by files that the daemon has opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Console {
     /// Where QEMU listens; its user must be able to write to the directory.

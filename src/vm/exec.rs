@@ -26,6 +26,7 @@ pub(super) use budget::Budget;
 pub use budget::Stream;
 pub use error::Error;
 
+use super::console::Client;
 use super::error::Result;
 use super::model::Container;
 use super::service::Containers;
@@ -273,8 +274,19 @@ impl<P: Platform> Containers<P> {
         self.check_runs(id, "asked to run a command")
     }
 
-    /// The socket of a machine's serial console, which accepts one client at a time; `None` for a
-    /// process, which has none.
+    /// A client of a machine's console; `None` when that is at libvirt's socket, see
+    /// [`Self::console_socket`].
+    pub async fn attach_console(&self, id: &ContainerId) -> Result<Option<Client>> {
+        let _end = self.end_lock(id).await;
+        let row = self.check_runs(id, "attached to")?;
+        // Not followed yet when the daemon has just started and libvirt is away.
+        self.follow(&row).await?;
+        Ok(self.consoles.attach(id).await?)
+    }
+
+    /// libvirt's socket for the serial console of a machine, which serves one client at a time if the
+    /// machine's emulator is that of an earlier version, or its wrapper could not change the port;
+    /// `None` for a process, which has none.
     pub fn console_socket(&self, id: &ContainerId) -> Result<Option<PathBuf>> {
         let row = self.check_runs(id, "attached to")?;
         Ok((!row.is_process()).then(|| self.paths.console_socket(&row.id)))

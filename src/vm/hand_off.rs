@@ -1,10 +1,11 @@
-//! Gives the emulator the open files of its disks, and the directories that it serves.
+//! Gives the emulator the open files of its console and of its disks, and the directories that it
+//! serves.
 //!
-//! Invariant: the socket is in the machine's own directory, takes one connection of the machine's
-//! user, and lives as long as the start. The files are closed on threads of their owners: no thread of
+//! Invariant: each socket is in the machine's own directory, takes one connection of the machine's
+//! user, and lives as long as the start. The files of volumes are closed on threads of their owners: no thread of
 //! the runtime waits for a volume.
 //! Failure: an [`Error`] before libvirt is requested anything; a connection that fails fails the
-//! start by `vmwrapper`'s error.
+//! start by `vmwrapper`'s error. Without the files of its console a machine starts all the same.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,9 +13,11 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 
 use fdpass::{AsyncConnection, AsyncListener};
+use podspec::ContainerId;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
+use super::console;
 use super::error::{Error, Result};
 use super::file_disks::WireDisk;
 use super::model::Container;
@@ -91,11 +94,40 @@ impl<P: Platform> Containers<P> {
         let id = row.id.clone();
         let serve = async move {
             let served = serve(&listener, owner, &bytes, &files.descriptors()).await;
-            if let Err(error) = served {
-                tracing::warn!(container = %id, error = crate::one_line(&error), "files of the emulator not handed over");
-            }
+            report(&id, served);
         };
         Ok(Some(Offer(tokio::spawn(serve))))
+    }
+
+    /// Opens the files of a machine's console and offers them to its emulator. The directory of the
+    /// machine's sockets is there. Without an offer the console stays at libvirt's socket, and the
+    /// machine starts.
+    pub(in crate::vm) async fn offer_console(&self, row: &Container) -> Option<Offer> {
+        let offered = self.try_offer_console(row).await;
+        let offered = offered.inspect_err(|error| {
+            let error = crate::one_line(error);
+            tracing::warn!(container = %row.id, error, "files of the console not offered");
+        });
+        offered.ok()
+    }
+
+    async fn try_offer_console(&self, row: &Container) -> Result<Offer> {
+        let files = console::open(&self.console(row)).await?;
+        let owner = self.owner(row);
+        let listener = listen(&self.paths.console_offer(&row.id), owner)?;
+        let id = row.id.clone();
+        let serve = async move {
+            let files = [files.input.as_fd(), files.output.as_fd()];
+            report(&id, serve(&listener, owner, b"console", &files).await);
+        };
+        Ok(Offer(tokio::spawn(serve)))
+    }
+}
+
+fn report(id: &ContainerId, served: Result<(), fdpass::Error>) {
+    if let Err(error) = served {
+        let error = crate::one_line(&error);
+        tracing::warn!(container = %id, error, "files of the emulator not handed over");
     }
 }
 

@@ -55,7 +55,12 @@ impl Paths {
         self.consoles().join(cut(id))
     }
 
-    /// The socket that leads to the serial port.
+    /// The socket at which an emulator collects the files of its console.
+    pub fn console_offer(&self, id: &ContainerId) -> PathBuf {
+        self.sockets(id).join("console")
+    }
+
+    /// The socket that leads to the serial port, where libvirt has it.
     pub fn console_socket(&self, id: &ContainerId) -> PathBuf {
         self.sockets(id).join("serial")
     }
@@ -146,6 +151,7 @@ mod tests {
         let id = ContainerId::generate();
         for path in [
             paths.console_file(&id),
+            crate::vm::console::socket(&paths.console_file(&id)),
             paths.seed(&id),
             paths.sockets(&id),
             paths.default_log(&id),
@@ -164,7 +170,10 @@ mod tests {
     #[test]
     fn the_console_socket_fits_into_a_socket_address() {
         let paths = Paths::new(Path::new("/var/lib/vmlet"));
-        let longest = paths.console_socket(&ContainerId::generate());
+        let id = ContainerId::generate();
+        let sockets = [paths.console_socket(&id), paths.console_offer(&id)];
+        let longest = sockets.iter().max_by_key(|path| path.as_os_str().len());
+        let longest = longest.unwrap();
         assert!(longest.as_os_str().len() < 70, "{}", longest.display());
     }
 }

@@ -4,10 +4,12 @@
 //! arguments given; with one, it runs with every NIC and disk of the sandbox or not at all, and confined to
 //! the files of its machine. QEMU never sees our variables, and no descriptor but its own.
 //! Failure: one line on standard error that begins with `vmwrapper: `, and exit code 1; libvirt
-//! puts the line into the error of the start.
+//! puts the line into the error of the start. A console that cannot be connected is such a line alone:
+//! the machine starts with that of libvirt.
 
 mod args;
 mod confine;
+mod console;
 mod directories;
 mod disks;
 mod files;
@@ -31,6 +33,10 @@ const SOCKET: &str = "VMLET_HANDOFF_SOCKET";
 const DISK_SOCKET: &str = "VMLET_DISK_SOCKET";
 /// The real QEMU, when it is not [`DEFAULT_EMULATOR`].
 const EMULATOR: &str = "VMLET_EMULATOR";
+
+/// Where to collect the files of the console, if the serial port is to be there and not at libvirt's
+/// socket.
+const CONSOLE: &str = "VMLET_CONSOLE_SOCKET";
 
 /// `off`: QEMU is not confined by Landlock.
 const LANDLOCK: &str = "VMLET_LANDLOCK";
@@ -62,8 +68,12 @@ enum Error {
 
 fn main() -> ExitCode {
     let Err(error) = run();
-    eprintln!("vmwrapper: {}", one_line(&error));
+    report(&error);
     ExitCode::FAILURE
+}
+
+fn report(error: &dyn std::error::Error) {
+    eprintln!("vmwrapper: {}", one_line(error));
 }
 
 /// Becomes QEMU; returns only when that fails.
@@ -82,8 +92,9 @@ fn run() -> Result<std::convert::Infallible, Error> {
         fdpass::clear_cloexec(directory.file.as_fd()).map_err(Error::Inherit)?;
     }
     let path = std::env::var_os(EMULATOR).unwrap_or_else(|| DEFAULT_EMULATOR.into());
-    let arguments = disks::apply(std::env::args_os().skip(1).collect(), &files.disks)?;
+    let mut arguments = disks::apply(std::env::args_os().skip(1).collect(), &files.disks)?;
     if token.is_some() {
+        connect_console(&mut arguments);
         confine::close_directories(&arguments)?;
         if is_landlock_on()? {
             confine::restrict(path.as_ref(), &arguments, &files.directories)?;
@@ -98,11 +109,23 @@ fn run() -> Result<std::convert::Infallible, Error> {
         .env_remove(DISK_SOCKET)
         .env_remove(EMULATOR)
         .env_remove(LANDLOCK)
+        .env_remove(CONSOLE)
         .exec();
     Err(Error::Execute {
         path: path.into(),
         source,
     })
+}
+
+/// Puts the serial port at the files of the daemon. Otherwise libvirt's socket serves it: the machine
+/// matters more.
+fn connect_console(arguments: &mut [OsString]) {
+    let Some(socket) = std::env::var_os(CONSOLE) else {
+        return;
+    };
+    let console = console::fetch(socket.as_ref(), DEADLINE);
+    let connected = console.and_then(|console| console.connect(arguments));
+    connected.unwrap_or_else(|error| report(&error));
 }
 
 fn is_landlock_on() -> Result<bool, Error> {

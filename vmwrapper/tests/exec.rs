@@ -403,3 +403,65 @@ fn qemu_reaches_the_directories_that_it_serves_and_not_what_is_beside_them() {
     let expected = [expected("off", "reached"), expected("on", change)].concat();
     assert_eq!(lines(&output, ""), expected);
 }
+
+/// As libvirt describes serial port 0.
+const PORT: &str = "socket,id=charserial0,fd=987,server=on,wait=off";
+
+#[test]
+fn the_serial_port_is_at_the_files_of_the_daemon() {
+    let scratch = Scratch::new();
+    let input = scratch.path("raw.in");
+    nix::unistd::mkfifo(&input, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let input = File::options().read(true).write(true).open(input).unwrap();
+    let console = scratch.path("raw");
+    std::fs::write(&console, "earlier\n").unwrap();
+    let output = File::options().append(true).open(&console).unwrap();
+    let socket = scratch.path("console");
+    let listener = Listener::bind(&socket, 0o600).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let files = [input.as_fd(), output.as_fd()];
+        listener.accept().unwrap().send(b"console", &files).unwrap();
+    });
+    let tapmanager = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let mut output = scratch
+        .start()
+        .env("VMLET_CONSOLE_SOCKET", &socket)
+        .args(["-chardev", PORT])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        output.stdout.is_empty() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    daemon.join().unwrap();
+    tapmanager.join().unwrap();
+    output.stdout = std::fs::read(&console).unwrap();
+    assert!(output.stdout.starts_with(b"earlier\n"), "appended");
+    let arguments = lines(&output, "arg");
+    assert_eq!(
+        arguments[..2],
+        ["-chardev", "stdio,id=charserial0,signal=off"]
+    );
+    assert_eq!(descriptors(&output, &scratch.path("raw.in")), ["0"]);
+    assert_eq!(descriptors(&output, &console), ["1"]);
+    has_nothing_of_ours(&output);
+}
+
+#[test]
+fn without_the_daemon_the_serial_port_stays_where_libvirt_has_it() {
+    let scratch = Scratch::new();
+    let tapmanager = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let output = scratch
+        .start()
+        .env("VMLET_CONSOLE_SOCKET", scratch.path("console"))
+        .args(["-chardev", PORT])
+        .output()
+        .unwrap();
+    tapmanager.join().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(lines(&output, "arg")[..2], ["-chardev", PORT]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    let expected = "vmwrapper: reach the daemon for the console: ";
+    assert!(error.starts_with(expected), "{error}");
+}

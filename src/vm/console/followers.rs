@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::join_all;
 use podspec::ContainerId;
 
-use super::{Follower, Paths, Result};
+use super::{Client, Follower, Paths, Result};
 
 /// A task that works on a container's follower holds its slot.
 type Slot = Arc<tokio::sync::Mutex<Option<Follower>>>;
@@ -25,9 +25,35 @@ impl Consoles {
         let mut follower = slot.lock().await;
         // One whose task was lost copies nothing any more.
         if follower.as_ref().is_none_or(Follower::is_ended) {
+            // Its socket is the next one's.
+            *follower = None;
             *follower = Some(Follower::start(paths).await?);
         }
+        if let Some(follower) = &mut *follower {
+            follower.serve().await;
+        }
         Ok(())
+    }
+
+    /// A client of a console; `None` when it is not followed, or its emulator reads no FIFO.
+    pub(in crate::vm) async fn attach(&self, id: &ContainerId) -> Result<Option<Client>> {
+        let slot = self.slots().get(id).cloned();
+        match slot {
+            Some(slot) => match &*slot.lock().await {
+                Some(follower) => follower.attach().await,
+                None => Ok(None),
+            },
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a console has a socket for clients on the node; one that is worked on counts as such.
+    pub(in crate::vm) fn is_served(&self, id: &ContainerId) -> bool {
+        let slot = self.slots().get(id).cloned();
+        slot.is_some_and(|slot| match slot.try_lock() {
+            Ok(follower) => follower.as_ref().is_some_and(Follower::is_served),
+            Err(_) => true,
+        })
     }
 
     /// Has a new log file opened, if the console is followed.

@@ -293,7 +293,7 @@ async fn finish_gives_up_after_its_deadline_and_can_be_repeated() {
 #[tokio::test]
 async fn a_dropped_follower_lets_go_of_its_file() {
     let console = Console::new();
-    let Follower { commands, task } = console.follow().await;
+    let Follower { commands, task, .. } = console.follow().await;
     drop(commands);
     timeout(LONG, task).await.unwrap().unwrap();
     console.follow().await.stop().await;

@@ -1,7 +1,7 @@
 //! Copies console bytes from the raw file to the log, one bounded batch per call. Blocks.
 //!
 //! ```text
-//! read ─► append to log ─► save position ─► punch out
+//! send to clients, read ─► append to log ─► save position ─► punch out
 //! ```
 //!
 //! Invariant: at most one batch is in the log beyond the saved position, at the end of the file
@@ -13,6 +13,7 @@
 use std::cmp::Ordering;
 use std::time::SystemTime;
 
+use super::clients::Output;
 use super::lines::{Lines, Rest, Tag};
 use super::log_file::LogFile;
 use super::position::{Position, PositionFile};
@@ -38,6 +39,10 @@ pub(super) struct Transfer {
     file: PositionFile,
     position: Position,
     is_saved: bool,
+    output: Output,
+    /// Raw bytes that clients have received, or that were there before them: never fewer than are in
+    /// the log.
+    sent: u64,
 }
 
 /// What a batch found.
@@ -51,7 +56,8 @@ pub(super) struct Batch {
 
 impl Transfer {
     /// Opens the raw file and finds the position where an earlier process stopped.
-    pub(super) fn open(paths: Paths) -> Result<Self> {
+    /// `output` receives what is written from now on.
+    pub(super) fn open(paths: Paths, output: Output) -> Result<Self> {
         let raw = RawFile::open(&paths.raw)?;
         let failed = |source| Error::ReadRaw {
             path: paths.raw.clone(),
@@ -96,6 +102,8 @@ impl Transfer {
             file,
             position,
             is_saved,
+            output,
+            sent: size,
         })
     }
 
@@ -153,8 +161,11 @@ impl Transfer {
     /// `rest` decides by the offset at which the bytes of this batch end.
     fn copy(&mut self, rest: impl FnOnce(u64) -> Rest) -> Result<Batch> {
         self.bound()?;
-        self.ready()?;
         let size = self.raw_size()?;
+        // Before the log: clients do not wait for one that cannot be written, and what is behind it is
+        // punched out.
+        let all_sent = self.send(size)?;
+        self.ready()?;
         let wanted = usize::try_from(size - self.position.offset).map_or(CHUNK, |n| n.min(CHUNK));
         let chunk = self
             .raw
@@ -182,9 +193,31 @@ impl Transfer {
             self.raw.punch(self.position.offset);
         }
         Ok(Batch {
-            more: cut_short || !at_end,
+            more: cut_short || !at_end || !all_sent,
             held,
         })
+    }
+
+    /// Sends clients a part of what they have not received before `size`, as long as that of a batch;
+    /// says whether it was all.
+    fn send(&mut self, size: u64) -> Result<bool> {
+        if !self.output.has_clients() {
+            self.sent = size;
+            return Ok(true);
+        }
+        // What was dropped is lost to them, too; the file may have been cut.
+        let from = self.sent.max(self.position.offset).min(size);
+        let length = usize::try_from(size - from).map_or(CHUNK, |n| n.min(CHUNK));
+        let bytes = self
+            .raw
+            .read(from, length)
+            .map_err(|source| Error::ReadRaw {
+                path: self.paths.raw.clone(),
+                source,
+            })?;
+        self.output.send(&bytes);
+        self.sent = from + bytes.len() as u64;
+        Ok(bytes.is_empty() || self.sent >= size)
     }
 
     /// Drops the first bytes that wait when too many do.

@@ -4,7 +4,7 @@
 //! client is in a path, and the domain's name is made of ids.
 //! Failure: none; a text that XML cannot carry is refused where it is written.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use podspec::CpuModel;
 
@@ -38,6 +38,7 @@ pub(in crate::vm) struct Parts<'a> {
 /// The domain of a container.
 pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'_>) -> DomainSpec {
     let (machine, settings, paths) = (&row.spec.machine, parts.settings, parts.paths);
+    let environment = environment(row, &parts);
     DomainSpec {
         uuid: row.domain(),
         name: match row.vm() {
@@ -61,7 +62,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
             CpuModel::HostModel => CpuMode::HostModel,
         },
         emulator: settings.wrapper.clone(),
-        environment: environment(settings, parts.token, disk_socket(row, paths)),
+        environment,
         root: parts.root,
         disks: parts.disks,
         console: Console {
@@ -85,18 +86,18 @@ fn shares(row: &Container, paths: &Paths) -> Vec<domain::Share> {
     row.spec.shares_by(Protocol::Virtiofs).map(share).collect()
 }
 
-fn disk_socket(row: &Container, paths: &Paths) -> Option<PathBuf> {
-    row.has_files().then(|| paths.disk_socket(&row.id))
-}
-
 /// What `vmwrapper` needs to know, and QEMU does not see.
-fn environment(settings: &Settings, token: String, disk_socket: Option<PathBuf>) -> Vec<Variable> {
+fn environment(row: &Container, parts: &Parts<'_>) -> Vec<Variable> {
+    let settings = parts.settings;
+    let paths = parts.paths;
     let text = |path: &Path| path.to_string_lossy().into_owned();
+    let disk_socket = row.has_files().then(|| paths.disk_socket(&row.id));
     let unconfined = Variable::new(domain::LANDLOCK, "off".to_owned());
     [
         Variable::new(domain::EMULATOR, text(&settings.emulator)),
         Variable::new(domain::HANDOFF_SOCKET, text(&settings.handoff_socket)),
-        Variable::new(domain::START_TOKEN, token),
+        Variable::new(domain::START_TOKEN, parts.token.clone()),
+        Variable::new(domain::CONSOLE_SOCKET, text(&paths.console_offer(&row.id))),
     ]
     .into_iter()
     .chain(disk_socket.map(|path| Variable::new(domain::DISK_SOCKET, text(&path))))

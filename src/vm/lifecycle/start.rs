@@ -121,7 +121,8 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.token");
         self.prepare_sockets(row).await?;
         self.serve_shares(row, sandbox).await?;
-        let offer = self.offer_files(row).await?;
+        let console = self.offer_console(row).await;
+        let files = self.offer_files(row).await?;
         self.follow(row).await?;
         let saved = self.saved_description(row).await?;
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
@@ -140,7 +141,7 @@ impl<P: Platform> Containers<P> {
             return Err(self.error_of_start(row, refused).await);
         }
         let start = requested.elapsed();
-        drop(offer);
+        drop((console, files));
         Ok(Waits { define, start })
     }
 

@@ -163,6 +163,10 @@ async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()>
     while let Some(entry) = entries.next_entry().await.map_err(failed())? {
         let name = entry.file_name();
         let name = name.to_string_lossy();
+        // A socket of a console that is just made.
+        if name == format!(".{}", std::process::id()) {
+            continue;
+        }
         // Looked up after the file was found: the row is older than the file.
         if Paths::owner(&name).is_some_and(|beginning| has_row(table, beginning)) {
             continue;

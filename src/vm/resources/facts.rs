@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::platform::Platform;
+use crate::vm::console;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 
@@ -31,7 +32,7 @@ impl<P: Platform> Containers<P> {
     pub async fn facts(&self, row: &Container) -> Facts {
         Facts {
             pid: self.pid(row).await,
-            console_socket: self.paths.console_socket(&row.id),
+            console_socket: self.served_console(row),
             console_file: self.paths.console_file(&row.id),
             root_disk: self.root_disk(row),
             accelerator: self
@@ -48,6 +49,15 @@ impl<P: Platform> Containers<P> {
         let machine = |row: &Arc<Container>| (row.id.clone(), self.emulator(row));
         let machines = running.iter().map(machine).collect();
         u32::try_from(self.meter.bound(machines).await).unwrap_or(u32::MAX)
+    }
+
+    /// Ours, or that of libvirt.
+    fn served_console(&self, row: &Container) -> PathBuf {
+        if self.consoles.is_served(&row.id) {
+            console::socket(&self.paths.console_file(&row.id))
+        } else {
+            self.paths.console_socket(&row.id)
+        }
     }
 
     async fn pid(&self, row: &Container) -> Option<i32> {

@@ -5,8 +5,9 @@
 //! over.
 //! Failure: a command that fails in the guest shows both of its streams.
 
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,7 +17,7 @@ use serde_json::Value;
 use crate::stack::Stack;
 use crate::wait::while_early;
 
-/// How much of a container's id names the folder of its console.
+/// How much of a container's id names its console.
 const FOLDER: usize = 20;
 
 /// When an agent that never connects is an error.
@@ -95,18 +96,20 @@ fn is_without_agent(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("need an agent in the guest, and none is connected")
 }
 
-/// The serial console of a container's guest, where a shell takes what is typed, whatever becomes
-/// of the agent. The line is open as long as the value lives.
+/// The input of a guest's serial console, where a shell takes what is typed, whatever becomes of
+/// the agent.
 #[derive(Debug)]
-pub struct Console(UnixStream);
+pub struct Console(File);
 
 impl Console {
     /// Opens the line.
     pub fn open(stack: &Stack, container: &str) -> Result<Self> {
-        let folder = stack.dir().join("state/console").join(&container[..FOLDER]);
-        let socket = folder.join("serial");
-        let line = UnixStream::connect(&socket);
-        Ok(Self(line.with_context(|| socket.display().to_string())?))
+        let console = stack.dir().join("state/console");
+        let input = console.join(format!("{}.raw.in", &container[..FOLDER]));
+        // Without an emulator that reads it, this is an error and does not wait for one.
+        let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+        let line = File::options().write(true).custom_flags(flags).open(&input);
+        Ok(Self(line.with_context(|| input.display().to_string())?))
     }
 
     /// Types a line; the guest runs it at a time of its own. The console repeats what is typed, so

@@ -17,6 +17,7 @@ struct Console {
     transfer: Option<Transfer>,
     written: Vec<u8>,
     rotated: Vec<PathBuf>,
+    output: Output,
 }
 
 impl Console {
@@ -27,6 +28,7 @@ impl Console {
             transfer: None,
             written: Vec::new(),
             rotated: Vec::new(),
+            output: Output::new(),
         };
         console.start();
         console
@@ -40,7 +42,8 @@ impl Console {
     }
 
     fn start(&mut self) {
-        self.transfer = Some(Transfer::open(self.paths()).unwrap());
+        let transfer = Transfer::open(self.paths(), self.output.clone());
+        self.transfer = Some(transfer.unwrap());
     }
 
     fn transfer(&mut self) -> &mut Transfer {
@@ -214,6 +217,34 @@ fn text_that_came_a_moment_ago_waits_when_an_older_one_is_due() {
     assert_eq!((held, console.logged()), (Some(9), Vec::new()));
     let held = console.transfer().flush(9).unwrap().held;
     assert_eq!((held, console.logged()), (None, b"login: ro".to_vec()));
+}
+
+#[test]
+fn clients_receive_each_byte_once_whatever_becomes_of_the_log() {
+    let mut console = Console::new();
+    console.write(b"before\n");
+    console.transfer().batch(Rest::Hold).unwrap();
+    let mut received = console.output.subscribe();
+    let mut next = || received.try_recv().map(|bytes| bytes.to_vec());
+    console.write(b"login: ");
+    console.transfer().batch(Rest::Hold).unwrap();
+    assert_eq!(next().unwrap(), b"login: ");
+    console.transfer().flush(14).unwrap();
+    fs::remove_file(console.paths().log).unwrap();
+    fs::create_dir(console.paths().log).unwrap();
+    console.write(b"root\n");
+    for _ in 0..2 {
+        console.transfer().batch(Rest::Hold).unwrap_err();
+    }
+    assert_eq!(next().unwrap(), b"root\n");
+    fs::remove_dir(console.paths().log).unwrap();
+    console.write(&[b'x'; CHUNK + 1]);
+    while console.transfer().batch(Rest::Hold).unwrap().more {}
+    let mut long = Vec::new();
+    while let Ok(piece) = next() {
+        long.extend(piece);
+    }
+    assert_eq!(long, [b'x'; CHUNK + 1]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Character devices: the console and the channels of the guest agents.
 //!
 //! Invariant: QEMU itself appends to the console's log, so that no byte depends on our being there.
+//! `vmwrapper` puts files in the place of the console's socket and log; what is described here serves a
+//! wrapper that cannot.
 //! Failure: a path that is not UTF-8.
 
 use std::path::Path;

@@ -162,14 +162,15 @@ async fn boot(stack: &Stack, cri: &Cri, name: &str, image: &str) -> Result<Machi
                 .join(format!("{}.iso", short(&container))),
             libvirt.join("master-key.aes"),
         ],
-        sockets: ["serial", "agent", "guest"]
+        sockets: ["agent", "guest"]
             .map(|name| console.join(short(&container)).join(name))
             .into_iter()
             .collect(),
-        passed_on: vec![
-            console.join(format!("{}.raw", short(&container))),
-            libvirt.join("monitor.sock"),
-        ],
+        passed_on: ["raw", "raw.in", "raw.sock"]
+            .map(|end| console.join(format!("{}.{end}", short(&container))))
+            .into_iter()
+            .chain([libvirt.join("monitor.sock")])
+            .collect(),
         directories: vec![console.join(short(&container)), libvirt],
         sandbox,
     })

@@ -4,12 +4,10 @@
 //! network answers, and it can still be stopped.
 //! Failure: the test names the program whose death was noticed, and how.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, Tick, await_text, cases, eventually, ticks};
+use e2e::{Console, Cri, PodOptions, Stack, Tick, await_text, cases, eventually, ticks};
 use nix::sys::signal::Signal;
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -123,8 +121,7 @@ async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137(
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     let page = format!("http://{}/", cri.ip(&sandbox).await?);
     stack.fetch(&page, BOOT).await?;
-    // QEMU forgets what it has not read yet when the other end hangs up.
-    let _console = type_on_console(stack, &first, "poweroff\n")?;
+    Console::open(stack, &first)?.type_line("poweroff")?;
     let status = cri.await_exit(&first, BOOT).await?;
     ensure!(
         (status.exit_code, status.reason.as_str()) == (0, "Completed"),
@@ -146,18 +143,6 @@ async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137(
     ensure!(!status.message.is_empty(), "a kill has a message");
     cri.remove_pod(&sandbox).await?;
     stack.await_clean().await
-}
-
-/// Types on the guest's serial console through its socket, which stays open.
-fn type_on_console(stack: &Stack, container: &str, text: &str) -> Result<UnixStream> {
-    let socket = stack
-        .dir()
-        .join("state/console")
-        .join(&container[..20])
-        .join("serial");
-    let mut stream = UnixStream::connect(&socket)?;
-    stream.write_all(text.as_bytes())?;
-    Ok(stream)
 }
 
 pub(crate) async fn check_alive(

@@ -126,12 +126,14 @@ fn takes_value(option: &str) -> bool {
     !matches!(option, "-no-user-config" | "-nodefaults" | "-no-shutdown")
 }
 
-/// Sockets get a path, the log of the serial port a file.
+/// Sockets get a path, and the serial port, which has standard input and output, a file.
 fn chardev(value: &str, scratch: &str) -> Result<String> {
     let id = setting(value, "id")?;
+    if value.starts_with("stdio,") {
+        return Ok(format!("file,id={id},path={scratch}/{CONSOLE},append=on"));
+    }
     let change = |part: &str| match part.split_once('=') {
         Some(("fd", _)) => format!("path={scratch}/{id}.sock"),
-        Some(("logfile", _)) => format!("logfile={scratch}/{CONSOLE}"),
         _ => part.to_owned(),
     };
     Ok(value.split(',').map(change).collect::<Vec<_>>().join(","))
@@ -185,7 +187,9 @@ mod tests {
             "-add-fd",
             "set=0,fd=28,opaque=serial0-log",
             "-chardev",
-            "socket,id=charserial0,fd=27,server=on,wait=off,logfile=/dev/fdset/0,logappend=on",
+            "stdio,id=charserial0,signal=off",
+            "-chardev",
+            "socket,id=charchannel0,fd=27,server=on,wait=off",
             "-netdev",
             "tap,id=vmlet0,fd=4,vhost=off",
         ];
@@ -195,8 +199,9 @@ mod tests {
             "-m",
             "128",
             "-chardev",
-            "socket,id=charserial0,path=/s/charserial0.sock,server=on,wait=off,\
-             logfile=/s/console.raw,logappend=on",
+            "file,id=charserial0,path=/s/console.raw,append=on",
+            "-chardev",
+            "socket,id=charchannel0,path=/s/charchannel0.sock,server=on,wait=off",
             "-netdev",
             "user,id=vmlet0",
         ];
