@@ -140,19 +140,19 @@ impl Follower {
         })
     }
 
-    /// Makes the socket for clients on the node, unless it is there, or the machine is that of an
-    /// earlier version, which has no FIFO.
+    /// Makes the socket for clients on the node, unless it is there.
     async fn serve(&mut self) {
-        if self.server.is_some() || !clients::input(&self.raw).exists() {
+        if self.server.is_some() {
             return;
         }
-        let served = Server::start(&self.raw, self.output.clone()).await;
-        let served = served.inspect_err(|error| {
-            let raw = self.raw.display();
-            let error: &dyn std::error::Error = error;
-            tracing::warn!(%raw, error, "console has no socket for clients on the node");
-        });
-        self.server = served.ok();
+        match Server::start(&self.raw, self.output.clone()).await {
+            Ok(server) => self.server = server,
+            Err(error) => {
+                let raw = self.raw.display();
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(%raw, error, "console has no socket for clients on the node");
+            }
+        }
     }
 
     /// Whether clients on the node find a socket.

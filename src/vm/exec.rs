@@ -277,11 +277,21 @@ impl<P: Platform> Containers<P> {
     /// A client of a machine's console; `None` when that is at libvirt's socket, see
     /// [`Self::console_socket`].
     pub async fn attach_console(&self, id: &ContainerId) -> Result<Option<Client>> {
+        self.follow_running(id).await?;
+        Ok(self.consoles.attach(id).await?)
+    }
+
+    /// Whether our own socket leads to a machine's console, and not that of libvirt.
+    pub(in crate::vm) async fn serves_console(&self, id: &ContainerId) -> Result<bool> {
+        self.follow_running(id).await?;
+        Ok(self.consoles.is_served(id).await?)
+    }
+
+    /// Not followed yet when the daemon has just started and libvirt is away.
+    async fn follow_running(&self, id: &ContainerId) -> Result<()> {
         let _end = self.end_lock(id).await;
         let row = self.check_runs(id, "attached to")?;
-        // Not followed yet when the daemon has just started and libvirt is away.
-        self.follow(&row).await?;
-        Ok(self.consoles.attach(id).await?)
+        self.follow(&row).await
     }
 
     /// libvirt's socket for the serial console of a machine, which serves one client at a time if the

@@ -60,6 +60,13 @@ impl Files {
 #[derive(Debug)]
 pub(in crate::vm) struct Offer(JoinHandle<()>);
 
+impl Offer {
+    /// Whether an emulator has collected the files, or could not.
+    pub(in crate::vm) fn is_over(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
 impl Drop for Offer {
     fn drop(&mut self) {
         self.0.abort();

@@ -1,9 +1,9 @@
 //! Connects the guest's serial port to the files of its console.
 //!
 //! libvirt's command line names a socket for the port. QEMU writes single bytes to it: with a client
-//! that has not read, some of them are logged twice and the guest waits. The log of a libvirtd with
-//! `virtlogd` is renamed after 2 MiB. So the port gets standard input and output, and these become a
-//! FIFO for what is typed and the console's file, which the daemon passes on.
+//! that has not read, some of them are logged twice and the guest waits. So the port gets standard
+//! input and output, and these become a FIFO for what is typed and the console's file, which the
+//! daemon passes on.
 //!
 //! Invariant: the FIFO has a writer as long as QEMU runs, so that it never ends, and a reader only if
 //! the port is there.

@@ -83,8 +83,8 @@ fn run() -> Result<std::convert::Infallible, Error> {
         None => (Vec::new(), Files::default()),
         Some(token) => (fetch(token)?, fetch_files()?),
     };
-    // From here to exec nothing else is opened, so these are the only descriptors that QEMU
-    // inherits beyond those it got from libvirt.
+    // From here to exec only what is closed by it is opened, so these are the only descriptors that
+    // QEMU inherits beyond those it got from libvirt; its standard streams may be replaced.
     for nic in &nics {
         fdpass::clear_cloexec(nic.tap.as_fd()).map_err(Error::Inherit)?;
     }

@@ -47,13 +47,16 @@ impl Consoles {
         }
     }
 
-    /// Whether a console has a socket for clients on the node; one that is worked on counts as such.
-    pub(in crate::vm) fn is_served(&self, id: &ContainerId) -> bool {
+    /// Whether a console has a socket for clients on the node, and an emulator that reads its FIFO.
+    pub(in crate::vm) async fn is_served(&self, id: &ContainerId) -> Result<bool> {
         let slot = self.slots().get(id).cloned();
-        slot.is_some_and(|slot| match slot.try_lock() {
-            Ok(follower) => follower.as_ref().is_some_and(Follower::is_served),
-            Err(_) => true,
-        })
+        match slot {
+            Some(slot) => match &*slot.lock().await {
+                Some(follower) => Ok(follower.is_served() && follower.attach().await?.is_some()),
+                None => Ok(false),
+            },
+            None => Ok(false),
+        }
     }
 
     /// Has a new log file opened, if the console is followed.

@@ -11,17 +11,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use service::listener::{Claim, Error, Listener};
+use service::listener::Listener;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::runtime::Handle;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex, broadcast};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::clients::{Client, Output};
+use super::clients::{Client, Output, input};
+use super::{DEADLINE, Error, Result, soon_on_thread};
 
 /// Bytes of input that are read at once.
 const INPUT: usize = 1024;
@@ -33,43 +35,43 @@ static BINDING: Mutex<()> = Mutex::const_new(());
 
 /// A socket that is served. Dropping it ends that; its connections end with the console.
 #[derive(Debug)]
-pub(super) struct Server {
-    task: JoinHandle<()>,
-    claim: Option<Claim>,
-}
+pub(super) struct Server(#[expect(dead_code, reason = "held")] AbortOnDropHandle<()>);
 
 impl Server {
-    /// Makes the socket beside a raw file, and serves it.
-    pub(super) async fn start(raw: &Path, output: Output) -> Result<Self, Error> {
-        let listener = {
-            let _turn = BINDING.lock().await;
-            Listener::bind(&socket(raw)).await?
-        };
-        let claim = Some(listener.claim());
-        let raw = raw.to_owned();
-        let serve = async move {
-            loop {
-                let connection = listener.accept().await;
-                match output.client(&raw).await {
-                    Ok(Some(client)) => drop(tokio::spawn(carry(connection, client))),
-                    Ok(None) => drop(tokio::spawn(refuse(connection))),
-                    Err(error) => {
-                        let raw = raw.display();
-                        tracing::warn!(%raw, %error, "console not reached for a client");
-                    }
-                }
+    /// Makes the socket beside a raw file, and serves it; `None` without a FIFO, as a machine of an
+    /// earlier version has none.
+    pub(super) async fn start(raw: &Path, output: Output) -> Result<Option<Self>> {
+        let turn = timeout(DEADLINE, BINDING.lock()).await;
+        let turn = turn.map_err(|_| Error::Crowded)?;
+        let path = raw.to_owned();
+        let bound = soon_on_thread(move || {
+            let _turn = turn;
+            if !input(&path).exists() {
+                return Ok(None);
             }
+            let bound = Handle::current().block_on(Listener::bind(&socket(&path)));
+            bound.map(Some).map_err(Error::Serve)
+        });
+        let Some(listener) = bound.await? else {
+            return Ok(None);
         };
-        let task = tokio::spawn(serve);
-        Ok(Self { task, claim })
+        let task = tokio::spawn(serve(listener, raw.to_owned(), output));
+        Ok(Some(Self(AbortOnDropHandle::new(task))))
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-        if let Some(claim) = self.claim.take() {
-            claim.release();
+async fn serve(listener: Listener, raw: PathBuf, output: Output) {
+    loop {
+        let connection = listener.accept().await;
+        match output.client(&raw).await {
+            Ok(Some(client)) => drop(tokio::spawn(carry(connection, client))),
+            // The connection is closed.
+            Ok(None) => {}
+            Err(error) => {
+                let raw = raw.display();
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(%raw, error, "console not reached for a client");
+            }
         }
     }
 }
@@ -90,12 +92,6 @@ async fn carry(connection: UnixStream, client: Client) {
         () = show(output, shown) => {}
         () = types(typed, input) => {}
     }
-}
-
-async fn refuse(mut connection: UnixStream) {
-    let text = b"[the emulator of this machine reads no FIFO: use kubectl attach]\r\n";
-    // The connection is closed either way.
-    is_written(connection.write_all(text)).await;
 }
 
 async fn show(mut output: broadcast::Receiver<Bytes>, mut client: OwnedWriteHalf) {
@@ -148,6 +144,7 @@ mod tests {
         fcntl(&emulator.input, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
         let output = Output::new();
         let server = Server::start(&raw, output.clone()).await.unwrap();
+        let server = server.expect("there is a FIFO");
         let mode = socket(&raw).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let mut clients = Vec::new();
@@ -168,7 +165,6 @@ mod tests {
         output.send(b"login: ");
         drop(output);
         drop(server);
-        assert!(!socket(&raw).exists());
         for client in &mut clients {
             let mut seen = Vec::new();
             let read = timeout(LONG, client.read_to_end(&mut seen)).await;

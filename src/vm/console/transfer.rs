@@ -164,7 +164,7 @@ impl Transfer {
         let size = self.raw_size()?;
         // Before the log: clients do not wait for one that cannot be written, and what is behind it is
         // punched out.
-        let all_sent = self.send(size)?;
+        self.send(size)?;
         self.ready()?;
         let wanted = usize::try_from(size - self.position.offset).map_or(CHUNK, |n| n.min(CHUNK));
         let chunk = self
@@ -193,31 +193,37 @@ impl Transfer {
             self.raw.punch(self.position.offset);
         }
         Ok(Batch {
-            more: cut_short || !at_end || !all_sent,
+            more: cut_short || !at_end,
             held,
         })
     }
 
-    /// Sends clients a part of what they have not received before `size`, as long as that of a batch;
-    /// says whether it was all.
-    fn send(&mut self, size: u64) -> Result<bool> {
+    /// Sends clients what they have not received before `size`.
+    fn send(&mut self, size: u64) -> Result<()> {
         if !self.output.has_clients() {
             self.sent = size;
-            return Ok(true);
+            return Ok(());
         }
-        // What was dropped is lost to them, too; the file may have been cut.
-        let from = self.sent.max(self.position.offset).min(size);
-        let length = usize::try_from(size - from).map_or(CHUNK, |n| n.min(CHUNK));
-        let bytes = self
-            .raw
-            .read(from, length)
-            .map_err(|source| Error::ReadRaw {
+        if self.sent > size {
+            // The file was cut.
+            self.sent = self.position.offset;
+        }
+        // What was dropped is lost to them, too.
+        self.sent = self.sent.max(self.position.offset);
+        while self.sent < size {
+            let length = usize::try_from(size - self.sent).map_or(CHUNK, |n| n.min(CHUNK));
+            let bytes = self.raw.read(self.sent, length);
+            let bytes = bytes.map_err(|source| Error::ReadRaw {
                 path: self.paths.raw.clone(),
                 source,
             })?;
-        self.output.send(&bytes);
-        self.sent = from + bytes.len() as u64;
-        Ok(bytes.is_empty() || self.sent >= size)
+            if bytes.is_empty() {
+                break;
+            }
+            self.output.send(&bytes);
+            self.sent += bytes.len() as u64;
+        }
+        Ok(())
     }
 
     /// Drops the first bytes that wait when too many do.

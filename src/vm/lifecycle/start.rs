@@ -141,7 +141,10 @@ impl<P: Platform> Containers<P> {
             return Err(self.error_of_start(row, refused).await);
         }
         let start = requested.elapsed();
-        drop((console, files));
+        if console.is_none_or(|offer| !offer.is_over()) {
+            tracing::warn!(container = %row.id, "console stays at the socket of libvirt");
+        }
+        drop(files);
         Ok(Waits { define, start })
     }
 

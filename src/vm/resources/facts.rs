@@ -6,11 +6,17 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::platform::Platform;
 use crate::vm::console;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
+
+/// How long a console may take to be found.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// Where the parts of a machine are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +38,7 @@ impl<P: Platform> Containers<P> {
     pub async fn facts(&self, row: &Container) -> Facts {
         Facts {
             pid: self.pid(row).await,
-            console_socket: self.served_console(row),
+            console_socket: self.served_console(row).await,
             console_file: self.paths.console_file(&row.id),
             root_disk: self.root_disk(row),
             accelerator: self
@@ -52,11 +58,14 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Ours, or that of libvirt.
-    fn served_console(&self, row: &Container) -> PathBuf {
-        if self.consoles.is_served(&row.id) {
-            console::socket(&self.paths.console_file(&row.id))
-        } else {
-            self.paths.console_socket(&row.id)
+    async fn served_console(&self, row: &Container) -> PathBuf {
+        let of_libvirt = self.paths.console_socket(&row.id);
+        if !row.phase.runs() || row.is_process() {
+            return of_libvirt;
+        }
+        match timeout(ANSWER, self.serves_console(&row.id)).await {
+            Ok(Ok(true)) => console::socket(&self.paths.console_file(&row.id)),
+            _ => of_libvirt,
         }
     }
 

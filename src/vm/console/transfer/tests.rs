@@ -224,27 +224,35 @@ fn clients_receive_each_byte_once_whatever_becomes_of_the_log() {
     let mut console = Console::new();
     console.write(b"before\n");
     console.transfer().batch(Rest::Hold).unwrap();
-    let mut received = console.output.subscribe();
-    let mut next = || received.try_recv().map(|bytes| bytes.to_vec());
+    let mut client = console.output.subscribe();
+    let mut next = || client.try_recv().map(|bytes| bytes.to_vec());
     console.write(b"login: ");
     console.transfer().batch(Rest::Hold).unwrap();
     assert_eq!(next().unwrap(), b"login: ");
     console.transfer().flush(14).unwrap();
     fs::remove_file(console.paths().log).unwrap();
     fs::create_dir(console.paths().log).unwrap();
-    console.write(b"root\n");
+    let said = [&b"root\n"[..], &[b'y'; CHUNK]].concat();
+    console.write(&said);
     for _ in 0..2 {
         console.transfer().batch(Rest::Hold).unwrap_err();
     }
-    assert_eq!(next().unwrap(), b"root\n");
+    let mut received = Vec::new();
+    while let Ok(piece) = next() {
+        received.extend(piece);
+    }
+    assert_eq!(received, said);
     fs::remove_dir(console.paths().log).unwrap();
     console.write(&[b'x'; CHUNK + 1]);
-    while console.transfer().batch(Rest::Hold).unwrap().more {}
+    console.transfer().batch(Rest::Hold).unwrap();
     let mut long = Vec::new();
     while let Ok(piece) = next() {
         long.extend(piece);
     }
     assert_eq!(long, [b'x'; CHUNK + 1]);
+    fs::write(console.paths().raw, "anew\n").unwrap();
+    console.transfer().batch(Rest::Hold).unwrap();
+    assert_eq!(next().unwrap(), b"anew\n", "the file was cut");
 }
 
 #[test]

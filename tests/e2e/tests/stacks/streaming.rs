@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, Terminal, await_text, cases, in_time, v1};
+use e2e::{Cri, PodOptions, Stack, Terminal, await_text, cases, eventually, in_time, v1};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tonic::Code;
@@ -238,19 +238,8 @@ async fn console(stack: &Stack, container: &str, log: &Path) -> Result<()> {
         Attached::start(stack, &["attach", container])?,
     );
     let mut keyboard = typing.child.stdin.take().context("no input")?;
-    // A line that is typed before both are attached reaches one of them only: type until both
-    // have seen one.
     for client in [&mut typing, &mut reading] {
-        in_time(SOON, "an attached client", async {
-            loop {
-                keyboard.write_all(b"echo are-$((70 + 7))-there\n").await?;
-                let seen = client.until("are-77-there");
-                if let Ok(seen) = tokio::time::timeout(Duration::from_secs(1), seen).await {
-                    return seen;
-                }
-            }
-        })
-        .await?;
+        client.is_attached().await?;
     }
     // One line, which the console has repeated before the shell runs it.
     let count = format!("i={FIRST}; while [ $i -lt {LAST} ]; do echo $i; i=$((i + 1)); done");
@@ -260,7 +249,12 @@ async fn console(stack: &Stack, container: &str, log: &Path) -> Result<()> {
         let printed = in_time(SOON, "the output of the guest", client.until("the-42nd")).await?;
         ensure!(numbers(&printed).eq(FIRST..LAST), "{printed:?}");
     }
-    let logged = await_text(log, "the-42nd", SOON).await?;
+    let logged = eventually(SOON, "the log", || async {
+        let logged = said(&std::fs::read_to_string(log)?);
+        ensure!(logged.contains("the-42nd"), "it is not there");
+        Ok(logged)
+    });
+    let logged = logged.await?;
     ensure!(numbers(&logged).eq(FIRST..LAST), "{logged:?}");
     // The machine runs on without its clients, and others attach.
     drop((keyboard, typing, reading));
@@ -268,16 +262,43 @@ async fn console(stack: &Stack, container: &str, log: &Path) -> Result<()> {
     let mut keyboard = third.child.stdin.take().context("no input")?;
     keyboard.write_all(b"echo the-$((40 + 3))rd\n").await?;
     let printed = in_time(SOON, "the output of the guest", third.until("the-43rd"));
-    printed.await.map(drop)
+    printed.await?;
+    on_the_node(stack, &mut third).await
 }
 
-/// The numbers that are the last word of a line, from [`FIRST`] on.
+/// `vmletctl console` is one more client.
+async fn on_the_node(stack: &Stack, beside: &mut Attached) -> Result<()> {
+    let program = stack.dir().join("bin/vmletctl");
+    let program = program.to_str().context("a path of text")?;
+    let mut command = Command::from(stack.command(program));
+    let console = command.args(["node", "console", "streams"]);
+    let mut local = Attached::spawn(console)?;
+    let mut keyboard = local.child.stdin.take().context("no input")?;
+    local.is_attached().await?;
+    keyboard.write_all(b"echo the-$((40 + 4))th\n").await?;
+    for client in [&mut local, beside] {
+        in_time(SOON, "the output of the guest", client.until("the-44th")).await?;
+    }
+    Ok(())
+}
+
+/// The numbers that are lines, from [`FIRST`] on.
 fn numbers(text: &str) -> impl Iterator<Item = u32> {
-    let last = text
-        .lines()
-        .filter_map(|line| line.rsplit([' ', '\r']).find(|word| !word.is_empty()));
-    let numbers = last.filter_map(|word| word.parse().ok());
+    let numbers = text.lines().filter_map(|line| line.trim().parse().ok());
     numbers.filter(|number| *number >= FIRST)
+}
+
+/// What the records of a log say; a line on which the guest paused has several.
+fn said(log: &str) -> String {
+    let mut text = String::new();
+    for record in log.lines() {
+        match record.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            [_, _, "P", part] => text.push_str(part),
+            [_, _, _, line] => text.extend([line, "\n"]),
+            _ => text.push('\n'),
+        }
+    }
+    text
 }
 
 fn crictl(stack: &Stack, arguments: &[&str]) -> Result<Command> {
@@ -297,13 +318,23 @@ pub(super) struct Attached {
 
 impl Attached {
     pub(super) fn start(stack: &Stack, arguments: &[&str]) -> Result<Self> {
-        let mut child = crictl(stack, arguments)?
+        Self::spawn(&mut crictl(stack, arguments)?)
+    }
+
+    fn spawn(command: &mut Command) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
         let output = BufReader::new(child.stdout.take().context("no output")?);
         Ok(Self { child, output })
+    }
+
+    /// Waits until the client is attached: the guest prints a line each second.
+    pub(super) async fn is_attached(&mut self) -> Result<()> {
+        let tick = self.until("VMLET-TICK");
+        in_time(SOON, "an attached client", tick).await.map(drop)
     }
 
     /// Reads until the guest has printed a line with `text`; gives all that it has printed.

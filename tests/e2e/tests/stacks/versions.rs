@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
-    Cri, Guest, LoopDevice, PodOptions, Stack, Versions, await_text, eventually, provision, ticks,
-    uid, v1,
+    Cri, Guest, LoopDevice, PodOptions, Stack, Versions, await_text, eventually, in_time,
+    provision, ticks, uid, v1,
 };
 use nix::sys::signal::Signal;
 use nodeapi::v1::{self as node, run_task_request::Kind};
+use tokio::io::AsyncWriteExt;
 
 use crate::processes::{Pod, SOON};
+use crate::streaming::Attached;
 use crate::survival::check_alive;
 
 const BOOT: Duration = Duration::from_secs(300);
@@ -139,14 +141,21 @@ impl Machine {
         })
     }
 
-    /// The guest goes on, by the same process, and has an agent.
+    /// The guest goes on, by the same process, and has an agent and a console.
     async fn check(&self, stack: &Stack) -> Result<()> {
         check_alive(stack, &self.pod, &self.container, &self.page).await?;
         let guest = Guest::of(stack, &self.pod.name)?;
         ensure!(guest.emulator()? == self.emulator, "another emulator");
         let said = guest.run(&["echo", "hello"])?;
         ensure!(said.trim() == "hello", "{said}");
-        Ok(())
+        let mut client = Attached::start(stack, &["attach", "-i", &self.container])?;
+        let mut keyboard = client.child.stdin.take().context("no input")?;
+        client.is_attached().await?;
+        keyboard.write_all(b"echo are-$((70 + 7))-there\n").await?;
+        let answer = client.until("are-77-there");
+        in_time(BOOT, "the answer of the console", answer)
+            .await
+            .map(drop)
     }
 
     async fn stop(&self, cri: &Cri) -> Result<()> {
