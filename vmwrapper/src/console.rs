@@ -26,15 +26,15 @@ const MAX_MESSAGE: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("reach the daemon for the console")]
+    #[error("failed to reach the daemon for the console")]
     Connect(#[source] fdpass::Error),
-    #[error("receive the console")]
+    #[error("failed to receive the console")]
     Receive(#[source] fdpass::Error),
     #[error("the console came with {0} descriptors instead of 2")]
     Descriptors(usize),
     #[error("{0} arguments describe serial port 0, and one has to")]
     Arguments(usize),
-    #[error("become standard input or output")]
+    #[error("failed to become standard input or output")]
     Duplicate(#[source] nix::Error),
 }
 

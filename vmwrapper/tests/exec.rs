@@ -462,6 +462,6 @@ fn without_the_daemon_the_serial_port_stays_where_libvirt_has_it() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(lines(&output, "arg")[..2], ["-chardev", PORT]);
     let error = String::from_utf8(output.stderr).unwrap();
-    let expected = "vmwrapper: reach the daemon for the console: ";
+    let expected = "vmwrapper: failed to reach the daemon for the console: ";
     assert!(error.starts_with(expected), "{error}");
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket for clients on the node cannot be made.
-    #[error("make the socket of a console")]
+    #[error("failed to make the socket of a console")]
     Serve(#[source] service::listener::Error),
     /// The raw file cannot be opened or created.
     #[error("open raw console file {}", path.display())]
