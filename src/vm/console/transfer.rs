@@ -205,7 +205,7 @@ impl Transfer {
             return Ok(());
         }
         if self.sent > size {
-            // The file was cut.
+            // The file was truncated.
             self.sent = self.position.offset;
         }
         // What was dropped is lost to them, too.

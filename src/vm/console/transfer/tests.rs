@@ -250,9 +250,10 @@ fn clients_receive_each_byte_once_whatever_becomes_of_the_log() {
         long.extend(piece);
     }
     assert_eq!(long, [b'x'; CHUNK + 1]);
-    fs::write(console.paths().raw, "anew\n").unwrap();
+    fs::write(console.paths().raw, "second\n").unwrap();
     console.transfer().batch(Rest::Hold).unwrap();
-    assert_eq!(next().unwrap(), b"anew\n", "the file was cut");
+    let after = "clients receive what follows a truncation";
+    assert_eq!(next().unwrap(), b"second\n", "{after}");
 }
 
 #[test]
