@@ -46,6 +46,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("vmwrapper", "usr/libexec/vmlet/vmwrapper"),
 ];
 
+/// Where `prepare-node` finds the profile of QEMU.
+const PROFILE_IN_IMAGE: &str = "usr/libexec/vmlet/apparmor-profile";
+
 /// Programs for the node itself, whose libraries are not ours. They are in images for nodes only: a second
 /// build of the proxy takes minutes.
 pub(crate) const FOR_THE_NODE: [StaticProgram; 2] = [
@@ -110,7 +113,8 @@ pub(crate) fn served() -> Result<Lock> {
 fn inputs(profile: Profile, tag: &str, packages: &[Package], further: &[PathBuf]) -> Result<Stamp> {
     let mut stamp = Stamp::new(folder().join(format!("node-{tag}.stamp")))
         .value("recipe", RECIPE)
-        .folder(&scripts())?;
+        .folder(&scripts())?
+        .file(&apparmor_profile())?;
     for program in further {
         stamp = stamp.file(program)?;
     }
@@ -181,7 +185,7 @@ fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
         let name = script.file_name().unwrap_or_default();
         tree.copy(Path::new("usr/libexec/vmlet").join(name), 0o755, &script)?;
     }
-    Ok(())
+    tree.copy(PROFILE_IN_IMAGE, 0o644, &apparmor_profile())
 }
 
 fn name(program: &Path) -> PathBuf {
@@ -205,6 +209,11 @@ fn built(profile: Profile) -> PathBuf {
 /// What the containers of the DaemonSet run first.
 fn scripts() -> PathBuf {
     workspace::root().join("deploy/image")
+}
+
+/// The AppArmor profile of QEMU, which the first of these scripts loads.
+fn apparmor_profile() -> PathBuf {
+    workspace::root().join("deploy/apparmor/vmlet-qemu")
 }
 
 /// Packages and half-made files.
