@@ -101,6 +101,8 @@ pub struct Follower {
     raw: PathBuf,
     /// For clients on the node; absent while its socket cannot be made.
     server: Option<Server>,
+    /// Whether an operator was warned of that.
+    is_warned: bool,
 }
 
 impl Follower {
@@ -137,20 +139,30 @@ impl Follower {
             output,
             raw,
             server: None,
+            is_warned: false,
         })
     }
 
-    /// Makes the socket for clients on the node, unless it is there.
+    /// Makes the socket for clients on the node, unless it is there. Of failures in a row the first
+    /// is a warning.
     async fn serve(&mut self) {
         if self.server.is_some() {
             return;
         }
         match Server::start(&self.raw, self.output.clone()).await {
-            Ok(server) => self.server = server,
+            Ok(server) => {
+                self.server = server;
+                self.is_warned = false;
+            }
             Err(error) => {
                 let raw = self.raw.display();
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(%raw, error, "console has no socket for clients on the node");
+                if self.is_warned {
+                    tracing::debug!(%raw, error, "console still has no socket for clients on the node");
+                } else {
+                    tracing::warn!(%raw, error, "console has no socket for clients on the node");
+                }
+                self.is_warned = true;
             }
         }
     }

@@ -141,7 +141,8 @@ impl<P: Platform> Containers<P> {
             return Err(self.error_of_start(row, refused).await);
         }
         let start = requested.elapsed();
-        if console.is_none_or(|offer| !offer.is_over()) {
+        let is_collected = console.is_some_and(|offer| offer.is_over());
+        if !(is_collected && self.is_typed_at(row).await) {
             tracing::warn!(container = %row.id, "console stays at the socket of libvirt");
         }
         drop(files);
@@ -241,6 +242,12 @@ impl<P: Platform> Containers<P> {
     /// an ended machine.
     pub(in crate::vm) async fn follow(&self, row: &Container) -> Result<()> {
         Ok(self.consoles.follow(&row.id, self.console(row)).await?)
+    }
+
+    /// Whether an emulator reads what clients of its console type; the daemon has closed its own
+    /// end.
+    async fn is_typed_at(&self, row: &Container) -> bool {
+        matches!(self.consoles.attach(&row.id).await, Ok(Some(_)))
     }
 
     pub(in crate::vm) fn console(&self, row: &Container) -> console::Paths {
