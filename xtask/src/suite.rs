@@ -6,8 +6,8 @@
 //!    others.
 //! 2. [`checks`] looks at form and lints; [`programs`] builds every test program and every program
 //!    under test, once.
-//! 3. [`lanes`] runs [`job`]s side by side: first the tests of single crates, then node stacks and
-//!    clusters, the longest first, as many as [`weights`] says the machine can hold.
+//! 3. [`lanes`] runs [`job`]s side by side, as many as [`weights`] says the machine can hold: the
+//!    tests of single crates start first, then node stacks and clusters, the longest first.
 //! 4. [`retry`] repeats the few tests that missed a deadline of a program which is not ours, with
 //!    the machine under load.
 //! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] states what

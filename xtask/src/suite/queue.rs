@@ -1,11 +1,9 @@
 //! Chooses the next job.
 //!
 //! Invariant: what runs together fits the machine, unless one job alone is larger than it; a job
-//! that is to be alone has no other beside it. Of the jobs that are ready and fit, the longest
-//! starts first.
+//! that is to be alone has no other beside it. Of the jobs that are ready and fit, the first in the
+//! caller's order starts.
 //! Failure: none.
-
-use std::cmp::Reverse;
 
 use super::weights::Weight;
 
@@ -33,15 +31,14 @@ pub(super) enum Next<T> {
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     capacity: Capacity,
-    /// The longest first.
+    /// In the order in which they start.
     waiting: Vec<(Weight, T)>,
     running: Vec<Weight>,
 }
 
 impl<T> Queue<T> {
     /// All of them wait.
-    pub(super) fn new(capacity: Capacity, mut jobs: Vec<(Weight, T)>) -> Self {
-        jobs.sort_by_key(|(weight, _)| Reverse(weight.seconds));
+    pub(super) fn new(capacity: Capacity, jobs: Vec<(Weight, T)>) -> Self {
         Self {
             capacity,
             waiting: jobs,
@@ -117,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_start_first_and_what_runs_fits() {
+    fn they_start_in_order_and_what_runs_fits() {
         let mut queue = queue(&[
-            ("short", weight(1, 100, 10, false)),
             ("long", weight(9, 100, 10, false)),
             ("middle", weight(5, 100, 10, false)),
+            ("short", weight(1, 100, 10, false)),
         ]);
         assert_eq!(start(&mut queue), ["long", "middle"]);
         assert_eq!(queue.take(|_| true), Next::Wait);

@@ -3,6 +3,7 @@
 //! Invariant: a part that fails keeps no other from running.
 //! Failure: only what no part can run without, such as the packages.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use super::part::Part;
 use super::programs::{self, Built};
 use super::queue::Capacity;
 use super::report::Report;
-use super::weights::{Weight, Weights};
+use super::weights::Weights;
 use super::{retry, speed};
 use crate::commands::setup;
 use crate::workspace;
@@ -156,14 +157,13 @@ impl Suite<'_> {
             }
         };
         let frozen = Frozen::new(built.files.iter().cloned());
-        let crates = self.crates(&built)?;
-        let stacks = self.stacks(&built)?;
+        let jobs = self.jobs(&built)?;
         ensure!(
-            self.order.names.is_empty() || crates.len() + stacks.len() > 0,
+            self.order.names.is_empty() || !jobs.is_empty(),
             "no test has {} in its name",
             self.order.names.join(" or ")
         );
-        let demands: BTreeSet<Kit> = stacks
+        let demands: BTreeSet<Kit> = jobs
             .iter()
             .filter_map(|job| Kit::of_test(&job.name))
             .collect();
@@ -172,15 +172,10 @@ impl Suite<'_> {
             let _ = self.demand.send(kit);
         }
         for _ in 0..self.order.repeat {
-            let mut run = |name, jobs: &Vec<Job>| {
-                if !jobs.is_empty() {
-                    report.stage(name, |report| {
-                        report.add(self.with_second_runs(jobs.clone()))
-                    });
-                }
-            };
-            run("crates", &crates);
-            run("stacks", &stacks);
+            if !jobs.is_empty() {
+                let run = |report: &mut Report| report.add(self.with_second_runs(jobs.clone()));
+                report.stage("tests", run);
+            }
         }
         report.add(frozen.changed().into_iter().map(|file| {
             let why = format!("{} was built again during the run", file.display());
@@ -188,6 +183,28 @@ impl Suite<'_> {
             Outcome::not_run("built once", Part::Unit, &why)
         }));
         Ok(())
+    }
+
+    /// What runs, in the order in which it starts: the tests of single crates first, which need no
+    /// kit and soon find what is wrong; then the longest.
+    fn jobs(&self, built: &Built) -> Result<Vec<Job>> {
+        let weights = weights()?;
+        let mut jobs = self.crates(built)?;
+        jobs.extend(self.stacks(built)?);
+        if self.order.parts == Part::all() && self.order.names.is_empty() {
+            weights.check(&jobs.iter().map(|job| job.name.as_str()))?;
+        }
+        if !self.order.long && self.order.names.is_empty() {
+            let is_left_out = |job: &mut Job| weights.is_long_form(&job.name);
+            for job in jobs.extract_if(.., is_left_out) {
+                println!("{} runs with --long, or when it is named", job.name);
+            }
+        }
+        for job in &mut jobs {
+            job.expected = Duration::from_secs(weights.of(&job.name).seconds);
+        }
+        jobs.sort_by_key(|job| (!job.part.is_of_crates(), Reverse(job.expected)));
+        Ok(jobs)
     }
 
     /// The tests of single crates, a job for each program.
@@ -215,7 +232,7 @@ impl Suite<'_> {
                         false => program.name.clone(),
                     },
                     part,
-                    expected: Duration::from_secs(60),
+                    expected: Duration::ZERO,
                     what: What::Tests {
                         program: program.clone(),
                         all: tests.len() == before,
@@ -257,20 +274,7 @@ impl Suite<'_> {
                 jobs.push(Job::check(check));
             }
         }
-        let weights = weights()?;
-        if self.order.parts == Part::all() {
-            weights.check(&jobs.iter().map(|job| job.name.as_str()))?;
-        }
         jobs.retain(|job| self.order.matches(&job.name));
-        if !self.order.long && self.order.names.is_empty() {
-            let is_left_out = |job: &mut Job| weights.is_long_form(&job.name);
-            for job in jobs.extract_if(.., is_left_out) {
-                println!("{} runs with --long, or when it is named", job.name);
-            }
-        }
-        for job in &mut jobs {
-            job.expected = Duration::from_secs(weights.of(&job.name)?.seconds);
-        }
         Ok(jobs)
     }
 
@@ -312,23 +316,11 @@ impl Suite<'_> {
             show: !self.order.names.is_empty(),
             capacity: capacity(),
         };
-        let weights = weights().ok();
-        let weighted = jobs.into_iter().map(|job| {
-            let table = weights.as_ref().filter(|_| job.part.has_stacks());
-            let weight = table.and_then(|weights| weights.of(&job.name).ok());
-            (weight.unwrap_or(SINGLE), job)
-        });
+        let weights = weights().unwrap_or_default();
+        let weighted = jobs.into_iter().map(|job| (weights.of(&job.name), job));
         lanes.run(weighted.collect())
     }
 }
-
-/// A program with tests of one crate.
-const SINGLE: Weight = Weight {
-    seconds: 60,
-    percent: 70,
-    memory_mib: 512,
-    alone: false,
-};
 
 fn weights() -> Result<Weights> {
     let path = workspace::root().join("tests/e2e/weights.tsv");
