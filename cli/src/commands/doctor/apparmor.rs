@@ -1,4 +1,4 @@
-//! AppArmor on this node: the profile of QEMU, and what that of libvirtd allows.
+//! AppArmor on this node: the profiles of QEMU and of the daemon, and what that of libvirtd allows.
 //!
 //! Invariant: nothing is changed; a node without AppArmor is not looked at further.
 //! Failure: what cannot be read is a fact of its own.
@@ -11,6 +11,9 @@ use service::apparmor::{self, State};
 
 /// The profile of all emulators of Vmlet.
 const PROFILE: &str = "libvirt-vmlet";
+/// The profile of the daemon, which the package installs.
+const DAEMON: &str = "vmlet";
+const DAEMON_FILE: &str = "etc/apparmor.d/vmlet";
 /// Debian's profile of libvirtd, and what an administrator adds to it.
 const LIBVIRTD: &str = "etc/apparmor.d/usr.sbin.libvirtd";
 const LOCAL: &str = "etc/apparmor.d/local/usr.sbin.libvirtd";
@@ -19,6 +22,8 @@ const LOCAL: &str = "etc/apparmor.d/local/usr.sbin.libvirtd";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AppArmor {
     pub(super) profile: State,
+    /// `None` where it is not installed, as on a node with the DaemonSet.
+    pub(super) daemon: Option<State>,
     pub(super) libvirtd: Include,
 }
 
@@ -40,7 +45,13 @@ impl AppArmor {
             State::Disabled => Include::NoProfile,
             _ => include(root, wrapper),
         };
-        Self { profile, libvirtd }
+        let is_installed = profile != State::Disabled && root.join(DAEMON_FILE).exists();
+        let daemon = is_installed.then(|| apparmor::profile(root, DAEMON));
+        Self {
+            profile,
+            daemon,
+            libvirtd,
+        }
     }
 
     /// In a container the kernel does not show its profiles; the daemon sees those of the node.
@@ -110,10 +121,33 @@ mod tests {
     }
 
     #[test]
+    fn the_profile_of_the_daemon_counts_where_it_is_installed() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |path: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "Y\n").unwrap();
+        };
+        let daemon = || AppArmor::look(root.path(), Path::new(WRAPPER)).daemon;
+        make(DAEMON_FILE);
+        assert_eq!(daemon(), None, "no AppArmor");
+        make("sys/module/apparmor/parameters/enabled");
+        assert_eq!(daemon(), Some(State::Unknown));
+        // That of QEMU is loaded alone.
+        make("sys/kernel/security/apparmor/policy/profiles/vmlet-qemu.1/mode");
+        assert_eq!(daemon(), Some(State::Absent));
+        make("sys/kernel/security/apparmor/policy/profiles/vmlet.2/mode");
+        assert_eq!(daemon(), Some(State::Enforced));
+        fs::remove_file(root.path().join(DAEMON_FILE)).unwrap();
+        assert_eq!(daemon(), None, "not installed");
+    }
+
+    #[test]
     fn a_node_without_apparmor_has_no_profile() {
         let root = tempfile::tempdir().unwrap();
         let expected = AppArmor {
             profile: State::Disabled,
+            daemon: None,
             libvirtd: Include::NoProfile,
         };
         assert_eq!(AppArmor::look(root.path(), Path::new(WRAPPER)), expected);

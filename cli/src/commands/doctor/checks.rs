@@ -318,7 +318,30 @@ fn apparmor(found: &AppArmor) -> Vec<Finding> {
             "run this as root (sudo vmletctl doctor)",
         )),
     };
-    [profile].into_iter().chain(libvirtd).collect()
+    let findings = [profile].into_iter().chain(daemon_profile(found.daemon));
+    findings.chain(libvirtd).collect()
+}
+
+/// Nothing where it is not installed, or the kernel shows no profiles.
+fn daemon_profile(state: Option<State>) -> Option<Finding> {
+    let check = "apparmor";
+    match state? {
+        State::Enforced => Some(Finding::ok(
+            check,
+            "the profile vmlet, of the daemon, is loaded",
+        )),
+        State::Complaining => Some(Finding::warn(
+            check,
+            "the profile vmlet does not confine the daemon: it only logs",
+            "aa-enforce /etc/apparmor.d/vmlet",
+        )),
+        State::Absent => Some(Finding::warn(
+            check,
+            "nothing confines the daemon: its profile is installed and not loaded",
+            "apparmor_parser --replace /etc/apparmor.d/vmlet, and restart vmlet: machines run on",
+        )),
+        State::Disabled | State::Unknown => None,
+    }
 }
 
 /// There is no finding when the daemon does not report where its images are.

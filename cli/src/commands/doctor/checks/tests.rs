@@ -44,6 +44,7 @@ fn healthy() -> Facts {
         cgroup: Cgroup::V2,
         apparmor: AppArmor {
             profile: State::Enforced,
+            daemon: Some(State::Enforced),
             libvirtd: Include::Allows,
         },
         disk: Some(Disk {
@@ -94,9 +95,10 @@ fn a_healthy_node_has_nothing_to_do() {
     ok    nf_tables    a module, loaded when it is needed
     ok    cgroup       version 2
     ok    apparmor     the profile libvirt-vmlet confines QEMU
+    ok    apparmor     the profile vmlet, of the daemon, is loaded
     ok    apparmor     the profile of libvirtd allows vmwrapper
     ok    disk         6.0 GiB free in /var/lib/vmlet
-    15 ok, 0 to look at, 0 to repair
+    16 ok, 0 to look at, 0 to repair
     ");
 }
 
@@ -208,7 +210,14 @@ fn free_space_is_judged_by_two_marks() {
 
 #[test]
 fn apparmor_that_confines_nothing_is_a_warning_and_its_absence_is_none() {
-    let findings = |profile, libvirtd| apparmor(&AppArmor { profile, libvirtd });
+    let all = |profile, daemon, libvirtd| {
+        apparmor(&AppArmor {
+            profile,
+            daemon,
+            libvirtd,
+        })
+    };
+    let findings = |profile, libvirtd| all(profile, None, libvirtd);
     assert_eq!(findings(State::Disabled, Include::NoProfile), []);
     for profile in [State::Absent, State::Complaining, State::Unknown] {
         for libvirtd in [Include::Missing, Include::Unreadable] {
@@ -221,6 +230,14 @@ fn apparmor_that_confines_nothing_is_a_warning_and_its_absence_is_none() {
     let advice: Vec<_> = missing.into_iter().filter_map(|f| f.advice).collect();
     assert!(advice[0].contains("--replace /etc/apparmor.d/vmlet-qemu"));
     assert!(advice[1].contains("/etc/apparmor.d/local/usr.sbin.libvirtd"));
+    for state in [State::Absent, State::Complaining] {
+        let found = all(State::Enforced, Some(state), Include::NoProfile);
+        assert_eq!(found[1].level, Level::Warn);
+        let advice = found[1].advice.as_deref().unwrap();
+        assert!(advice.contains("/etc/apparmor.d/vmlet"), "{advice}");
+    }
+    let hidden = all(State::Unknown, Some(State::Unknown), Include::NoProfile);
+    assert_eq!(hidden.len(), 1);
 }
 
 #[test]
@@ -263,6 +280,7 @@ fn whatever_is_not_ok_comes_with_advice() {
         cgroup: Cgroup::Absent,
         apparmor: AppArmor {
             profile: State::Absent,
+            daemon: None,
             libvirtd: Include::Missing,
         },
         disk: Some(Disk {
