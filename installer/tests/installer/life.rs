@@ -84,6 +84,24 @@ fn kubelet_goes_behind_the_proxy_and_back(#[case] platform: Platform) {
     assert_same(&node.files(), &before, "after the second withdrawal");
 }
 
+/// `docs/installer.md` has what an operator of each platform sees.
+#[rstest]
+#[case(K3S)]
+#[case(RKE2)]
+#[case(K0S)]
+#[case(MICROK8S)]
+fn the_page_shows_what_is_printed(#[case] platform: Platform) {
+    let page = include_str!("../../../docs/installer.md");
+    let printed = Node::new(platform).run("install");
+    // The program of the test is a text.
+    let printed = printed.replace(
+        "write /opt/vmlet/bin/",
+        "copy the program to /opt/vmlet/bin/",
+    );
+    let shown = format!("```text\n{}\n```\n", printed.trim_end());
+    assert!(page.contains(&shown), "not in docs/installer.md:\n{shown}");
+}
+
 #[test]
 fn status_says_what_is_amiss() {
     let node = Node::new(KUBEADM);
