@@ -6,7 +6,7 @@
 //! logs.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::kept;
 use crate::leftovers::CLEAN;
+use crate::program;
 use crate::reader::{self, Reader};
 use crate::stack::{Endpoint, Stack, streams};
 use crate::wait::{allowed, eventually};
@@ -120,7 +121,7 @@ impl Cluster {
 
     /// Runs kubectl and returns what it printed; an error shows both streams.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.kubectl_command(arguments)?.output()?;
+        let output = program::output(&mut self.kubectl_command(arguments)?)?;
         ensure!(
             output.status.success(),
             "kubectl {arguments:?}: {}",
@@ -160,16 +161,12 @@ impl Cluster {
     }
 
     fn apply_with(&self, manifests: &(impl Display + ?Sized), options: &[&str]) -> Result<()> {
-        let mut child = self
-            .kubectl_command(&[&["apply", "--filename", "-"], options].concat())?
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut stdin = child.stdin.take().context("kubectl's stdin")?;
-        stdin.write_all(manifests.to_string().as_bytes())?;
-        drop(stdin);
-        let output = child.wait_with_output()?;
+        let mut file = tempfile::tempfile()?;
+        file.write_all(manifests.to_string().as_bytes())?;
+        file.rewind()?;
+        let mut kubectl =
+            self.kubectl_command(&[&["apply", "--filename", "-"], options].concat())?;
+        let output = program::output_of(kubectl.stdin(file))?;
         ensure!(
             output.status.success(),
             "kubectl apply: {}",

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use crate::program;
 use crate::stack::{Stack, streams};
 use crate::wait::eventually;
 
@@ -87,7 +88,7 @@ impl Stack {
         let socket = self.dir().join("libvirt/sock/libvirt-sock");
         let uri = format!("qemu+unix:///system?socket={}", socket.display());
         let mut virsh = Command::new("virsh");
-        let output = virsh.args(["-c", &uri]).args(arguments).output()?;
+        let output = program::output(virsh.args(["-c", &uri]).args(arguments))?;
         ensure!(
             output.status.success(),
             "virsh {arguments:?}: {}",

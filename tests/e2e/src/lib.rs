@@ -31,6 +31,7 @@ mod node;
 mod node_server;
 mod objects;
 mod poll;
+mod program;
 mod reader;
 pub mod samples;
 mod secure;

@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use crate::cri::Cri;
 use crate::kept;
 use crate::node::NodeApi;
+use crate::program;
 pub(crate) use crate::wait::eventually;
 use crate::wait::scaled;
 
@@ -173,12 +174,9 @@ impl Stack {
             Endpoint::Proxy => "VMLET_PROXY_ENDPOINT",
         })?;
         let within = format!("{}s", scaled(REQUEST)?.as_secs());
-        let output = self
-            .command("crictl")
-            .args(["-r", endpoint, "-i", endpoint])
-            .args(["-t", &within])
-            .args(arguments)
-            .output()?;
+        let mut crictl = self.command("crictl");
+        crictl.args(["-r", endpoint, "-i", endpoint, "-t", &within]);
+        let output = program::output(crictl.args(arguments))?;
         ensure!(
             output.status.success(),
             "crictl {arguments:?}: {}",

@@ -115,10 +115,13 @@ pub fn scaled(within: Duration) -> Result<Duration> {
 /// What a wait may take: its deadline on this machine, or what is left of the test's time.
 pub(crate) fn allowed(within: Duration) -> Result<Duration> {
     let within = scaled(within)?;
-    match std::env::var(ENDS) {
-        Ok(ends) => Ok(within.min(left(&ends)?)),
-        Err(_) => Ok(within),
-    }
+    Ok(until_end()?.map_or(within, |left| within.min(left)))
+}
+
+/// What is left of the test's time; `None` without an end.
+pub(crate) fn until_end() -> Result<Option<Duration>> {
+    let ends = std::env::var(ENDS).ok();
+    ends.map(|ends| left(&ends)).transpose()
 }
 
 /// How long it is until `ends`.

@@ -1,0 +1,73 @@
+//! Programs that a test runs to their end.
+//!
+//! Invariant: none goes on after `VMLET_TEST_ENDS`: it is killed then, so that the test fails with what
+//! it waits for and keeps its logs.
+//! Failure: an error behind the text `not within`, by which the runner recognises a deadline.
+
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::wait;
+
+/// What a program may take when the test's time is over: a failed test asks for what is there.
+const LEAST: Duration = Duration::from_secs(15);
+
+/// Runs a program without input to its end and returns what it wrote.
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
+    output_of(command.stdin(Stdio::null()))
+}
+
+/// As [`output`], for a program with an input.
+pub(crate) fn output_of(command: &mut Command) -> Result<Output> {
+    match wait::until_end()? {
+        Some(left) => output_within(command, left.max(LEAST)),
+        None => command.output().with_context(|| format!("run {command:?}")),
+    }
+}
+
+fn output_within(command: &mut Command, within: Duration) -> Result<Output> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command
+        .spawn()
+        .with_context(|| format!("run {command:?}"))?;
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(within) {
+        Ok(output) => output.with_context(|| format!("run {command:?}")),
+        Err(_) => {
+            // It may have ended between the two lines; then there is nothing to kill.
+            let _ = kill(pid, Signal::SIGKILL);
+            bail!("{command:?}: not within {within:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_writes_is_returned_and_one_that_does_not_end_is_named() {
+        let long = Duration::from_secs(60);
+        let mut echo = Command::new("sh");
+        let output = output_within(echo.args(["-c", "echo a; echo b >&2; exit 3"]), long).unwrap();
+        assert_eq!(output.status.code(), Some(3));
+        assert_eq!(
+            (&output.stdout[..], &output.stderr[..]),
+            (&b"a\n"[..], &b"b\n"[..])
+        );
+        let mut sleep = Command::new("sleep");
+        let late = output_within(sleep.arg("603"), Duration::from_millis(10)).unwrap_err();
+        let late = format!("{late:#}");
+        assert!(
+            late.contains("603") && late.contains("not within"),
+            "{late}"
+        );
+    }
+}
