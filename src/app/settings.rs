@@ -164,3 +164,22 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tapmanager::wire::TOKEN_LIFE;
+
+    use super::*;
+
+    #[test]
+    fn a_token_outlives_the_longest_start() {
+        let limits = libvirt(&Config::default());
+        let define = limits.turn_deadline + limits.call_deadline;
+        let start = limits.turn_deadline + limits.start_deadline;
+        // A restore waits for an hour, and takes one.
+        let restore = Duration::from_secs(2 * 60 * 60);
+        assert!(TOKEN_LIFE > define + start.max(restore));
+    }
+}

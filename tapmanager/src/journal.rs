@@ -17,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use service::boot_clock::Deadline;
 use service::files;
-use tapmanager::wire::{AddRequest, Network, StartRequest};
+use tapmanager::wire::{AddRequest, Network, StartRequest, TOKEN_LIFE};
 
 /// Layout of the files.
 const VERSION: u32 = 1;
@@ -77,9 +77,6 @@ pub(crate) struct Start {
     /// since 1970, which is later than any start can last: those are void.
     pub(crate) expires: u64,
 }
-
-/// How long a start is allowed.
-pub(crate) const TOKEN_LIFE: Duration = Duration::from_secs(120);
 
 impl Start {
     /// A start that is allowed for [`TOKEN_LIFE`] from `now` on, the time since the node started,

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -147,6 +148,10 @@ pub struct Bandwidth {
     /// From the pod, bits.
     pub egress_burst: u64,
 }
+
+/// How long a start is allowed: longer than it waits for the starts, or the restores of memory, that
+/// libvirt has begun before it. The next start of the sandbox and its end void the token earlier.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Allows the machine of one sandbox to fetch its descriptors once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,8 +26,9 @@ use clap::Parser;
 
 use args::{Args, Command, Serve};
 
-/// libvirt starts the emulator within its own, shorter time-out.
-const CONNECTS_WITHIN: Duration = Duration::from_secs(300);
+/// Longer than a start waits for those that libvirt has begun before it. A daemon that gives a start
+/// up ends its servers.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -1,7 +1,8 @@
 //! Prepares one start of a guest, and hands its taps to the process with the token.
 //!
-//! Invariant: a token is good for one hand-off, of one sandbox, to one user, for two minutes; that it is used is
-//! on disk before anything is handed over, and the process is in the pod's cgroup before that.
+//! Invariant: a token is good for one hand-off, of one sandbox, to one user, until the next start or
+//! the end of the sandbox, for [`TOKEN_LIFE`](tapmanager::wire::TOKEN_LIFE) at most; that it is used
+//! is on disk before anything is handed over, and the process is in the pod's cgroup before that.
 //! Failure: a hand-off that fails has used its token; the caller prepares another start.
 
 use std::fmt::Write as _;
