@@ -55,9 +55,18 @@ pub(super) struct Link {
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
-/// The greeting that counts: the last one.
+/// The greeting that counts: the last one. The guest ends what it runs when it is greeted, so that no
+/// greeting may follow an answer: one lock has both.
 #[derive(Debug, Default)]
-struct Greeting(Mutex<Option<(u64, Instant)>>);
+struct Greeting(Mutex<Option<Last>>);
+
+/// The last greeting.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    connection: u64,
+    at: Instant,
+    is_answered: bool,
+}
 
 /// Frames for the guest.
 #[derive(Debug, Clone)]
@@ -263,11 +272,12 @@ impl Reader {
 
     fn hello(&mut self, hello: &GuestHello) {
         if hello.connection == 0 {
-            // The agent has started: it knows nothing of what another one had.
-            self.sessions.fail(&Error::Lost);
+            // The agent has started: it knows nothing of what another one had. A session that begins
+            // meanwhile is either lost, or starts after the greeting.
             self.greets.send_replace(Greeted::NotYet);
             self.greeting.send(&self.outbox);
-        } else if self.greeting.is(hello.connection) {
+            self.sessions.fail(&Error::Lost);
+        } else if self.greeting.takes(hello.connection) {
             let answer = match hello.version {
                 version @ OLDEST..=VERSION => Greeted::Yes(Version {
                     protocol: version,
@@ -282,9 +292,27 @@ impl Reader {
 
 impl Greeting {
     fn send(&self, outbox: &Outbox) {
+        Self::greet(&mut self.lock(), outbox);
+    }
+
+    /// Greets once more when the last greeting has no answer. A guest may get it before its kernel
+    /// knows that the host is connected, and then cannot answer.
+    fn again(&self, outbox: &Outbox) {
+        let is_due = |last: Last| !last.is_answered && last.at.elapsed() >= GREET_AGAIN;
         let mut last = self.lock();
+        // The first one comes from the reader.
+        if last.is_some_and(is_due) {
+            Self::greet(&mut last, outbox);
+        }
+    }
+
+    fn greet(last: &mut Option<Last>, outbox: &Outbox) {
         let connection = number();
-        *last = Some((connection, Instant::now()));
+        *last = Some(Last {
+            connection,
+            at: Instant::now(),
+            is_answered: false,
+        });
         outbox.notify(HostHello {
             oldest: OLDEST,
             newest: VERSION,
@@ -292,23 +320,17 @@ impl Greeting {
         });
     }
 
-    /// Greets once more when the last greeting has no answer. A guest may get it before its kernel
-    /// knows that the host is connected, and then cannot answer.
-    fn again(&self, outbox: &Outbox) {
-        let is_due = |(_, at): (u64, Instant)| at.elapsed() >= GREET_AGAIN;
-        // The first one comes from the reader.
-        let is_due = self.lock().is_some_and(is_due);
-        if is_due {
-            self.send(outbox);
-        }
+    /// Takes an answer, if it is that to the last greeting.
+    fn takes(&self, connection: u64) -> bool {
+        let mut last = self.lock();
+        let last = last.as_mut().filter(|last| last.connection == connection);
+        last.is_some_and(|last| {
+            last.is_answered = true;
+            true
+        })
     }
 
-    /// Whether an answer is that to the last greeting.
-    fn is(&self, connection: u64) -> bool {
-        self.lock().is_some_and(|(last, _)| last == connection)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Last>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -342,5 +364,42 @@ async fn write(
         if guest.write_all(&frame).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_greeting_follows_an_answer() {
+        let (requests, _waiting) = mpsc::channel(1);
+        let (notices, mut urgent) = mpsc::channel(8);
+        let outbox = Outbox {
+            requests,
+            notices,
+            broken: CancellationToken::new(),
+        };
+        let greeting = Greeting::default();
+        greeting.again(&outbox);
+        assert!(urgent.try_recv().is_err(), "the reader greets first");
+        greeting.send(&outbox);
+        urgent.try_recv().unwrap();
+        tokio::time::advance(GREET_AGAIN).await;
+        greeting.again(&outbox);
+        urgent.try_recv().expect("without an answer it is repeated");
+        let connection = greeting.lock().unwrap().connection;
+        assert!(!greeting.takes(connection ^ 1), "of another greeting");
+        assert!(greeting.takes(connection));
+        // A request that saw no answer yet comes here after it.
+        tokio::time::advance(GREET_AGAIN).await;
+        greeting.again(&outbox);
+        assert!(urgent.try_recv().is_err(), "the guest ends what it runs");
+        // The agent has started again.
+        greeting.send(&outbox);
+        urgent.try_recv().unwrap();
+        tokio::time::advance(GREET_AGAIN).await;
+        greeting.again(&outbox);
+        urgent.try_recv().expect("that one has no answer");
     }
 }
