@@ -85,15 +85,19 @@ impl TestEnvironment {
 
     /// Waits until a task is in a state, with a time of its end if that is one.
     pub async fn await_state(&self, name: &str, state: &str) -> Result<()> {
-        eventually(BOOT, &format!("{state} of {name}"), || async {
+        let is_end = !["Queued", "Running"].contains(&state);
+        let status = eventually(BOOT, &format!("{state} of {name}"), || async {
             let task = self.cluster.get_json(&["virtualmachinetask", name])?;
-            let status = &task["status"];
-            ensure!(status["state"] == state, "{status}");
-            let is_final = !["Queued", "Running"].contains(&state);
-            ensure!(is_final == status["completionTime"].is_string(), "{status}");
-            Ok(())
+            let status = task["status"].clone();
+            let has_ended = status["completionTime"].is_string();
+            let is_awaited = status["state"] == state && has_ended == is_end;
+            // An end does not change any more.
+            ensure!(is_awaited || has_ended, "{status}");
+            Ok(status)
         })
-        .await
+        .await?;
+        ensure!(status["state"] == state, "{name} is not {state}: {status}");
+        Ok(())
     }
 
     /// Waits until a pod is in a phase; gives the pod.

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use crate::wait;
 
 /// What a program may take when the test's time is over: a failed test asks for what is there.
-const LEAST: Duration = Duration::from_secs(15);
+pub(crate) const LEAST: Duration = Duration::from_secs(15);
 
 /// Runs a program without input to its end and returns what it wrote.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {

@@ -3,16 +3,24 @@
 //!
 //! Invariant: the answer is what `kubectl get -o json` prints, without managed fields; a query
 //! that this module does not know is left to kubectl.
-//! Failure: the API server's own words. A connection that the server closed is made once more.
+//! Failure: the API server's own words, or that it did not answer within [`ANSWER`]. A connection
+//! that the server closed is made once more.
 
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
+
+use crate::program::LEAST;
+use crate::wait::allowed;
+
+/// Longest time for an answer. The test waits for it, and for nothing else meanwhile.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Runs requests, since those that wait for them block the runtime of their test.
 static RUNTIME: LazyLock<Result<Runtime, String>> = LazyLock::new(|| {
@@ -67,12 +75,20 @@ impl Reader {
         let known = self.client().clone();
         let kubeconfig = kubeconfig.to_owned();
         let uri = path.to_owned();
+        let within = allowed(ANSWER)?.max(LEAST);
         let (answer, answered) = mpsc::channel();
         runtime.spawn(async move {
+            let read = tokio::time::timeout(within, read(known, &kubeconfig, &uri)).await;
             // The receiver waits below until it has this answer.
-            let _ = answer.send(read(known, &kubeconfig, &uri).await);
+            let _ = answer.send(read);
         });
-        let (client, text) = answered.recv().context("the request panicked")??;
+        let read = answered.recv().context("the request panicked")?;
+        let Ok(read) = read else {
+            // Its connection may be what hangs.
+            *self.client() = None;
+            bail!("GET {path}: not within {within:?}");
+        };
+        let (client, text) = read?;
         *self.client() = Some(client);
         Ok(text)
     }
