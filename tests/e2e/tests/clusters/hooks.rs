@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use serde_json::{Value, json};
 
-use super::probes::startup_probe;
+use super::probes::{fall_sick, restarts, startup_probe};
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
@@ -49,8 +49,8 @@ pub(crate) async fn hooks_run_in_the_guest(cluster: &Cluster) -> Result<()> {
     start(cluster, "hooked", &by_command)?;
     start(cluster, "called", &by_request)?;
     // The number of restarts before: a hook that a slow guest did not take in time is one.
-    let of_hooked = sicken(cluster, "hooked").context("hooked")?;
-    let of_called = sicken(cluster, "called").context("called")?;
+    let of_hooked = sicken(cluster, "hooked").await.context("hooked")?;
+    let of_called = sicken(cluster, "called").await.context("called")?;
     restarted(cluster, "hooked", of_hooked, &["begin", "end"])
         .await
         .context("hooked")?;
@@ -79,13 +79,12 @@ fn start(cluster: &Cluster, name: &str, before_stop: &Value) -> Result<()> {
 }
 
 /// Returns how often the machine was restarted before.
-fn sicken(cluster: &Cluster, name: &str) -> Result<u64> {
+async fn sicken(cluster: &Cluster, name: &str) -> Result<u64> {
     cluster.await_ready(&format!("pod/{name}"), READY)?;
     let order = order(cluster, name)?;
     ensure!(order == ["started"], "after the start: {order:?}");
     let before = restarts(cluster, name)?;
-    let guest = Guest::of(cluster.stack(), name)?;
-    guest.run(&["touch", "/tmp/sick"])?;
+    fall_sick(cluster, name).await?;
     Ok(before)
 }
 
@@ -150,13 +149,6 @@ async fn await_restart(cluster: &Cluster, pod: &str, before: u64) -> Result<()> 
         Ok(())
     })
     .await
-}
-
-fn restarts(cluster: &Cluster, pod: &str) -> Result<u64> {
-    let status = cluster.get_json(&["pod", pod])?["status"].take();
-    status["containerStatuses"][0]["restartCount"]
-        .as_u64()
-        .with_context(|| format!("no restartCount in {status}"))
 }
 
 /// What hooks and orders have written. A guest may be requested to power off more than once.
