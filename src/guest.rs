@@ -15,6 +15,7 @@ mod command;
 mod link;
 mod request;
 mod sessions;
+mod silence;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -65,6 +66,15 @@ pub enum Error {
 pub struct Guests {
     links: Mutex<HashMap<ContainerId, Arc<Link>>>,
     reports: Mutex<HashMap<ContainerId, Report>>,
+}
+
+/// A machine whose agent has not answered since it was probed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// The machine.
+    pub machine: ContainerId,
+    /// Whether the agent has had all the time that it gets.
+    pub is_over: bool,
 }
 
 /// The last report of an agent.
@@ -121,6 +131,35 @@ impl Guests {
         links.retain(|_, link| link.is_alive());
         links.insert(id.clone(), Arc::clone(&link));
         Some(link)
+    }
+
+    /// Probes the agents that are in use or in doubt; returns those that have not answered an
+    /// earlier probe.
+    pub fn probe(&self) -> Vec<Silent> {
+        let links = self.links();
+        let alive = links.iter().filter(|(_, link)| link.is_alive());
+        let silent = alive.filter(|(_, link)| link.probe());
+        silent
+            .map(|(id, link)| Silent {
+                machine: id.clone(),
+                is_over: link.silence.lasts(),
+            })
+            .collect()
+    }
+
+    /// The guest cannot answer now, as while it is paused: the time of its agent begins again.
+    pub fn excuse(&self, id: &ContainerId) {
+        if let Some(link) = self.links().get(id) {
+            link.silence.excuse();
+        }
+    }
+
+    /// Ends the connection to an agent that has ended, as with a reset of its machine: nothing that
+    /// it ran runs, and it may not have been able to announce its successor.
+    pub fn end(&self, id: &ContainerId) {
+        if let Some(link) = self.links().remove(id) {
+            link.end();
+        }
     }
 
     /// Keeps a report until the machine ends.

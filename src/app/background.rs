@@ -78,6 +78,12 @@ impl App {
         let containers = Arc::clone(&self.containers);
         let round = async move || containers.look_at_offer().await;
         tokio::spawn(repeat(connected.subscribe(), round));
+        let containers = Arc::clone(&self.containers);
+        let round = async move || {
+            containers.probe_agents().await;
+            true
+        };
+        tokio::spawn(repeat(connected.subscribe(), round));
         tokio::spawn(keep_report(Arc::clone(&self.health)));
         let app = self.clone();
         tokio::spawn(async move { app.watch_events(events, connected).await });
@@ -207,7 +213,7 @@ mod tests {
             rounds.borrow().len() > 8
         };
         let repeated = tokio::time::timeout(Duration::from_secs(300), repeat(reasons, round));
-        assert!(repeated.await.is_err(), "it goes on for ever");
+        assert!(repeated.await.is_err(), "it has no end");
         let expected = [0, 1, 3, 7, 15, 31, 63, 123, 123, 183, 243];
         assert_eq!(rounds.into_inner(), expected);
     }

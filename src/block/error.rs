@@ -84,6 +84,9 @@ pub enum Error {
     /// The pod was stopped meanwhile.
     #[error("the copy to device {0} was given up: its pod was stopped")]
     Cancelled(Number),
+    /// The pod was stopped before the device was known.
+    #[error("the look at device {} was given up: its pod was stopped", .0.display())]
+    Stopped(PathBuf),
     /// The image cannot be written.
     #[error(transparent)]
     Write(#[from] qemu_img::Failed),

@@ -169,9 +169,9 @@ const fn exec_code(error: &vm::exec::Error) -> Code {
         E::NoAgent(_) | E::Forbidden(_) | E::NoShell(_) | E::Ended => Code::FailedPrecondition,
         E::NoCommand(_) => Code::InvalidArgument,
         E::Abandoned => Code::Cancelled,
-        E::Budget(_) | E::Crowded => Code::ResourceExhausted,
+        E::Budget(_) | E::Crowded | E::MachineCrowded => Code::ResourceExhausted,
         // Also when libvirt took too long: that says nothing about the guest.
-        E::Hypervisor(_) => Code::Unavailable,
+        E::Hypervisor(_) | E::Fetch(_) => Code::Unavailable,
         E::Lost(_) => Code::Internal,
         E::Guest(e) => guest_code(e),
     }
@@ -193,7 +193,7 @@ const fn block_code(error: &block::Error) -> Code {
     match error {
         E::NotBlock(_) | E::ReadOnly | E::TwoRoots => Code::InvalidArgument,
         E::Busy(_) | E::Hung(_) => Code::Unavailable,
-        E::Cancelled(_) => Code::Aborted,
+        E::Cancelled(_) | E::Stopped(_) => Code::Aborted,
         E::Write(_) | E::Files(_) | E::Db(_) => Code::Internal,
         _ => Code::FailedPrecondition,
     }

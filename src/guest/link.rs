@@ -7,15 +7,14 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use guestapi::from_guest::Kind;
 use guestapi::{
-    Decoder, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, OLDEST, ToGuest, VERSION,
-    encode, to_guest,
+    Decoder, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, OLDEST, Request, ToGuest,
+    VERSION, encode, to_guest,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -28,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Error;
 use super::allowance::Allowance;
 use super::sessions::{Sessions, printable};
+use super::silence::Silence;
 
 /// Time for the emulator to accept.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -49,8 +49,7 @@ pub(super) struct Link {
     pub(super) outbox: Outbox,
     greeted: watch::Receiver<Greeted>,
     greeting: Arc<Greeting>,
-    /// It did not answer in time, and has sent nothing since.
-    is_doubtful: Arc<AtomicBool>,
+    pub(super) silence: Arc<Silence>,
     since: Instant,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
@@ -145,13 +144,13 @@ impl Link {
         let (greets, greeted) = watch::channel(Greeted::NotYet);
         let sessions = Arc::<Sessions>::default();
         let greeting = Arc::<Greeting>::default();
-        let is_doubtful = Arc::<AtomicBool>::default();
+        let silence = Arc::<Silence>::default();
         let reader = Reader {
             sessions: Arc::clone(&sessions),
             outbox: outbox.clone(),
             greets,
             greeting: Arc::clone(&greeting),
-            is_doubtful: Arc::clone(&is_doubtful),
+            silence: Arc::clone(&silence),
         };
         let writer = write(to_guest, waiting, urgent, Arc::clone(&sessions));
         let tasks = [
@@ -165,7 +164,7 @@ impl Link {
             outbox,
             greeted,
             greeting,
-            is_doubtful,
+            silence,
             since: Instant::now(),
             _tasks: tasks.map(AbortOnDropHandle::new),
         })
@@ -178,13 +177,34 @@ impl Link {
 
     /// The agent did not answer in time: it is not used until it sends something.
     pub(super) fn doubt(&self) {
-        self.is_doubtful.store(true, Ordering::Relaxed);
+        self.silence.doubt();
+    }
+
+    /// Ends the connection with all that uses it; the next request makes another one.
+    pub(super) fn end(&self) {
+        self.outbox.broken.cancel();
+    }
+
+    /// Requests an answer of an agent that is in use or in doubt; true when it has left an earlier
+    /// probe without one.
+    pub(super) fn probe(&self) -> bool {
+        if self.sessions.is_empty() && !self.silence.is_doubtful() {
+            self.silence.excuse();
+            return false;
+        }
+        let is_silent = self.silence.probe();
+        // Every agent refuses a request without an action, and has answered with that.
+        self.outbox.notify(Request {
+            number: number(),
+            action: None,
+        });
+        is_silent
     }
 
     /// The versions of the agent, once it has answered; waits until `patience` after the connection
     /// was made.
     pub(super) async fn greeted(&self, patience: Duration) -> Option<Version> {
-        if self.is_doubtful.load(Ordering::Relaxed) {
+        if self.silence.is_doubtful() {
             return None;
         }
         if *self.greeted.borrow() == Greeted::NotYet {
@@ -216,7 +236,7 @@ struct Reader {
     outbox: Outbox,
     greets: watch::Sender<Greeted>,
     greeting: Arc<Greeting>,
-    is_doubtful: Arc<AtomicBool>,
+    silence: Arc<Silence>,
 }
 
 impl Reader {
@@ -250,7 +270,7 @@ impl Reader {
 
     /// Returns the bytes that a client gets.
     fn handle(&mut self, message: FromGuest) -> usize {
-        self.is_doubtful.store(false, Ordering::Relaxed);
+        self.silence.end();
         match message.kind {
             // A kind of a later version, which the guest does not send to us.
             None => 0,

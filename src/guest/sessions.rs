@@ -109,6 +109,11 @@ impl Sessions {
         self.lock().contains_key(&id)
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// True when there was one.
     pub(super) fn remove(&self, id: u64) -> bool {
         self.lock().remove(&id).is_some()

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use guestapi::to_guest::Kind;
 use guestapi::{
-    Data, Decoder, Exited, FromGuest, GuestHello, MAX_FRAME, Started, Stream, Terminal, ToGuest,
-    VERSION, WINDOW, encode,
+    Answer, Data, Decoder, Exited, FromGuest, GuestHello, MAX_FRAME, Started, Stream, Terminal,
+    ToGuest, VERSION, WINDOW, encode,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -477,4 +477,55 @@ async fn a_greeting_without_an_answer_is_repeated() {
         connection.to_string(),
         "the answer to the first one"
     );
+}
+
+#[tokio::test]
+async fn an_agent_that_answers_no_probe_loses_its_commands() {
+    let port = Port::new();
+    let (agent, mut guest) = port.hostile().await;
+    assert_eq!(port.guests.probe(), [], "it is not in use");
+    let (command, session) = tokio::join!(agent.start(words(&["x"]), true, None), guest.start());
+    let mut command = command.unwrap();
+    let silent = |is_over| {
+        [Silent {
+            machine: port.id.clone(),
+            is_over,
+        }]
+    };
+
+    assert_eq!(port.guests.probe(), [], "it had nothing to answer");
+    let Kind::Request(probe) = guest.next().await else {
+        panic!("something else");
+    };
+    assert_eq!(probe.action, None);
+    assert_eq!(port.guests.probe(), silent(false));
+    guest
+        .send(Answer {
+            number: probe.number,
+            ..Answer::default()
+        })
+        .await;
+    guest
+        .send(Data {
+            session,
+            stream: Stream::Stdout.into(),
+            data: Bytes::from_static(b"x"),
+            end: false,
+        })
+        .await;
+    command.stdout.read(&mut [0]).await.unwrap();
+    assert_eq!(port.guests.probe(), [], "it has answered");
+
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(600)).await;
+    tokio::time::resume();
+    assert_eq!(port.guests.probe(), silent(true));
+    port.guests.excuse(&port.id);
+    assert_eq!(port.guests.probe(), [], "its guest was paused");
+    port.guests.end(&port.id);
+    assert_eq!(
+        command.ended.wait().await.map(|end| end.code),
+        Err(Error::Lost)
+    );
+    assert_eq!(port.guests.probe(), [], "there is no connection");
 }

@@ -20,6 +20,7 @@ mod budget;
 mod collect;
 mod command;
 pub(super) mod error;
+mod probe;
 pub(super) mod slots;
 
 pub(super) use budget::Budget;
@@ -42,6 +43,9 @@ const LONGEST: Duration = Duration::from_secs(4 * 3600);
 /// How long a command waits for those of other machines: well below the two minutes that kubelet
 /// gives a request beyond the time-out of the command.
 const TURN: Duration = Duration::from_secs(30);
+
+/// How long a command without a time-out waits for those of its own machine.
+const MACHINE_TURN: Duration = Duration::from_secs(120);
 
 /// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may
 /// still boot.
@@ -99,8 +103,12 @@ impl<P: Platform> Containers<P> {
         let start = self.exec_start(id, command.clone(), false, None).await?;
         self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);
-        let machine_slot = tokio::time::timeout(timeout, self.exec_slots.in_machine(id)).await;
-        let machine_slot = machine_slot.map_err(|_| Error::Timeout(timeout))?;
+        let wait = timeout.min(MACHINE_TURN);
+        let machine_slot = tokio::time::timeout(wait, self.exec_slots.in_machine(id)).await;
+        let machine_slot = machine_slot.map_err(|_| match wait == timeout {
+            true => Error::Timeout(timeout),
+            false => Error::MachineCrowded,
+        })?;
         let slot = tokio::time::timeout(TURN, self.exec_slots.on_node(machine_slot)).await;
         let slot = slot.map_err(|_| Error::Crowded)?;
         let deadline = Instant::now() + timeout;

@@ -65,3 +65,19 @@ async fn a_terminal_follows_sizes_without_line_ends() {
     client.until(1, b"50 132\r\n").await;
     assert_eq!(u16::from(client.close().await.0), 1000);
 }
+
+#[tokio::test]
+async fn a_command_ends_with_the_reset_of_its_machine() {
+    let server = Server::start().await;
+    server.guest(&server.machine).await;
+    let containers = &server.node.containers;
+    let agent = containers.guest_agent(&server.machine, SOON).await.unwrap();
+    let command = vec!["sleep".to_owned(), "1000".to_owned()];
+    let mut command = agent.unwrap().start(command, false, None).await.unwrap();
+    // The agent that the test runs does not end with the machine, and so announces nothing.
+    let domain = server.machine.domain();
+    containers.on_event(libvirt::Event::Reset(domain)).await;
+    let ended = soon("the end of the command", command.ended.wait()).await;
+    assert_eq!(ended.map(|end| end.code), Err(crate::guest::Error::Lost));
+    assert_eq!(server.run(&server.machine, &["true"]).await, Ok(0));
+}

@@ -58,6 +58,17 @@ pub enum Error {
         "too many commands run in the virtual machines of this node already: repeat the command later"
     )]
     Crowded,
+    /// Commands that do not end take all places of the machine.
+    #[error(
+        "too many commands run in the virtual machine already, and none has ended: end them in the guest"
+    )]
+    MachineCrowded,
+    /// The command ended, and the agent is too slow with what it wrote.
+    #[error(
+        "failed to read all output of the command from the guest within {} s: have it write its output to a file in the guest",
+        .0.as_secs()
+    )]
+    Fetch(Duration),
     /// The client disconnected.
     #[error("the client went away and the command was killed")]
     Abandoned,

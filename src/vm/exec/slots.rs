@@ -2,9 +2,10 @@
 //!
 //! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing
 //! from the others; so has the node, since each may hold two streams of output.
-//! Failure: none; a command without a slot waits. For one in its machine it does up to its caller's
-//! deadline: who fills a machine with commands that hang is its guest. For one on the node it does
-//! on account of other machines, so that no deadline of the command includes it.
+//! Failure: none; a command without a slot waits. For one in its machine it waits up to its caller's
+//! deadline, and two minutes at most: the guest itself fills its machine with commands that hang.
+//! For one on the node it waits on account of other machines, so that no deadline of the command
+//! includes it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +75,16 @@ impl Slots {
     async fn take(&self, id: &ContainerId) -> Slot {
         let machine = self.in_machine(id).await;
         self.on_node(machine).await
+    }
+
+    /// Nothing is free in the machine until what this returns is dropped.
+    #[cfg(test)]
+    pub(super) async fn fill_machine(&self, id: &ContainerId) -> Vec<OfMachine> {
+        let mut held = Vec::new();
+        for _ in 0..PER_MACHINE {
+            held.push(self.in_machine(id).await);
+        }
+        held
     }
 
     /// Nothing is free on the node until what this returns is dropped.

@@ -152,3 +152,20 @@ async fn the_wait_for_commands_of_other_machines_is_no_time_of_a_command() {
     let (ran, ()) = tokio::join!(node.containers.exec(&id, command(), second), room);
     assert_eq!(ran.unwrap().code, 0);
 }
+
+#[tokio::test]
+async fn a_command_without_a_time_out_is_refused_in_a_machine_that_stays_full() {
+    let node = answering([]).await;
+    let id = node.started().await;
+    let _full = node.containers.exec_slots.fill_machine(&id).await;
+    tokio::time::pause();
+    let refused = node
+        .containers
+        .exec(&id, vec!["probe".to_owned()], None)
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Exec(exec::Error::MachineCrowded))),
+        "{refused:?}"
+    );
+    assert!(node.hypervisor.agent_commands().is_empty());
+}

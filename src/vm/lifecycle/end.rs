@@ -97,6 +97,7 @@ impl<P: Platform> Containers<P> {
             }
             HypervisorEvent::Reset(domain) => {
                 if let Some(row) = self.running_as(domain) {
+                    self.guests.end(&row.id);
                     self.booted_again(&row).await;
                 }
             }
