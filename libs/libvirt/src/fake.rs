@@ -201,7 +201,7 @@ impl FakeHypervisor {
         self.lock().hangs = hangs;
     }
 
-    /// Starts wait until what this returns is dropped, also those that are refused.
+    /// Starts wait for their turn until what this returns is dropped, also those that are refused.
     pub async fn hold_starts(&self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.starts).write_owned().await
     }
@@ -211,7 +211,8 @@ impl FakeHypervisor {
         Arc::clone(&self.restore_turns).write_owned().await
     }
 
-    /// Restores come to no end until what this returns is dropped; the domain is there meanwhile.
+    /// Restores come to no end until what this returns is dropped, or the domain is destroyed; it is
+    /// there meanwhile.
     pub async fn hold_restores(&self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.restores).write_owned().await
     }

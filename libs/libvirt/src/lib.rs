@@ -54,12 +54,34 @@ pub use size::{Layout, Size, Spare};
 
 /// What the daemon needs from a hypervisor.
 pub trait Hypervisor: Send + Sync + 'static {
-    /// Makes a domain known from its XML, replacing a definition with the same UUID.
-    fn define(&self, xml: String) -> impl Future<Output = Result<()>> + Send;
-    /// Starts a defined domain; returns when the emulator runs.
-    fn start(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Makes a domain known from its XML, replacing a definition with the same UUID. The wait for the
+    /// turn of the call ends with an error when `given_up` does; a call that has begun goes on.
+    fn define_unless(
+        &self,
+        xml: String,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Starts a defined domain; returns when the emulator runs. `given_up` as in
+    /// [`Self::define_unless`].
+    fn start_unless(
+        &self,
+        domain: Uuid,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// The same, but the guest does not run before [`Self::resume`].
-    fn start_paused(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    fn start_paused_unless(
+        &self,
+        domain: Uuid,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// [`Self::define_unless`], which is not given up.
+    fn define(&self, xml: String) -> impl Future<Output = Result<()>> + Send {
+        self.define_unless(xml, std::future::pending())
+    }
+    /// [`Self::start_unless`], which is not given up.
+    fn start(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send {
+        self.start_unless(domain, std::future::pending())
+    }
     /// Requests the guest to power off and returns at once.
     fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
     /// Requests a reboot from the guest and returns at once; [`Event::Reset`] reports it. A guest
@@ -78,8 +100,7 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Makes a [`Self::save`] in progress fail, after which the guest runs on.
     fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Starts a defined domain from saved memory with this description. The guest does not run
-    /// before [`Self::resume`]. The wait for the turn of the call, which may be long, ends with an
-    /// error when `given_up` does; a restore that has begun goes on.
+    /// before [`Self::resume`]. `given_up` as in [`Self::define_unless`]: the wait may be long.
     fn restore(
         &self,
         xml: String,

@@ -204,21 +204,35 @@ impl Libvirt {
 }
 
 impl Hypervisor for Libvirt {
-    async fn define(&self, xml: String) -> Result<()> {
+    async fn define_unless(
+        &self,
+        xml: String,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
         let plan = self.change("define", None);
-        self.calls
-            .run(plan, move |c| c.define_domain_xml(&xml).map(drop))
-            .await
+        let define = move |c: &Connect| c.define_domain_xml(&xml).map(drop);
+        self.calls.run_unless(plan, define, given_up).await
     }
 
-    async fn start(&self, domain: Uuid) -> Result<()> {
-        self.about(domain, self.starting(domain), Domain::create)
-            .await
+    async fn start_unless(
+        &self,
+        domain: Uuid,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let start = move |c: &Connect| find(c, domain)?.create();
+        let plan = self.starting(domain);
+        self.calls.run_unless(plan, start, given_up).await
     }
 
-    async fn start_paused(&self, domain: Uuid) -> Result<()> {
-        let start = |d: &Domain| d.create_with_flags(sys::VIR_DOMAIN_START_PAUSED);
-        self.about(domain, self.starting(domain), start).await
+    async fn start_paused_unless(
+        &self,
+        domain: Uuid,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let flags = sys::VIR_DOMAIN_START_PAUSED;
+        let start = move |c: &Connect| find(c, domain)?.create_with_flags(flags);
+        let plan = self.starting(domain);
+        self.calls.run_unless(plan, start, given_up).await
     }
 
     async fn reboot(&self, domain: Uuid, how: Shutdown) -> Result<()> {
@@ -281,7 +295,9 @@ impl Hypervisor for Libvirt {
         file: PathBuf,
         given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        self.restore_unless(xml, file, given_up).await
+        let plan = self.moving_memory("restore", None);
+        let restore = move |c: &Connect| memory::restore(c, &xml, &file);
+        self.calls.run_unless(plan, restore, given_up).await
     }
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {

@@ -31,6 +31,7 @@ use crate::vm::model::{Container, Exit};
 use crate::vm::resources::want_size_of_pod;
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
+use crate::vm::stops::Stop;
 use crate::vm::users::Owner;
 
 /// Time for the tapmanager to show that it is there.
@@ -128,15 +129,19 @@ impl<P: Platform> Containers<P> {
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
-        let defined = self.parts.hypervisor.define(xml.clone());
+        // The stop of the pod ends the waits for libvirt's turns.
+        let stop = self.stops.watch(&row.sandbox);
+        let driver = &self.parts.hypervisor;
+        let defined = driver.define_unless(xml.clone(), stop.requested());
         trace(step!("libvirt.define", container = %row.id), defined)
             .await
-            .map_err(hypervisor("define"))?;
+            .map_err(|e| self.unless_stopped(row, "define", e))?;
         let define = requested.elapsed();
         faultpoint::point("vm.start.defined");
         let requested = Instant::now();
-        let run = self.run(row, xml);
+        let run = self.run(row, xml, &stop);
         let started = trace(step!("libvirt.start", container = %row.id), run).await;
+        drop(stop);
         if let Err(refused) = started {
             return Err(self.error_of_start(row, refused).await);
         }
@@ -150,16 +155,30 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Lets libvirt start the emulator.
-    async fn run(&self, row: &Container, xml: String) -> Result<()> {
-        let (driver, instance) = (&self.parts.hypervisor, &row.spec.instance);
+    async fn run(&self, row: &Container, xml: String, stop: &Stop) -> Result<()> {
+        let instance = &row.spec.instance;
         if let (Some(vm), true) = (instance.vm, instance.restore) {
-            return self.resume_memory(row, vm, xml).await;
+            return self.resume_memory(row, vm, xml, stop).await;
         }
+        let (driver, domain) = (&self.parts.hypervisor, row.domain());
         let started = match instance.start_paused {
-            true => driver.start_paused(row.domain()).await,
-            false => driver.start(row.domain()).await,
+            true => driver.start_paused_unless(domain, stop.requested()).await,
+            false => driver.start_unless(domain, stop.requested()).await,
         };
-        started.map_err(hypervisor("start"))
+        started.map_err(|e| self.unless_stopped(row, "start", e))
+    }
+
+    /// What a call of a start failed with: where the stop of the pod is requested, that is the cause.
+    pub(in crate::vm) fn unless_stopped(
+        &self,
+        row: &Container,
+        call: &'static str,
+        error: libvirt::Error,
+    ) -> Error {
+        match self.stops.is_requested(&row.sandbox) {
+            true => Error::Stopped(row.id.clone()),
+            false => hypervisor(call)(error),
+        }
     }
 
     fn domain(

@@ -43,7 +43,9 @@ impl<P: Platform> Containers<P> {
         if row.phase == Phase::Starting && row.is_process() {
             self.stop_process_start(&row).await?;
         } else if row.phase == Phase::Starting {
-            // A start in progress holds this lock; one that was cut short is settled.
+            // A start in progress holds this lock, and ends where it waits for libvirt; one that was
+            // cut short is settled.
+            let _stop = self.stops.request(&row.sandbox);
             let _lock = self.parts.locks.lock(row.sandbox.as_str()).await;
             let row = self.row(id)?;
             if row.phase == Phase::Starting {

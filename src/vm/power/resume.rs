@@ -2,9 +2,11 @@
 //!
 //! Invariant: the guest is restored paused; before it runs one instruction the memory counts as
 //! used, so that no start ever resumes it again on a disk that has moved on.
-//! Failure: until then the memory stays and the start may be repeated. A machine that was lost
+//! Failure: until then the memory stays and the start may be repeated, also where the stop of the pod
+//! ended the restore. A machine that was lost
 //! between the two boots afresh next time, as after a power cut.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use libvirt::{Hypervisor, Pause, Power};
@@ -16,6 +18,7 @@ use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
+use crate::vm::stops::Stop;
 
 /// Time between two looks at a restore that an earlier process began.
 const LOOK: Duration = Duration::from_millis(500);
@@ -29,16 +32,26 @@ impl<P: Platform> Containers<P> {
         row: &Container,
         vm: VmUid,
         xml: String,
+        stop: &Stop,
     ) -> Result<()> {
         let file = self.parts.disks.memory_file(vm);
-        let stop = self.stops.watch(&row.sandbox);
         let driver = &self.parts.hypervisor;
-        let restored = driver.restore(xml, file, stop.requested()).await;
-        if restored.is_err() && self.stops.is_requested(&row.sandbox) {
-            return Err(Error::Stopped(row.id.clone()));
-        }
-        drop(stop);
-        restored.map_err(hypervisor("restore"))?;
+        let mut restored = pin!(driver.restore(xml, file, stop.requested()));
+        let restored = tokio::select! {
+            biased;
+            restored = &mut restored => restored,
+            () = stop.requested() => {
+                // It has begun: only the end of the emulator ends it. Reading may take an hour, and
+                // the guest has not run.
+                let killed = driver.destroy(row.domain()).await;
+                if let Err(e) = killed {
+                    let error = crate::one_line(&e);
+                    tracing::warn!(container = %row.id, error, "restore not ended: the stop waits for it");
+                }
+                restored.await
+            }
+        };
+        restored.map_err(|e| self.unless_stopped(row, "restore", e))?;
         faultpoint::point("node.resume.restored");
         self.parts.disks.use_memory(vm).await?;
         self.go_on(row, vm).await

@@ -69,7 +69,11 @@ impl FakeHypervisor {
 }
 
 impl Hypervisor for FakeHypervisor {
-    async fn define(&self, xml: String) -> Result<()> {
+    async fn define_unless(
+        &self,
+        xml: String,
+        _given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
         let mut inner = self.lock();
         inner.check()?;
         let refused = |reason: String| Error::Refused {
@@ -108,15 +112,22 @@ impl Hypervisor for FakeHypervisor {
         Ok(())
     }
 
-    async fn start(&self, domain: Uuid) -> Result<()> {
-        drop(self.starts.read().await);
-        let mut inner = self.lock();
-        let refusal = inner.refusal.clone();
-        let found = inner.domain(domain)?;
+    async fn start_unless(
+        &self,
+        domain: Uuid,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
         let refused = |reason| Error::Refused {
             call: "start",
             reason,
         };
+        tokio::select! {
+            turn = self.starts.read() => drop(turn),
+            () = given_up => return Err(refused("it was given up before it began".to_owned())),
+        }
+        let mut inner = self.lock();
+        let refusal = inner.refusal.clone();
+        let found = inner.domain(domain)?;
         if found.state == State::Active {
             return Err(refused("the domain is already running".to_owned()));
         }
@@ -130,8 +141,12 @@ impl Hypervisor for FakeHypervisor {
         Ok(())
     }
 
-    async fn start_paused(&self, domain: Uuid) -> Result<()> {
-        self.start(domain).await?;
+    async fn start_paused_unless(
+        &self,
+        domain: Uuid,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        self.start_unless(domain, given_up).await?;
         self.pause(domain, Some(Pause::Asked))
     }
 
@@ -203,8 +218,16 @@ impl Hypervisor for FakeHypervisor {
             return Err(refused("the file is not saved memory"));
         }
         let uuid = Definition::parse(&xml).and_then(|d| d.uuid());
-        self.start_paused(uuid.unwrap_or_default()).await?;
-        drop(self.restores.read().await);
+        let uuid = uuid.unwrap_or_default();
+        let mut events = self.events();
+        self.start_paused_unless(uuid, std::future::pending())
+            .await?;
+        let killed =
+            async { while events.recv().await != Ok(Event::Stopped(uuid, End::Destroyed)) {} };
+        tokio::select! {
+            end = self.restores.read() => drop(end),
+            () = killed => return Err(refused("the emulator ended")),
+        }
         Ok(())
     }
 

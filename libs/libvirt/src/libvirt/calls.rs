@@ -7,6 +7,8 @@
 //! effect in libvirt is unknown.
 
 use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -111,6 +113,34 @@ impl Calls {
             observer.called(call, begun.elapsed(), outcome);
         }
         result
+    }
+
+    /// As [`Self::run`]; the wait for the turn ends when `given_up` does, and then nothing was done.
+    /// A call that has begun goes on.
+    pub(super) async fn run_unless<T: Send + 'static>(
+        &self,
+        plan: Plan,
+        f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
+        given_up: impl Future<Output = ()> + Send,
+    ) -> Result<T> {
+        let call = plan.context.call;
+        let waits = Arc::new(AtomicBool::new(true));
+        let begins = Arc::clone(&waits);
+        let mut done = pin!(self.run(plan, move |connect| {
+            let is_wanted = begins.swap(false, Ordering::AcqRel);
+            is_wanted.then(|| f(connect)).transpose()
+        }));
+        let done = tokio::select! {
+            done = &mut done => done?,
+            () = given_up => match waits.swap(false, Ordering::AcqRel) {
+                true => None,
+                false => done.await?,
+            },
+        };
+        done.ok_or_else(|| Error::Refused {
+            call,
+            reason: "it was given up before it began".to_owned(),
+        })
     }
 
     pub(super) fn check_connected(&self) -> Result<()> {

@@ -5,7 +5,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libvirt::harness::Libvirtd;
@@ -254,6 +254,48 @@ fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
     (script.to_str().unwrap().to_owned(), hung)
 }
 
+/// Waits until so many emulators hang.
+async fn hang(hung: &Path, emulators: usize) {
+    let hang = async {
+        while std::fs::read_dir(hung).unwrap().count() < emulators {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, hang)
+        .await
+        .expect("hung emulators");
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_kill_ends_a_restore_in_progress_and_keeps_the_memory() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let settings = Settings {
+        call_deadline: TIMEOUT,
+        ..Settings::default()
+    };
+    let hv = libvirtd.connect(settings).await.unwrap();
+    let id = running(&hv, "hang").await;
+    let file = libvirtd.dir().join("memory");
+    hv.save(id, file.clone()).await.unwrap();
+    let (emulator, hung) = hanging_emulator(&libvirtd);
+    let (caller, memory) = (hv.clone(), file.clone());
+    let restore = tokio::spawn(async move {
+        let xml = xml_with(id, "hang", &emulator);
+        caller.restore(xml, memory, std::future::pending()).await
+    });
+    hang(&hung, 1).await;
+    hv.destroy(id).await.unwrap();
+    let ended = tokio::time::timeout(TIMEOUT, restore).await;
+    let ended = ended.expect("the end of the restore").unwrap();
+    assert!(matches!(ended, Err(Error::Refused { .. })), "{ended:?}");
+    assert!(libvirt::is_saved_memory(&file));
+    let restored = hv.restore(xml(id, "hang"), file, std::future::pending());
+    restored.await.unwrap();
+    assert_eq!(hv.state(id).await.unwrap(), Some(State::Active));
+    hv.destroy(id).await.unwrap();
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn hanging_starts_do_not_block_kills_and_version_calls() {
@@ -274,14 +316,7 @@ async fn hanging_starts_do_not_block_kills_and_version_calls() {
         let hv = hv.clone();
         starts.push(tokio::spawn(async move { hv.start(id).await }));
     }
-    let hang = async {
-        while std::fs::read_dir(&hung).unwrap().count() < settings.parallel {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, hang)
-        .await
-        .expect("hung starts");
+    hang(&hung, settings.parallel).await;
     // A node with four slow starts is no broken node.
     let others = async {
         hv.versions().await.unwrap();

@@ -402,3 +402,31 @@ async fn a_kill_waits_for_no_look_that_the_stop_before_it_began() {
     ends(graceful).await.unwrap();
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
 }
+
+#[tokio::test]
+async fn a_start_that_waits_for_its_turn_ends_with_a_stop_of_its_pod_or_container() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    let sandbox = node.row(&id).sandbox.clone();
+    for is_of_pod in [true, false] {
+        let hold = node.hypervisor.hold_starts().await;
+        let (containers, starting) = (node.containers.clone(), id.clone());
+        let start = tokio::spawn(async move { containers.start(&starting).await });
+        node.until(&id, |row| row.phase == Phase::Starting).await;
+        let stop = is_of_pod.then(|| node.containers.request_stop(&sandbox));
+        if !is_of_pod {
+            let stopped = node.containers.stop(&id, Duration::from_secs(600));
+            tokio::time::timeout(TIMEOUT, stopped)
+                .await
+                .unwrap()
+                .unwrap();
+        }
+        let ended = tokio::time::timeout(TIMEOUT, start).await;
+        let ended = ended.expect("the stop waits for the turn").unwrap();
+        assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
+        assert_eq!(node.phase(&id), Phase::Created);
+        drop((stop, hold));
+    }
+    node.containers.start(&id).await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Running);
+}

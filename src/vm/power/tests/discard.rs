@@ -91,6 +91,22 @@ async fn a_restore_that_waits_for_its_turn_ends_with_the_stop_of_its_pod() {
 }
 
 #[tokio::test]
+async fn a_restore_that_has_begun_ends_with_the_stop_of_its_pod_and_keeps_its_memory() {
+    let (node, second) = suspended().await;
+    let hold = node.hypervisor.hold_restores().await;
+    let start = begun(&node, &second).await;
+    let stop = node.containers.request_stop(&node.row(&second).sandbox);
+    let ended = tokio::time::timeout(TIMEOUT, start).await;
+    let ended = ended.expect("the stop waits for the restore").unwrap();
+    assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
+    assert_eq!(node.phase(&second), Phase::Created);
+    assert!(node.disks.get(vm()).unwrap().has_memory());
+    drop((stop, hold));
+    node.containers.start(&second).await.unwrap();
+    assert_eq!(power(&node).await, Some(Power::On));
+}
+
+#[tokio::test]
 async fn a_start_behind_a_discard_finds_no_memory() {
     let (node, second) = suspended().await;
     let hold = node.locks.lock(node.row(&second).sandbox.as_str()).await;
