@@ -28,7 +28,7 @@ use crate::tasks::Aborted;
 
 /// Time for a look at a file or a device, with the wait for the turn: well below the two minutes
 /// that kubelet gives a request.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Threads that read for one set; the process has some hundred for everything that blocks.
 const MOST: usize = 32;

@@ -20,14 +20,23 @@ use crate::files;
 use crate::vm::Owner;
 
 impl Blocks {
-    /// The block device that a path leads to; `None` when it leads to something else.
-    pub async fn identify(path: &Path) -> Result<Option<Number>> {
-        let found = tokio::fs::metadata(path).await;
+    /// The block device that a path leads to; `None` when it leads to something else. The path may be
+    /// below a mount whose server does not answer: then it is an error after a deadline.
+    pub async fn identify(&self, path: &Path) -> Result<Option<Number>> {
+        let looked_at = path.to_owned();
+        let look = move || std::fs::metadata(looked_at);
+        let found = self.foreign.look(&owner_of(path), look).await?;
         let found = found.map_err(files::failed("find the device", path))?;
         Ok(found.file_type().is_block_device().then(|| Number {
             major: major(found.rdev()),
             minor: minor(found.rdev()),
         }))
+    }
+
+    /// A path that does not answer until the result is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold(&self, path: &Path) -> crate::foreign::Turn<String> {
+        self.foreign.hold(owner_of(path))
     }
 
     /// Gives a device to a container, whose machine runs as `owner`; several may read it. Again for
@@ -129,6 +138,11 @@ impl Blocks {
     }
 }
 
+/// Who the thread that looks at a path works for.
+fn owner_of(path: &Path) -> String {
+    format!("device {}", path.display())
+}
+
 fn make_node(
     path: &Path,
     device: Number,
@@ -167,6 +181,30 @@ pub(super) async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::qemu_img::QemuImg;
+    use crate::metadata::Db;
+
+    #[tokio::test]
+    async fn a_path_that_hangs_is_an_error_after_a_while_and_delays_no_other() {
+        let scratch = tempfile::tempdir().unwrap();
+        let db = Db::in_memory().unwrap();
+        let root = scratch.path().to_owned();
+        let blocks = Blocks::open(db, root, QemuImg::new(0, 0)).await.unwrap();
+        let path = scratch.path().join("hung");
+        let hung = blocks.hold(&path);
+        assert_eq!(blocks.identify(scratch.path()).await.unwrap(), None);
+        tokio::time::pause();
+        let error = blocks.identify(&path).await.unwrap_err();
+        assert!(matches!(error, Error::Hung(_)), "{error}");
+        assert!(
+            error.to_string().contains(&*path.to_string_lossy()),
+            "{error}"
+        );
+        tokio::time::resume();
+        drop(hung);
+        let error = blocks.identify(&path).await.unwrap_err();
+        assert!(matches!(error, Error::Files(_)), "{error}");
+    }
 
     #[test]
     #[ignore = "needs root"]

@@ -275,7 +275,8 @@ impl QemuImg {
         // A part of a disk is worth nothing; the error is what counts.
         let removed = tokio::fs::remove_file(path).await;
         let is_gone = removed.map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true);
-        if let Some(directory) = path.parent().filter(|_| is_gone) {
+        let is_last = is_gone && !sizes::replaces(path).await;
+        if let Some(directory) = path.parent().filter(|_| is_last) {
             // One that stays counts until the next attempt, or the next start.
             if let Err(error) = self.forget(directory).await {
                 let (path, error) = (path.display(), crate::one_line(&error));

@@ -54,6 +54,13 @@ impl Stops {
         }
     }
 
+    /// Whether a stop would end some work of this sandbox.
+    #[cfg(test)]
+    pub(in crate::vm) fn is_watched(&self, sandbox: &SandboxId) -> bool {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.contains_key(sandbox)
+    }
+
     /// Whether a stop of this sandbox is requested.
     pub(in crate::vm) fn is_requested(&self, sandbox: &SandboxId) -> bool {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);

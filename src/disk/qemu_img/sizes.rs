@@ -5,6 +5,7 @@
 //! when the daemon finds the disk without a record at its start, and, within the bounds of old and new
 //! size, when the disk failed to grow.
 //! A record that cannot be read counts as none: what is measured takes its place.
+//! Of a disk and the one that is made beside it to replace it the larger counts, until both are gone.
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ use crate::metadata::{self, Db, Record, RecordStore};
 /// Beginning of every qcow2 file up to the virtual size.
 const HEADER: usize = 32;
 const MAGIC: &[u8] = b"QFI\xfb";
+/// A disk, and one that is being made.
+const DISK: &str = "root.qcow2";
+const UNFINISHED: &str = "root.new";
 
 /// The size of one disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +109,13 @@ impl Sizes {
         let others = others.filter(|record| record.place != place);
         allowed(others.fold(0, |sum, one| sum.saturating_add(one.virtual_bytes)))?;
         let before = self.records.get(&place).map(|record| record.virtual_bytes);
-        let recorded = self.put(place, size).await;
+        let beside = before.unwrap_or_default();
+        let counted = if replaces(path).await {
+            size.max(beside)
+        } else {
+            size
+        };
+        let recorded = self.put(place, counted).await;
         recorded.map_err(|e| format!("record its size: {}", crate::one_line(&e)))?;
         Ok(before)
     }
@@ -185,6 +195,12 @@ fn name(root: &Path, directory: &Path) -> Option<String> {
     Some(names.join("/"))
 }
 
+/// Whether the disk at `path` is made beside one that it is to replace.
+pub(super) async fn replaces(path: &Path) -> bool {
+    let disk = path.with_file_name(DISK);
+    path != disk && tokio::fs::try_exists(&disk).await.unwrap_or(true)
+}
+
 /// The directories of all disks, by name.
 fn list(roots: &[PathBuf]) -> io::Result<BTreeMap<String, PathBuf>> {
     let mut all = BTreeMap::new();
@@ -204,7 +220,7 @@ fn list(roots: &[PathBuf]) -> io::Result<BTreeMap<String, PathBuf>> {
 /// The size in the header of the disk in a directory; 0 where there is none.
 fn measure(directory: &Path) -> io::Result<u64> {
     let mut most = 0;
-    for name in ["root.qcow2", "root.new"] {
+    for name in [DISK, UNFINISHED] {
         most = virtual_size(&directory.join(name))?.max(most);
     }
     Ok(most)

@@ -7,11 +7,11 @@
 
 use std::path::Path;
 
-use podspec::{Role, RootContent};
+use podspec::{Role, RootContent, SandboxId};
 use sha2::{Digest as _, Sha256};
 
 use super::seed::SERIAL as SEED;
-use crate::block::{self, Blocks, DesiredContent};
+use crate::block::{self, DesiredContent};
 use crate::images::{Digest, Image};
 use crate::platform::Platform;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
@@ -26,9 +26,10 @@ const HASH: usize = 8;
 
 impl<P: Platform> Containers<P> {
     /// The disks that the devices of a request are. Devices that are no disks are of no use to a
-    /// machine.
+    /// machine. A stop of the sandbox ends the look at them.
     pub(in crate::vm) async fn wanted_blocks(
         &self,
+        sandbox: &SandboxId,
         config: &ContainerConfig,
         role: Role,
     ) -> Result<Vec<BlockDisk>> {
@@ -36,9 +37,14 @@ impl<P: Platform> Containers<P> {
         if role == Role::Provision {
             return Ok(disks);
         }
+        let stop = self.stops.watch(sandbox);
         for wanted in &config.devices {
             let path = Path::new(&wanted.host_path);
-            let Some(device) = Blocks::identify(path).await? else {
+            let device = tokio::select! {
+                device = self.parts.blocks.identify(path) => device?,
+                () = stop.requested() => return Err(block::Error::Stopped(path.to_owned()).into()),
+            };
+            let Some(device) = device else {
                 if wanted.container_path == "/" {
                     return Err(block::Error::NotBlock(path.to_owned()).into());
                 }
@@ -61,16 +67,10 @@ impl<P: Platform> Containers<P> {
         Ok(disks)
     }
 
-    /// Gives the devices to a container that is being created, and prepares them. Returns what the
-    /// pod's author should know of the root disk.
-    pub(super) async fn take_blocks(
-        &self,
-        row: &Container,
-        image: Option<&Image>,
-        content: RootContent,
-    ) -> Result<Option<String>> {
+    /// Gives the devices to a container that is being created, and prepares all but the root disk,
+    /// whose content may be another one's.
+    pub(super) async fn take_blocks(&self, row: &Container) -> Result<()> {
         let blocks = &self.parts.blocks;
-        let mut found = None;
         for disk in &row.spec.blocks {
             for holder in blocks.holders_of(disk.device) {
                 self.finish_end(&holder).await?;
@@ -78,23 +78,36 @@ impl<P: Platform> Containers<P> {
             let owner = self.owner(row);
             let take = blocks.take(disk.device, &row.id, disk.read_only, owner);
             take.await?;
-            if disk.is_root() {
-                let desired = DesiredContent {
-                    image: image.cloned(),
-                    is_kept: self.vm_of(row).is_some(),
-                    replaces: content == RootContent::Replace,
-                };
-                let stop = self.stops.watch(&row.sandbox);
-                let there = tokio::select! {
-                    prepared = blocks.prepare(disk.device, &row.id, &desired) => prepared?,
-                    () = stop.requested() => return Err(block::Error::Cancelled(disk.device).into()),
-                };
-                found = there.map(|there| other_content(there, row));
-            } else {
+            if !disk.is_root() {
                 blocks.prepare_whole(disk.device, disk.read_only).await?;
             }
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// Prepares the device that is the root disk, if there is one. Returns what the pod's author should
+    /// know of it.
+    pub(super) async fn prepare_root_block(
+        &self,
+        row: &Container,
+        image: Option<&Image>,
+        content: RootContent,
+    ) -> Result<Option<String>> {
+        let Some(disk) = row.root_block() else {
+            return Ok(None);
+        };
+        let desired = DesiredContent {
+            image: image.cloned(),
+            is_kept: self.vm_of(row).is_some(),
+            replaces: content == RootContent::Replace,
+        };
+        let stop = self.stops.watch(&row.sandbox);
+        let blocks = &self.parts.blocks;
+        let there = tokio::select! {
+            prepared = blocks.prepare(disk.device, &row.id, &desired) => prepared?,
+            () = stop.requested() => return Err(block::Error::Cancelled(disk.device).into()),
+        };
+        Ok(there.map(|there| other_content(there, row)))
     }
 
     /// A device as the domain has it.

@@ -12,7 +12,7 @@ use libvirt::{Hypervisor, State};
 use podspec::{Instance, Role, RootContent, SandboxId, VmUid};
 
 use super::overlay::Choice;
-use crate::images::{self, Format};
+use crate::images::{self, Format, Image};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource};
@@ -54,6 +54,14 @@ impl Root {
             Self::Vm(_) => None,
         }
     }
+
+    /// The image that is written to a device or a file.
+    const fn written(&self) -> Option<&Image> {
+        match self {
+            Self::Volume(Some(choice)) => Some(&choice.image),
+            _ => None,
+        }
+    }
 }
 
 impl<P: Platform> Containers<P> {
@@ -93,27 +101,42 @@ impl<P: Platform> Containers<P> {
         Ok(Root::Vm(digest))
     }
 
-    /// Makes sure that a container has what it boots from. Returns what the pod's author should
-    /// know of it.
+    /// Takes what a container has, and makes what is not there yet. Of the disks that are there,
+    /// nothing is removed and no content is written over: what is left of the request may fail.
     pub(in crate::vm) async fn ensure_root(
         &self,
         sandbox: &Sandbox,
         row: &Container,
-        (root, content): (&Root, RootContent),
-    ) -> Result<Option<String>> {
+        root: &Root,
+    ) -> Result<()> {
         if let Some(choice) = root.choice() {
-            self.settle_choice(row, choice).await?;
+            self.keep_choice(row, choice).await?;
         }
-        let image = match root {
-            Root::Volume(Some(choice)) => Some(&choice.image),
-            _ => None,
-        };
-        let found = self.take_blocks(row, image, content).await?;
-        self.prepare_file_disks(row, image).await?;
+        self.take_blocks(row).await?;
+        self.prepare_file_disks(row, root.written()).await?;
         match (root, row.vm()) {
-            (Root::Image(choice), _) => self.ensure_root_disk(sandbox, row, &choice.image).await?,
-            (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await?,
-            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => {}
+            (Root::Image(choice), _) => self.ensure_root_disk(sandbox, row, choice).await,
+            (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
+            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => Ok(()),
+        }
+    }
+
+    /// Gives the root disk its content, which may cost the one that it had: only when nothing else can
+    /// refuse the request any more. Returns what the pod's author should know of it.
+    pub(in crate::vm) async fn settle_root(
+        &self,
+        row: &Container,
+        root: &Root,
+        content: RootContent,
+    ) -> Result<Option<String>> {
+        let found = self
+            .prepare_root_block(row, root.written(), content)
+            .await?;
+        if let Some(choice) = root.choice().filter(|choice| choice.replaces) {
+            self.replace_image(row, choice).await?;
+            if matches!(root, Root::Image(_)) {
+                self.name_root_disk(&row.sandbox).await?;
+            }
         }
         Ok(found)
     }

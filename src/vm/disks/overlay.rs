@@ -2,11 +2,15 @@
 //!
 //! Invariant: the disk is made of the pinned image as its pod requests and is complete when it has
 //! its name. Disk and pin follow the text by which the pod names its image: while that is the same,
-//! a new container boots the same disk. A disk is removed for another image only when the rest of
-//! the request was accepted and that image is pinned.
-//! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then.
+//! a new container boots the same disk. A disk is removed for another image only when all that the
+//! request needs is there: the other image is pinned, its disk is made beside the old one, and every
+//! device and file is taken.
+//! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then, and an old disk is as
+//! it was.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use podspec::{Annotations, FastDeploy, SandboxId};
 
@@ -27,7 +31,7 @@ pub(in crate::vm) struct Choice {
     /// How the pod names it.
     text: String,
     /// The sandbox's disk was made of another image, by another name.
-    replaces: bool,
+    pub(super) replaces: bool,
     /// What the name means today, where that is another image.
     meant_today: Option<Digest>,
 }
@@ -136,35 +140,43 @@ impl<P: Platform> Containers<P> {
         })
     }
 
-    /// Pins the image for the sandbox; the disk that was made of another one is removed before.
-    /// The image cannot go meanwhile.
-    pub(super) async fn settle_choice(&self, row: &Container, choice: &Choice) -> Result<()> {
-        if !choice.replaces {
-            return Ok(());
+    /// Keeps the image of a choice for the container, until it can take the place of another one.
+    pub(super) async fn keep_choice(&self, row: &Container, choice: &Choice) -> Result<()> {
+        if choice.replaces {
+            let image = choice.image.digest.to_string();
+            self.parts.images.pin(row.id.as_str(), &image).await?;
         }
+        Ok(())
+    }
+
+    /// Removes the disk that the sandbox has of another image, and pins this one in its place. No disk
+    /// is there in between, so that disk and pin never contradict each other. The caller has nothing
+    /// left that could refuse the request.
+    pub(super) async fn replace_image(&self, row: &Container, choice: &Choice) -> Result<()> {
         let images = &self.parts.images;
-        let reference = choice.image.digest.to_string();
-        images.pin(row.id.as_str(), &reference).await?;
+        let sandbox = &row.sandbox;
         faultpoint::point("vm.create.image");
-        tracing::info!(sandbox = %row.sandbox, image = choice.text, "root disk of another image removed");
-        self.remove_root_disk(&row.sandbox).await?;
-        let sandbox = row.sandbox.as_str();
-        images.pin_as(sandbox, &reference, &choice.text).await?;
+        remove_file(&self.paths.root_disk(sandbox)).await?;
+        tracing::info!(%sandbox, image = choice.text, "root disk of another image removed");
+        images.unpin(sandbox.as_str()).await?;
+        let reference = choice.image.digest.to_string();
+        let pin = images.pin_as(sandbox.as_str(), &reference, &choice.text);
+        pin.await?;
         Ok(images.unpin(row.id.as_str()).await?)
     }
 
-    /// Makes the disk unless it is there.
+    /// Makes the disk unless it is there. One that is to replace another is made beside it, until
+    /// [`Self::name_root_disk`].
     pub(super) async fn ensure_root_disk(
         &self,
         sandbox: &Sandbox,
         row: &Container,
-        image: &Image,
+        choice: &Choice,
     ) -> Result<()> {
+        let image = &choice.image;
         let disk = self.paths.root_disk(&row.sandbox);
-        if tokio::fs::try_exists(&disk)
-            .await
-            .map_err(files::failed("look for", &disk))?
-        {
+        let is_there = tokio::fs::try_exists(&disk).await;
+        if is_there.map_err(files::failed("look for", &disk))? && !choice.replaces {
             return Ok(());
         }
         let directory = self.paths.pod(&row.sandbox);
@@ -176,7 +188,7 @@ impl<P: Platform> Containers<P> {
         tokio::fs::set_permissions(&directory, mode)
             .await
             .map_err(files::failed("open", &directory))?;
-        let unfinished = disk.with_extension("new");
+        let unfinished = unfinished(&disk);
         let size = row
             .spec
             .machine
@@ -199,21 +211,50 @@ impl<P: Platform> Containers<P> {
             }
         };
         made.map_err(|Failed { path, reason }| Error::Disk { path, reason })?;
-        let named = tokio::fs::rename(&unfinished, &disk).await;
+        if choice.replaces {
+            return Ok(());
+        }
+        self.name_root_disk(&row.sandbox).await
+    }
+
+    /// Gives the disk that was made its name.
+    pub(super) async fn name_root_disk(&self, sandbox: &SandboxId) -> Result<()> {
+        let disk = self.paths.root_disk(sandbox);
+        let named = tokio::fs::rename(unfinished(&disk), &disk).await;
         Ok(named.map_err(files::failed("name", &disk))?)
+    }
+
+    /// Removes the disk that was begun for a container that never came to be; success when there is
+    /// none.
+    pub(in crate::vm) async fn remove_unfinished_root(&self, sandbox: &SandboxId) -> Result<()> {
+        remove_file(&unfinished(&self.paths.root_disk(sandbox))).await
     }
 
     /// Removes the disk and lets the image go; success when there is none.
     pub(in crate::vm) async fn remove_root_disk(&self, sandbox: &SandboxId) -> Result<()> {
         let directory = self.paths.pod(sandbox);
         match tokio::fs::remove_dir_all(&directory).await {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
                 return Err(files::failed("remove", &directory)(e).into());
             }
             _ => {}
         }
         self.parts.disks.qemu_img().forget(&directory).await?;
         Ok(self.parts.images.unpin(sandbox.as_str()).await?)
+    }
+}
+
+/// The name of a disk until it is whole.
+fn unfinished(disk: &Path) -> PathBuf {
+    disk.with_extension("new")
+}
+
+/// Removes a file; success when there is none.
+async fn remove_file(path: &Path) -> Result<()> {
+    match tokio::fs::remove_file(path).await {
+        // The directory is made with the first disk.
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+        removed => Ok(removed.map_err(files::failed("remove", path))?),
     }
 }
 

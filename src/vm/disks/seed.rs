@@ -123,7 +123,9 @@ impl<P: Platform> Containers<P> {
             let config = network_config(network, data.layout, (version, dhcp));
             data.network = NetworkData::Given(format!("{config:#}\n").into_bytes());
         }
-        let blocks = self.wanted_blocks(config, instance.role).await?;
+        let blocks = self
+            .wanted_blocks(&sandbox.id, config, instance.role)
+            .await?;
         let script = links::script(&disk_paths(&blocks, &surroundings.file_disks));
         data.insert_mount_script(script.as_deref().unwrap_or_default());
         let Surroundings {

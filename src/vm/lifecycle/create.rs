@@ -79,7 +79,9 @@ impl<P: Platform> Containers<P> {
         let machine = machine(sandbox, &config, self.defaults())?;
         self.check_board(&machine).await?;
         let instance = instance(sandbox, &config)?;
-        let blocks = self.wanted_blocks(&config, instance.role).await?;
+        let blocks = self
+            .wanted_blocks(&sandbox.id, &config, instance.role)
+            .await?;
         file_disks::plan::check_paths(&supplies.file_disks, &blocks)?;
         let content = Annotations::new(&annotations(sandbox, &config)).root_content()?;
         let has_root = blocks.iter().any(BlockDisk::is_root)
@@ -142,17 +144,19 @@ impl<P: Platform> Containers<P> {
         drop(turn);
         faultpoint::point("vm.create.recorded");
         let made = async {
-            let root = self.ensure_root(sandbox, &row, (&root, content));
+            let disks = self.ensure_root(sandbox, &row, &root);
             let seed = self.make_seed(&row, data);
             if row.vm().is_some() {
                 // That of a virtual machine belongs to the holder of its root disk.
-                let found = root.await?;
-                return seed.await.map(|()| found);
+                disks.await?;
+                seed.await?;
+            } else {
+                // Both to their end: what is being made cannot be dropped.
+                let (disks, seed) = tokio::join!(disks, seed);
+                disks?;
+                seed?;
             }
-            // Both to their end: what is being made cannot be dropped.
-            let (root, seed) = tokio::join!(root, seed);
-            let found = root?;
-            seed.map(|()| found)
+            self.settle_root(&row, &root, content).await
         };
         let step = step!("disk.prepare", sandbox = %row.sandbox, container = %row.id);
         let found = match trace(step, made).await {
@@ -265,6 +269,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn drop_creating(&self, row: &Container) -> Result<()> {
         self.undo_file_disks(row).await;
         self.give_disk_back(row).await?;
+        self.remove_unfinished_root(&row.sandbox).await?;
         self.parts.images.unpin(row.id.as_str()).await?;
         self.forget_answer(&row.id);
         Ok(self.parts.table.remove(&row.id).await?)

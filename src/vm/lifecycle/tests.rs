@@ -6,6 +6,7 @@
 
 mod create;
 mod life;
+mod other_image;
 mod read_only;
 mod start;
 mod stop;

@@ -7,11 +7,13 @@ use std::os::unix::fs::MetadataExt;
 
 use podspec::ContainerId;
 
-use crate::images;
+use crate::foreign::DEADLINE;
 use crate::sandbox::Sandbox;
 use crate::testkit::{Node, TIMEOUT};
+use crate::vm::shares::Supplies;
 use crate::vm::state::Phase;
-use crate::vm::{ContainerConfig, Error, Mount};
+use crate::vm::{ContainerConfig, Device, Error, Mount};
+use crate::{block, images};
 
 #[tokio::test]
 async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
@@ -122,7 +124,7 @@ fn of_tag(node: &Node, image: &str, attempt: u32) -> ContainerConfig {
 }
 
 /// What a client sees of a container's image, and the inode of its root disk.
-fn root_of(node: &Node, id: &ContainerId) -> (String, u64) {
+pub(super) fn root_of(node: &Node, id: &ContainerId) -> (String, u64) {
     let row = node.row(id);
     let disk = node.containers.paths().root_disk(&row.sandbox);
     let inode = disk.metadata().unwrap().ino();
@@ -191,28 +193,32 @@ async fn the_disk_of_an_earlier_daemon_follows_the_name_in_its_container() {
 }
 
 #[tokio::test]
-async fn a_refused_request_for_another_image_costs_the_guest_nothing() {
+async fn the_stop_of_a_pod_ends_the_look_at_a_device_that_hangs() {
     let node = Node::new().await;
-    let first = node.created().await;
-    let (sandbox, before) = (node.row(&first).sandbox.clone(), root_of(&node, &first));
-    node.containers.remove(&first).await.unwrap();
-    let annotate = |value: &str| {
-        let pair = ("vmlet.dev/fast-deploy".to_owned(), value.to_owned());
-        move |row: &mut Sandbox| row.config.annotations.extend([pair])
-    };
-    let ready = crate::sandbox::state::Phase::Ready;
-    let changed = node.sandbox_rows.change(&sandbox, ready, annotate("quick"));
-    changed.await.unwrap();
-    let refused = node
-        .containers
-        .create(&sandbox, node.machine_of("other", 1));
-    assert!(matches!(refused.await, Err(Error::Machine(_))));
-    let changed = node
-        .sandbox_rows
-        .change(&sandbox, ready, annotate("linked"));
-    changed.await.unwrap();
-    let again = node.containers.create(&sandbox, node.machine(2)).await;
-    assert_eq!(root_of(&node, &again.unwrap()), before);
+    let sandbox = node.ready().await;
+    let path = "/dev/hung";
+    let _hung = node.containers.parts.blocks.hold(path.as_ref());
+    let mut config = node.machine(0);
+    config.devices = vec![Device {
+        container_path: "/dev/data".to_owned(),
+        host_path: path.to_owned(),
+        permissions: "rw".to_owned(),
+    }];
+    let containers = node.containers.clone();
+    let own = sandbox.clone();
+    let supplies = Supplies::default();
+    let creating =
+        tokio::spawn(async move { containers.create_to_end(&own, config, supplies).await });
+    while !node.containers.stops.is_watched(&sandbox) && !creating.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    let stopped = tokio::time::timeout(DEADLINE / 2, node.sandboxes.stop(&sandbox)).await;
+    stopped.expect("the stop waits for the device").unwrap();
+    let ended = creating.await.unwrap();
+    assert!(
+        matches!(ended, Err(Error::Block(block::Error::Stopped(_)))),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test]
@@ -230,29 +236,6 @@ async fn content_that_nothing_replaces_is_an_event_and_other_words_are_refused()
     let refused = node.containers.create(&sandbox, node.machine(0)).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("\"keep\" or \"replace\""), "{text}");
-}
-
-#[tokio::test]
-async fn another_image_brings_another_disk_and_lets_the_old_image_go() {
-    let node = Node::new().await;
-    let first = node.created().await;
-    let sandbox = node.row(&first).sandbox.clone();
-    node.containers.remove(&first).await.unwrap();
-    let second = node
-        .containers
-        .create(&sandbox, node.machine_of("other", 1))
-        .await
-        .unwrap();
-    let other = node.images.find(&node.image("other")).unwrap();
-    let pinned = node.images.pinned(sandbox.as_str()).unwrap();
-    assert_eq!(pinned.digest, other.digest);
-    assert_eq!(
-        node.row(&second).spec.image_digest,
-        other.digest.to_string()
-    );
-    let disk = std::fs::read(node.containers.paths().root_disk(&sandbox)).unwrap();
-    let base = other.path.to_str().unwrap().as_bytes();
-    assert!(disk.windows(base.len()).any(|part| part == base));
 }
 
 #[tokio::test]
