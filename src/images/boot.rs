@@ -2,7 +2,8 @@
 //!
 //! Invariant: machines have a BIOS and their root disk as a hard disk, so that only code in the
 //! boot sector starts anything: no partition table does without it, and no CD's boot catalogue.
-//! Failure: none; what is not understood counts as bootable, so that no disk is called bad wrongly.
+//! Failure: none; code that is not understood counts as bootable, so that no disk is called bad
+//! wrongly.
 
 use std::fs::File;
 use std::io;
@@ -40,6 +41,8 @@ pub enum Boot {
     Efi,
     /// What only a CD drive boots from.
     Cd,
+    /// A boot signature, as every partition table has it, without code.
+    NoCode,
     /// Nothing that firmware knows.
     Nothing,
 }
@@ -66,7 +69,7 @@ impl Boot {
         } else if has(CD) {
             Self::Cd
         } else if is_signed {
-            Self::Bios
+            Self::NoCode
         } else {
             Self::Nothing
         }
@@ -88,6 +91,10 @@ impl Boot {
             Self::Cd => Some(
                 "the image is that of a CD (ISO 9660) without a boot sector, and machines have it as a \
                  hard disk: the guest will not boot; use a hybrid image, or that of an installed disk",
+            ),
+            Self::NoCode => Some(
+                "the image has a boot signature and no boot code before it, as a disk that was only \
+                 partitioned: the guest will not boot; install a boot loader in its first sector",
             ),
             Self::Nothing => Some(
                 "the image is a raw disk without a boot signature or a partition table: the guest will \
@@ -127,6 +134,7 @@ mod tests {
 
     use super::*;
 
+    const PARTITION: (usize, &[u8]) = (446, &[0x80, 0, 2, 0, 0x83]);
     const EFI_PARTITION: (usize, &[u8]) = (446 + 4, &[0xef]);
     const PROTECTED: (usize, &[u8]) = (446 + 4, &[0xee]);
     const GRUB: (usize, &[u8]) = (0, &[0xeb, 0x63, 0x90]);
@@ -144,7 +152,11 @@ mod tests {
     #[case::text(&[(0, &b"hello"[..])], Boot::Nothing)]
     #[case::code_without_signature(&[GRUB], Boot::Nothing)]
     #[case::boot_sector(&[GRUB, SIGNATURE], Boot::Bios)]
-    #[case::partitions_alone(&[SIGNATURE], Boot::Bios)]
+    #[case::signature_alone(&[SIGNATURE], Boot::NoCode)]
+    #[case::partitions_alone(&[PARTITION, SIGNATURE], Boot::NoCode)]
+    // As sfdisk and parted leave it: the disk has an identifier behind the place of the code.
+    #[case::labelled(&[(440, &[1, 2, 3, 4][..]), PARTITION, SIGNATURE], Boot::NoCode)]
+    #[case::cd_with_partitions(&[PARTITION, SIGNATURE, CD], Boot::Cd)]
     // As the Debian cloud images: GRUB, a GPT with a BIOS boot partition and an ESP.
     #[case::hybrid(&[GRUB, PROTECTED, SIGNATURE, GPT[0]], Boot::Bios)]
     #[case::mkosi(&[PROTECTED, SIGNATURE, GPT[0]], Boot::Efi)]

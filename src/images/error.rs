@@ -88,32 +88,29 @@ pub enum Error {
         status: String,
     },
     /// No connection, or a broken one, after all retries.
-    #[error("unreachable: cannot fetch {location}")]
+    #[error("failed to fetch {location}: {reason}")]
     Fetch {
         /// Host and path.
         location: String,
-        /// The reason, without the URL.
-        #[source]
-        source: Arc<reqwest::Error>,
+        /// The innermost cause: the others name the steps of the client.
+        reason: String,
     },
     /// The server's certificate comes from no authority that this node trusts, or is for another
     /// host.
-    #[error("untrusted: cannot fetch {location}")]
+    #[error("untrusted: failed to fetch {location}: {reason}")]
     Untrusted {
         /// Host and path.
         location: String,
         /// What is wrong with the certificate.
-        #[source]
-        source: Arc<reqwest::Error>,
+        reason: String,
     },
     /// Too many redirects, or one that would give up encryption.
-    #[error("misdirected: cannot fetch {location}")]
+    #[error("misdirected: failed to fetch {location}: {reason}")]
     Redirect {
         /// Host and path of the first request.
         location: String,
         /// Which of both.
-        #[source]
-        source: Arc<reqwest::Error>,
+        reason: String,
     },
     /// The server sent nothing for the stall time, after all retries.
     #[error("stalled: {location} sent nothing for {seconds} s")]

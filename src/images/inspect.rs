@@ -68,7 +68,7 @@ impl Firmware {
         match boot {
             Boot::Bios => Some(Self::Bios),
             Boot::Efi => Some(Self::Efi),
-            Boot::Cd | Boot::Nothing => None,
+            Boot::Cd | Boot::NoCode | Boot::Nothing => None,
         }
     }
 }

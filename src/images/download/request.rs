@@ -4,7 +4,7 @@
 //! later part of it within the stall time. No error holds a URL.
 //! Failure: [`Error`] by what went wrong: server, network, certificate, redirect.
 
-use std::sync::Arc;
+use std::error::Error as StdError;
 
 use reqwest::header::HeaderMap;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
@@ -149,13 +149,13 @@ impl Request<'_> {
         }
         let location = self.target.source.location();
         let (redirect, untrusted) = (error.is_redirect(), is_untrusted(&error));
-        let source = Arc::new(error.without_url());
+        let reason = innermost(&error.without_url());
         if redirect {
-            Error::Redirect { location, source }
+            Error::Redirect { location, reason }
         } else if untrusted {
-            Error::Untrusted { location, source }
+            Error::Untrusted { location, reason }
         } else {
-            Error::Fetch { location, source }
+            Error::Fetch { location, reason }
         }
     }
 
@@ -189,5 +189,48 @@ impl Request<'_> {
             location: self.target.source.location(),
             seconds: self.downloader.stall_timeout.as_secs(),
         }
+    }
+}
+
+/// The cause that all others only wrap, without the kernel's number for it, as the rest of a
+/// sentence.
+fn innermost(error: &dyn StdError) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    let text = last.to_string();
+    let text = text.split(" (os error ").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match (letters.next(), letters.clone().next()) {
+        // Not the beginning of an abbreviation.
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            format!("{}{}", first.to_lowercase(), letters.as_str())
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("error sending request")]
+    struct Sending(#[source] Connecting);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("client error (Connect)")]
+    struct Connecting(#[source] io::Error);
+
+    #[test]
+    fn a_cause_is_said_once_and_without_the_steps_of_the_client() {
+        let refused = io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
+        let error = Sending(Connecting(refused));
+        assert_eq!(innermost(&error), "connection refused");
+        let error = Sending(Connecting(io::Error::other("TLS is needed")));
+        assert_eq!(innermost(&error), "TLS is needed");
     }
 }

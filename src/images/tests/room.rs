@@ -81,6 +81,9 @@ async fn the_reserve_of_the_disk_is_left_alone() {
     env.server.offer("a.img", &disk(4, 1), "1");
     let error = env.images.pull(&env.server.name("a.img")).await;
     assert!(matches!(error, Err(Error::NoSpace { .. })), "{error:?}");
+    let text = error.unwrap_err().to_string();
+    let words = format!("but images.reserve keeps {} of them free", u64::MAX);
+    assert!(text.ends_with(&words), "{text}");
     assert!(env.partials().is_empty() && env.data().is_empty());
 }
 

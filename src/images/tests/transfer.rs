@@ -263,6 +263,6 @@ async fn a_missing_listener_is_reported() {
         .pull(&format!("127.0.0.1:{port}/a.img"))
         .await
         .unwrap_err();
-    let text = format!("unreachable: cannot fetch 127.0.0.1:{port}/a.img");
-    assert_eq!(error.to_string(), text);
+    let text = format!("failed to fetch 127.0.0.1:{port}/a.img: connection refused");
+    assert_eq!(crate::one_line(&error), text);
 }

@@ -219,8 +219,14 @@ async fn what_a_bios_cannot_boot_is_said() {
     efi[510..520].copy_from_slice(b"\x55\xaaEFI PART");
     let mut cd = vec![0; 128 << 10];
     cd[0x8001..0x8006].copy_from_slice(b"CD001");
+    let mut partitioned = vec![0; 128 << 10];
+    partitioned[450] = 0x83;
+    partitioned[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let as_qcow2 = made(&partitioned, "qcow2", &[]);
     for (name, file, firmware) in [
         ("efi", &efi, Some(Firmware::Efi)),
+        ("partitioned", &partitioned, None),
+        ("partitioned.qcow2", &as_qcow2, None),
         ("cd", &cd, None),
         ("efi.gz", &gzip(&efi), Some(Firmware::Efi)),
     ] {

@@ -310,3 +310,28 @@ fn a_daemon_that_stops_does_not_wait_for_the_rest() {
     assert!(matches!(outcome, Err(Error::Stopping)));
     assert_eq!(disk.received(), 0);
 }
+
+#[test]
+fn a_disk_that_the_reserve_leaves_no_room_for_is_refused_with_its_setting() {
+    const GIB: u64 = 1 << 30;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut disk = Partial::open(scratch.path(), "disk", Path::new("/none")).unwrap();
+    let free = Space::default().check(disk.path()).unwrap();
+    // Other programs write to that file system, too.
+    let space = Space::new(free - GIB);
+    let mut limits = Limits {
+        location: "h/a".into(),
+        max_bytes: u64::MAX,
+        rules: Rules {
+            max_virtual_bytes: u64::MAX,
+            ..rules()
+        },
+        room: Room::new(u64::MAX).claim(0).unwrap(),
+        space: space.claim(disk.path(), 0, 0).unwrap(),
+        stopping: CancellationToken::new(),
+    };
+    let content = vec![1; 4096];
+    let refused = limits.write(&mut content.as_slice(), Some(3 * GIB), &mut disk);
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains(", but images.reserve keeps "), "{text}");
+}

@@ -275,6 +275,10 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
     assert!(made.unwrap().success());
     let converted = std::fs::read(qcow2.path()).unwrap();
     assert!(found(&converted, Format::Qcow2).await);
+    // Only partitioned.
+    disk[512..520].fill(0);
+    disk[450] = 0x83;
+    assert!(found(&disk, Format::Raw).await);
     std::fs::remove_file(file.path()).unwrap();
 }
 
