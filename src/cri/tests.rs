@@ -22,6 +22,7 @@ use tonic::{Code, Request, Response, Status};
 use super::*;
 use crate::metrics::Metrics;
 
+mod images;
 mod methods;
 mod traces;
 

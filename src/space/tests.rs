@@ -35,6 +35,23 @@ fn claims_together_are_no_more_than_what_is_free_beside_the_reserve() {
 }
 
 #[test]
+fn the_reserve_is_named_only_where_the_claim_would_fit_without_it() {
+    let full = |free| Full::NoSpace {
+        needed: 10,
+        free,
+        reserve: 90,
+        claimed: 5,
+    };
+    assert_eq!(
+        full(15).because(),
+        ": 10 bytes are needed and 15 are free, but images.reserve keeps 90 of them free"
+    );
+    assert_eq!(full(14).because(), "");
+    let failed = io::Error::other("broken");
+    assert_eq!(Full::Measure(failed).because(), "");
+}
+
+#[test]
 fn what_is_written_already_counts_once() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (dir.path().join("1"), dir.path().join("2"));

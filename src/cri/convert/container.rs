@@ -4,6 +4,7 @@
 //! are cleaned; whether a machine can use them or not.
 //! Failure: [`Invalid`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
         image: image::spec("config.image", config.image)?,
         labels: check::map("config.labels", config.labels)?,
         annotations: check::map("config.annotations", config.annotations)?,
-        mounts: check::list("config.mounts", config.mounts, MOST_MOUNTS, mount)?,
+        mounts: mounts(config.mounts)?,
         devices: check::list("config.devices", config.devices, MOST_DEVICES, device)?,
         log_path: check::relative_path("config.log_path", config.log_path)?,
         resources: resources(
@@ -103,6 +104,29 @@ fn security(context: v1::LinuxContainerSecurityContext) -> Result<ShareUser> {
             .map(|group| id("supplemental_groups", group))
             .collect::<Result<_>>()?,
     })
+}
+
+/// Refuses two spellings of one path: kubelet compares the texts, and one of the volumes would be
+/// hidden behind the other. The same text twice is kubelet's own, for a file that each container has.
+fn mounts(given: Vec<v1::Mount>) -> Result<Vec<Mount>> {
+    const FIELD: &str = "config.mounts";
+    let texts: Vec<_> = given.iter().map(|one| one.container_path.clone()).collect();
+    let mounts = check::list(FIELD, given, MOST_MOUNTS, mount)?;
+    let mut spellings = HashMap::with_capacity(mounts.len());
+    for (number, (mount, text)) in mounts.iter().zip(&texts).enumerate() {
+        let earlier = *spellings.entry(&mount.container_path).or_insert(text);
+        if earlier != text {
+            let reason = format!(
+                "another volume is mounted at {earlier}, and {text} is the same path: mount one of \
+                 them elsewhere"
+            );
+            return Err(Invalid::new(
+                format!("{FIELD}[{number}].container_path"),
+                reason,
+            ));
+        }
+    }
+    Ok(mounts)
 }
 
 fn mount(field: &str, mount: v1::Mount) -> Result<Mount> {

@@ -297,6 +297,30 @@ fn paths_in_a_container_are_cleaned_and_those_of_the_node_stay() {
     assert_eq!(config.devices[0].container_path, "/dev/data");
 }
 
+#[test]
+fn two_spellings_of_one_path_are_refused() {
+    let with = |other: &str| {
+        let mut request = machine();
+        let mut mount = request.mounts[0].clone();
+        request.mounts[0].container_path = "/srv/a".into();
+        mount.container_path = other.into();
+        request.mounts.push(mount);
+        container::config(Some(request)).map(|config| config.mounts.len())
+    };
+    let last = with("/srv/a/b").unwrap();
+    // kubelet adds a file of its own over the user's.
+    assert_eq!(with("/srv/a").unwrap(), last);
+    for other in ["/srv/a/", "/srv//a", "/srv/./a"] {
+        let text = with(other).unwrap_err().to_string();
+        let words = format!(
+            "config.mounts[{}].container_path: another volume is mounted at /srv/a, and {other} is the \
+             same path",
+            last - 1
+        );
+        assert!(text.starts_with(&words), "{text}");
+    }
+}
+
 #[rstest]
 #[case::metadata(|c: &mut v1::ContainerConfig| c.metadata = None, "config.metadata")]
 #[case::name(|c: &mut v1::ContainerConfig| c.metadata = Some(Default::default()), "config.metadata.name")]

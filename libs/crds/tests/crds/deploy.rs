@@ -66,3 +66,15 @@ fn controller_and_agent_take_their_namespace_from_their_pods() {
         assert_eq!(field, Some("metadata.namespace"), "{variable} in {name}");
     }
 }
+
+/// On the node's network a pod gets the node's resolver otherwise, which knows no Service: images are
+/// fetched from servers of the cluster by their names.
+#[test]
+fn the_pods_of_nodes_resolve_the_names_of_services() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let text = fs::read_to_string(folder.join("node/daemonset.yaml")).unwrap();
+    let object: Value = serde_saphyr::from_str(&text).unwrap();
+    let pod = object.pointer("/spec/template/spec").unwrap();
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["dnsPolicy"], "ClusterFirstWithHostNet");
+}
