@@ -26,10 +26,12 @@ mod memory;
 mod model;
 pub mod qemu_img;
 mod remove;
+mod unreadable;
 
 pub use error::{Error, Result};
 pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
+pub use unreadable::UnreadableDisk;
 
 use crate::images::{self, Images, Pinned};
 use crate::locks::Locks;
@@ -91,7 +93,7 @@ impl Disks {
         self.records.readable(&vm)?.ok_or(Error::Missing(vm))
     }
 
-    /// All disks.
+    /// All disks with a record that can be read; see [`Self::unreadable`] for the others.
     pub fn all(&self) -> Vec<Arc<Disk>> {
         self.records.all()
     }

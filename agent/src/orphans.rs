@@ -6,7 +6,7 @@
 //! the node's lease, and reads it after a restart.
 //!
 //! Invariant: nothing is concluded from a round in which any answer is missing; a disk that a
-//! container has is never a suspect.
+//! container has is never a suspect, nor is one whose record cannot be read.
 //! Failure: logged, and the next round looks again.
 
 mod judge;
@@ -74,7 +74,7 @@ impl Finder {
     async fn round(&mut self, suspects: &mut Suspects) -> Result<(), String> {
         let mut without = Vec::new();
         for disk in self.disks().await? {
-            if disk.in_use_by.is_empty() && !self.has_machine(&disk).await? {
+            if may_be_orphaned(&disk) && !self.has_machine(&disk).await? {
                 without.push(disk);
             }
         }
@@ -194,5 +194,33 @@ impl Finder {
             Ok(Err(error)) => Err(one_line(&error)),
             Err(_) => Err(SILENT.to_owned()),
         }
+    }
+}
+
+/// Whether a disk may be without a machine: no container has it, and its record says whose it is.
+fn may_be_orphaned(disk: &Disk) -> bool {
+    disk.in_use_by.is_empty() && disk.unreadable.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_whose_record_cannot_be_read_is_no_disk_without_a_machine() {
+        let free = Disk {
+            vm_name: "default/gone".to_owned(),
+            ..Disk::default()
+        };
+        assert!(may_be_orphaned(&free));
+        let busy = Disk {
+            in_use_by: "c1".to_owned(),
+            ..free.clone()
+        };
+        let unreadable = Disk {
+            unreadable: "the database does not know it".to_owned(),
+            ..free
+        };
+        assert!(!may_be_orphaned(&busy) && !may_be_orphaned(&unreadable));
     }
 }

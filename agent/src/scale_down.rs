@@ -1,10 +1,11 @@
 //! Keeps autoscalers of nodes from deleting this node while it has disks of machines.
 //!
 //! A machine that is off has its disk here and no pod, so that for an autoscaler the node is empty.
-//! The agent counts the disks, and annotates its own Node while there are some.
+//! The agent counts the disks, and annotates its own Node while there are some. A disk counts also when
+//! no record of it can be read.
 //!
-//! Invariant: nothing is concluded from a daemon that does not answer; a value of an administrator
-//! is neither changed nor removed.
+//! Invariant: nothing is concluded from a daemon that does not answer, or that cannot see all disks; a
+//! value of an administrator is neither changed nor removed.
 //! Failure: logged once, and the next round looks again.
 
 mod decide;
@@ -98,9 +99,8 @@ impl Keeper {
     async fn count(&mut self) -> Result<u32, String> {
         let answer = tokio::time::timeout(ANSWER, self.daemon.list_disks(ListDisksRequest {}));
         let answer = answer.await.map_err(|_| silent("the daemon"))?;
-        let disks = answer.map_err(|status| status_message(&status))?;
-        let count = disks.into_inner().disks.len();
-        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+        let answer = answer.map_err(|status| status_message(&status))?;
+        Ok(decide::count(&answer.into_inner().disks))
     }
 
     async fn annotate(&self, has_disks: bool) -> Result<(), String> {

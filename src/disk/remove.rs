@@ -61,7 +61,7 @@ impl Disks {
     }
 
     /// Once for each disk is enough.
-    fn tell_unrecorded(&self, vm: VmUid, file: &Path) {
+    fn report_unrecorded(&self, vm: VmUid, file: &Path) {
         let reported = self.unrecorded.lock();
         if reported.unwrap_or_else(PoisonError::into_inner).insert(vm) {
             tracing::warn!(%vm, file = %file.display(), "unrecorded disk left in place");
@@ -107,7 +107,7 @@ impl Disks {
                 .await
                 .map_err(files::failed("look for", &file))?
             {
-                self.tell_unrecorded(vm, &file);
+                self.report_unrecorded(vm, &file);
                 continue;
             }
             tracing::warn!(%vm, "incomplete disk without a record removed");

@@ -29,14 +29,14 @@ fn desired(node: &Node, vm: VmUid, linked: bool) -> DesiredDisk {
 #[tokio::test]
 async fn a_disk_that_is_ready_is_never_touched_again() {
     let node = Node::new().await;
-    let wished = desired(&node, uid(1), true);
-    node.disks.make(&wished, |_| {}).await.unwrap();
+    let first = desired(&node, uid(1), true);
+    node.disks.make(&first, |_| {}).await.unwrap();
     let file = node.disks.file(uid(1));
     std::fs::write(&file, "the guest's").unwrap();
     let other = DesiredDisk {
         image: node.image("other"),
         size: 1 << 30,
-        ..wished
+        ..first
     };
     node.disks.make(&other, |_| {}).await.unwrap();
     assert_eq!(std::fs::read(&file).unwrap(), b"the guest's");

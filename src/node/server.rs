@@ -19,6 +19,7 @@ use super::agenda::Refused;
 use super::watch::{Change, stream};
 use super::{describe, wire};
 use crate::config::Config;
+use crate::disk::{self, Disks};
 use crate::foreign::Foreign;
 use crate::images::ClusterMapping;
 use crate::platform::Platform;
@@ -117,7 +118,7 @@ impl<P: Platform> Node for Service<P> {
         let agenda = Arc::clone(&self.services.agenda);
         let changes = vec![agenda.changes()];
         let look = move || agenda.all().into_iter().map(|t| (t.uid, t)).collect();
-        let tell = |change: Change<'_, _, Arc<super::Task>>| match change {
+        let encode = |change: Change<'_, _, Arc<super::Task>>| match change {
             Change::Is(task) => Some(v1::TaskEvent {
                 task: Some(wire::status(task)),
                 synced: false,
@@ -129,7 +130,7 @@ impl<P: Platform> Node for Service<P> {
             }),
         };
         let stop = self.stop.clone();
-        Ok(Response::new(stream(changes, look, tell, stop)))
+        Ok(Response::new(stream(changes, look, encode, stop)))
     }
 
     async fn cancel_task(&self, request: Request<v1::CancelTaskRequest>) -> Reply<v1::TaskStatus> {
@@ -152,15 +153,14 @@ impl<P: Platform> Node for Service<P> {
         _request: Request<v1::ListDisksRequest>,
     ) -> Reply<v1::ListDisksResponse> {
         let disks = Arc::clone(&self.services.disks);
-        let look = move || -> Vec<_> {
-            let all = disks.all().into_iter();
-            all.map(|disk| wire::disk(&disk, disks.allocated(disk.vm)))
-                .collect()
-        };
-        let looked = self.reader.read("disks", LOOK, look).await;
+        let looked = self
+            .reader
+            .read("disks", LOOK, move || listed(&disks))
+            .await;
         let hangs =
             || Status::unavailable("the file system of the disks does not answer: try again");
         let disks = looked.ok_or_else(hangs)?;
+        let disks = disks.map_err(|error| Status::internal(crate::one_line(&error)))?;
         Ok(Response::new(v1::ListDisksResponse { disks }))
     }
 
@@ -168,10 +168,8 @@ impl<P: Platform> Node for Service<P> {
         &self,
         _request: Request<v1::WatchMachinesRequest>,
     ) -> Reply<Self::WatchMachinesStream> {
-        let (machines, disks) = (
-            Arc::clone(&self.services.machines),
-            Arc::clone(&self.services.disks),
-        );
+        let machines = Arc::clone(&self.services.machines);
+        let disks = Arc::clone(&self.services.disks);
         let changes = vec![
             self.services.containers.changes(),
             self.services.containers.share_changes(),
@@ -179,7 +177,7 @@ impl<P: Platform> Node for Service<P> {
             machines.changes(),
         ];
         let look = move || describe::all(&machines, &disks);
-        let tell = |change: Change<'_, podspec::ContainerId, v1::Machine>| {
+        let encode = |change: Change<'_, podspec::ContainerId, v1::Machine>| {
             Some(match change {
                 Change::Is(machine) => v1::MachineEvent {
                     machine: Some(machine.clone()),
@@ -200,7 +198,7 @@ impl<P: Platform> Node for Service<P> {
             })
         };
         let stop = self.stop.clone();
-        Ok(Response::new(stream(changes, look, tell, stop)))
+        Ok(Response::new(stream(changes, look, encode, stop)))
     }
 
     async fn watch_sources(
@@ -213,9 +211,9 @@ impl<P: Platform> Node for Service<P> {
             let all = sources.wanted().into_iter();
             all.map(|(id, wanted)| (id, (id, wanted))).collect()
         };
-        let tell = |change: Change<'_, _, _>| Some(wire::source_event(&change));
+        let encode = |change: Change<'_, _, _>| Some(wire::source_event(&change));
         let stop = self.stop.clone();
-        Ok(Response::new(stream(changes, look, tell, stop)))
+        Ok(Response::new(stream(changes, look, encode, stop)))
     }
 
     async fn provide_source(
@@ -237,9 +235,9 @@ impl<P: Platform> Node for Service<P> {
             let all = images.pod_pulls().into_iter();
             all.map(|(id, pull)| (id, (id, pull))).collect()
         };
-        let tell = |change: Change<'_, _, _>| Some(wire::pull_event(&change));
+        let encode = |change: Change<'_, _, _>| Some(wire::pull_event(&change));
         let stop = self.stop.clone();
-        Ok(Response::new(stream(changes, look, tell, stop)))
+        Ok(Response::new(stream(changes, look, encode, stop)))
     }
 
     async fn set_image_mappings(
@@ -271,6 +269,19 @@ impl<P: Platform> Node for Service<P> {
             results: results.collect(),
         }))
     }
+}
+
+/// Every disk of the node, whether its record can be read or not.
+fn listed(disks: &Disks) -> disk::Result<Vec<v1::Disk>> {
+    // Before the records: a disk that is made meanwhile has one when it is looked for.
+    let unreadable = disks.unreadable()?;
+    let unreadable = unreadable.iter().map(|one| {
+        let allocated = one.vm.map_or(0, |vm| disks.allocated(vm));
+        wire::unreadable_disk(one, allocated)
+    });
+    let all = disks.all().into_iter();
+    let all = all.map(|one| wire::disk(&one, disks.allocated(one.vm)));
+    Ok(all.chain(unreadable).collect())
 }
 
 impl From<wire::Invalid> for Status {

@@ -12,6 +12,7 @@ use super::*;
 use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
 
+mod disks;
 mod info;
 mod inspect;
 mod pod_pulls;

@@ -28,7 +28,7 @@ pub(super) enum Change<'a, K, V> {
 pub(super) fn stream<K, V, M>(
     mut changes: Vec<watch::Receiver<u64>>,
     look: impl Fn() -> BTreeMap<K, V> + Send + 'static,
-    tell: impl Fn(Change<'_, K, V>) -> Option<M> + Send + 'static,
+    encode: impl Fn(Change<'_, K, V>) -> Option<M> + Send + 'static,
     stop: CancellationToken,
 ) -> ReceiverStream<Result<M, Status>>
 where
@@ -48,14 +48,14 @@ where
             let mut messages = Vec::new();
             for (key, value) in &now {
                 if known.get(key) != Some(value) {
-                    messages.extend(tell(Change::Is(value)));
+                    messages.extend(encode(Change::Is(value)));
                 }
             }
             for key in known.keys().filter(|key| !now.contains_key(*key)) {
-                messages.extend(tell(Change::Gone(key)));
+                messages.extend(encode(Change::Gone(key)));
             }
             if !synced {
-                messages.extend(tell(Change::Synced));
+                messages.extend(encode(Change::Synced));
                 synced = true;
             }
             known = now;

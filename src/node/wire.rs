@@ -8,7 +8,7 @@ use podspec::VmUid;
 use service::telemetry;
 
 use super::task::{State, Task, TaskUid, Work};
-use crate::disk::{Disk, Phase};
+use crate::disk::{Disk, Phase, UnreadableDisk};
 
 mod host;
 mod images;
@@ -153,6 +153,21 @@ pub(super) fn disk(disk: &Disk, allocated: u64) -> v1::Disk {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
+        unreadable: String::new(),
+    }
+}
+
+/// A disk of which no record can be read, with the bytes that it takes on the node.
+pub(super) fn unreadable_disk(disk: &UnreadableDisk, allocated: u64) -> v1::Disk {
+    v1::Disk {
+        vm_uid: disk
+            .vm
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        allocated_bytes: allocated,
+        unreadable: disk.reason.clone(),
+        ..v1::Disk::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Decides which annotations of a Node change: pure.
+//! Decides which disks count, and which annotations of a Node change: pure.
 //!
 //! Invariant: a key is removed only when the record names it and its value is ours; the record
 //! names a key only when it was absent before.
@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crds::names;
+use nodeapi::v1::Disk;
 
 /// What autoscalers read on a Node, and the only value that counts for them.
 const KEYS: [&str; 2] = [names::SCALE_DOWN_DISABLED, names::DO_NOT_DISRUPT];
@@ -14,6 +15,12 @@ const VALUE: &str = "true";
 
 /// Keys with their new values; none removes the key.
 pub(super) type Changes = BTreeMap<&'static str, Option<String>>;
+
+/// How many disks the node has: all of them. Also one that is being made, one without a machine, and one
+/// whose record cannot be read has data that are lost with the node.
+pub(super) fn count(disks: &[Disk]) -> u32 {
+    u32::try_from(disks.len()).unwrap_or(u32::MAX)
+}
 
 /// What is to be changed on a Node with these annotations.
 pub(super) fn changes(found: &BTreeMap<String, String>, has_disks: bool) -> Changes {
@@ -67,6 +74,21 @@ mod tests {
     fn node(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn a_node_whose_only_disks_cannot_be_read_is_kept() {
+        let of_lost_record = Disk {
+            unreadable: "the database does not know it".to_owned(),
+            ..Disk::default()
+        };
+        let in_the_making = Disk::default();
+        let disks = [of_lost_record, in_the_making];
+        assert_eq!(count(&disks), 2);
+        assert_eq!(count(&[]), 0);
+        let mut kept = BTreeMap::new();
+        apply(&mut kept, count(&disks[..1]) > 0);
+        assert_eq!(kept.get(CLUSTER).map(String::as_str), Some("true"));
     }
 
     #[test]

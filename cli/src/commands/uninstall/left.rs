@@ -45,7 +45,8 @@ pub(super) struct Agent {
     /// Of its pod.
     pub(super) namespace: String,
     pub(super) is_alive: bool,
-    /// Disks of machines on its node; none when it did not count them.
+    /// Disks of machines on its node, also those whose record cannot be read; none when it did not
+    /// count them.
     pub(super) disks: Option<u32>,
 }
 
@@ -136,7 +137,8 @@ impl Left {
             "They are kept."
         } else {
             "A disk without a machine: back it up or remove it (docs/operations.md, Remove), or keep it \
-             with --keep-disks."
+             with --keep-disks. A disk whose record cannot be read counts, too: the log of its node's \
+             daemon names it (docs/operations.md, Unreadable records)."
         };
         for (title, items, what_to_do) in [
             (
@@ -307,7 +309,10 @@ fn disks(agent: &Agent) -> Option<Item> {
         Some(0) => return None,
         Some(count) => format!("{node}: {count}{silent}"),
         None if agent.is_alive => {
-            format!("{node}: not known: its agent has not counted them; upgrade it")
+            format!(
+                "{node}: not known: its agent has not counted them; see its log, or upgrade it if it \
+                 is of a version that does not count"
+            )
         }
         // It never reported a number: machines of this node name it.
         None => return None,

@@ -19,6 +19,11 @@ use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(120);
 const UID: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+/// Disks without a record that can be read.
+const LOST: [&str; 2] = [
+    "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b2a",
+    "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b3a",
+];
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -50,13 +55,7 @@ async fn a_node_is_kept_from_autoscalers_while_it_has_the_disk_of_a_machine_that
     );
     await_annotations(&nodes, &kept).await?;
     let leases: Api<Lease> = Api::namespaced(control.client()?, crds::names::NAMESPACE);
-    eventually(SOON, "the number of disks", || async {
-        let facts = NodeFacts::of_lease(&leases.get("vmlet-node-n1").await?);
-        let disks = facts.and_then(|facts| facts.disks);
-        ensure!(disks == Some(1), "{disks:?}");
-        Ok(())
-    })
-    .await?;
+    await_count(&leases, 1).await?;
 
     // While the daemon is away, and after a restart of the agent, nothing is concluded.
     daemon.stop()?;
@@ -70,11 +69,35 @@ async fn a_node_is_kept_from_autoscalers_while_it_has_the_disk_of_a_machine_that
     .await?;
     ensure!(*nodes.get("n1").await?.annotations() == kept);
 
+    // What is left has no record that can be read.
     daemon.remove_disk(UID);
+    for vm in LOST {
+        daemon.set_disk(&Disk {
+            vm_uid: vm.to_owned(),
+            unreadable: "the database does not know it".to_owned(),
+            ..Disk::default()
+        });
+    }
     daemon.start()?;
+    await_count(&leases, 2).await?;
+    ensure!(*nodes.get("n1").await?.annotations() == kept);
+
+    for vm in LOST {
+        daemon.remove_disk(vm);
+    }
     await_annotations(&nodes, &before).await?;
     agent.kill()?;
     control.down()
+}
+
+async fn await_count(leases: &Api<Lease>, wanted: u32) -> Result<()> {
+    eventually(SOON, "the number of disks", || async {
+        let facts = NodeFacts::of_lease(&leases.get("vmlet-node-n1").await?);
+        let disks = facts.and_then(|facts| facts.disks);
+        ensure!(disks == Some(wanted), "{disks:?}");
+        Ok(())
+    })
+    .await
 }
 
 async fn await_annotations(nodes: &Api<Node>, wanted: &BTreeMap<String, String>) -> Result<()> {

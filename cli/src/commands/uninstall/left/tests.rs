@@ -115,8 +115,23 @@ fn disks_that_are_kept_do_not_count_and_are_named_still() {
         text.contains("n1: 1, by the last report") && text.contains("They are kept."),
         "{text}"
     );
-    // An agent that is too old to count them might have some.
-    assert!(found(&[], &[], vec![agent("n1", true, None)]).is_something());
+}
+
+#[test]
+fn disks_whose_records_cannot_be_read_are_left_and_the_way_to_them_is_named() {
+    // A node without a machine, a pod or a task: only its agent knows of the disks.
+    let left = found(&[], &[], vec![agent("n1", true, Some(2))]);
+    assert!(left.is_something());
+    let text = left.report(&Purpose::Check);
+    assert!(
+        text.contains("n1: 2\n") && text.contains("docs/operations.md, Unreadable records"),
+        "{text}"
+    );
+    // An agent that is too old to count them, or that cannot, might have some.
+    let left = found(&[], &[], vec![agent("n1", true, None)]);
+    assert!(left.is_something());
+    let text = left.report(&Purpose::Check);
+    assert!(text.contains("see its log"), "{text}");
 }
 
 #[test]
