@@ -36,6 +36,26 @@ use crate::reconcile::image::{foreign, keep_ours};
 use crate::stores::{Feed, Feeds, Stores};
 use unreadable::Unreadable;
 
+/// Objects of one page of a list. A user may make an object as large as the API server takes, and no
+/// schema can bound `dataVolumeTemplates[].spec`, whose fields others define. kube holds a page twice
+/// before it decodes the first object:
+///
+/// ```text
+/// 25 objects × 1.5 MiB (etcd's limit) × 2             =  75 MiB for a kind
+/// 25 objects × 3 MiB (the limit of a request) × 2     = 150 MiB for a kind, if JSON is twice what etcd has
+/// 75 MiB × 7 kinds that users write, listed together  = 525 MiB
+/// ```
+///
+/// The limit of `deploy/controller/deployment.yaml` is 1 GiB. Smaller pages would cost time: 10,000
+/// machines are 400 requests, one after the other, and etcd keeps the state that they read for five
+/// minutes.
+const PAGE: u32 = 25;
+
+/// What a watch reads: page by page.
+fn paged() -> Config {
+    Config::default().page_size(PAGE)
+}
+
 /// What every watch works with.
 #[derive(Clone)]
 struct Shell {
@@ -73,16 +93,16 @@ pub fn start(
     let mut set = JoinSet::new();
     macro_rules! watch {
         ($($name:ident),+) => {$(
-            let stream = watcher(Api::all(client.clone()), Config::default());
+            let stream = watcher(Api::all(client.clone()), paged());
             set.spawn(shell.clone().run(stringify!($name), feeds.$name, stream, None));
         )+};
     }
-    let vms = watcher(Api::all(client.clone()), Config::default());
+    let vms = watcher(Api::all(client.clone()), paged());
     set.spawn(shell.clone().run("vms", feeds.vms, vms, Some(resync)));
-    let ours = Config::default().labels(POD_ROLE_LABEL);
+    let ours = paged().labels(POD_ROLE_LABEL);
     let pods = watcher(Api::<Guarded<Pod>>::all(client.clone()), ours);
     set.spawn(shell.clone().run("pods", feeds.pods, pods, None));
-    let nodes = watcher(Api::<Guarded<Node>>::all(client.clone()), Config::default());
+    let nodes = watcher(Api::<Guarded<Node>>::all(client.clone()), paged());
     let known = stores.clone();
     let nodes = nodes.map_ok(move |event| {
         let known = &known;
@@ -105,7 +125,7 @@ pub fn start(
         of_nodes.run("nodes", feeds.nodes, nodes, None).await;
     });
     let caches = Api::namespaced(client.clone(), namespace);
-    let caches = watcher(caches, Config::default());
+    let caches = watcher(caches, paged());
     set.spawn(
         shell
             .clone()
@@ -177,6 +197,98 @@ impl Shell {
                     self.intake.take(&feed.resync());
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use workqueue::{Config as QueueConfig, Shared};
+
+    use super::*;
+    use crate::priority::{Additions, Profile};
+
+    const MIB: u64 = 1 << 20;
+    /// Most bytes of an object in etcd, as JSON for our kinds: its default, and the API server's.
+    const STORED: u64 = MIB * 3 / 2;
+    /// Most bytes of a request that the API server reads.
+    const REQUESTED: u64 = 3 * MIB;
+    /// A page as its bytes arrive, and its text (`kube::Client::request_text`).
+    const COPIES: u64 = 2;
+    /// Kinds whose objects users of a namespace write: machines, pods, images, groups, claims, and of others
+    /// data volumes and networks.
+    const OF_USERS: u64 = 7;
+
+    /// The memory that the deployment lets the controller have.
+    fn limit() -> u64 {
+        let deployment = include_str!("../../deploy/controller/deployment.yaml");
+        let given = deployment.split_once("limits: {memory: ").unwrap().1;
+        let gibibytes = given.split_once("Gi}").unwrap().0;
+        gibibytes.parse::<u64>().unwrap() * 1024 * MIB
+    }
+
+    #[test]
+    fn pages_of_the_largest_objects_fit_into_the_memory_of_the_controller() {
+        let page = |largest: u64| u64::from(PAGE) * largest * COPIES;
+        assert!(page(REQUESTED) < limit() / 2);
+        // All kinds are listed at the same time, when the controller starts.
+        assert!(page(STORED) * OF_USERS < limit() * 3 / 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_store_is_filled_in_small_pages() {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let silent = tower::service_fn(move |request: Request<Body>| {
+            seen.lock().unwrap().push(request.uri().to_string());
+            pending::<Result<Response<Body>, std::io::Error>>()
+        });
+        let client = Client::new(silent, "default");
+        let (stores, feeds) = Stores::new();
+        let metrics = Arc::new(Metrics::default());
+        let queue = Shared::with_metrics(QueueConfig::default(), metrics.queue.clone());
+        let images = Shared::with_metrics(QueueConfig::default(), metrics.images.clone());
+        let intake = Intake::new(
+            stores.clone(),
+            Profile::page(Additions::ON),
+            Arc::new(queue),
+            Arc::new(images),
+        );
+        let reports = Reports {
+            metrics,
+            events: Events::channel().0,
+        };
+        let resync = Duration::from_secs(1800);
+        let watches = start(&client, "own", &stores, feeds, &intake, reports, resync);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(watches);
+        let requests = requests.lock().unwrap();
+        let lists = |kind: &str| {
+            let path = format!("/{kind}?");
+            let lists = requests.iter().filter(|uri| uri.contains(&path));
+            lists.cloned().collect::<Vec<_>>()
+        };
+        // Nodes are read when the images are known.
+        for kind in [
+            "virtualmachines",
+            "pods",
+            "virtualmachinetasks",
+            "virtualmachineimages",
+            "clustervirtualmachineimages",
+            "virtualmachineclasses",
+            "persistentvolumeclaims",
+            "namespaces",
+        ] {
+            let found = lists(kind);
+            let is_small = |uri: &String| uri.contains(&format!("limit={PAGE}"));
+            assert!(
+                !found.is_empty() && found.iter().all(is_small),
+                "{kind}: {requests:?}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use crds::guard::Guarded;
 use crds::names::NODE_LEASE_LABEL;
 use futures_util::TryStreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::watcher::{Config, Event};
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use service::telemetry::one_line;
@@ -25,7 +25,7 @@ impl Shell {
     /// Keeps it known, without end.
     pub(super) async fn follow_agents(self, client: Client, namespace: String, agents: Agents) {
         let api = Api::<Guarded<Lease>>::namespaced(client, &namespace);
-        let labelled = Config::default().labels(&format!("{NODE_LEASE_LABEL}=true"));
+        let labelled = super::paged().labels(&format!("{NODE_LEASE_LABEL}=true"));
         let mut events = pin!(watcher(api, labelled).default_backoff());
         let mut unreadable = Unreadable::new(NAME, &self.reports);
         loop {

@@ -67,7 +67,7 @@ impl Shell {
     where
         K: Wakes + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let stream = watcher(Api::<Guarded<K>>::all(client.clone()), Config::default());
+        let stream = watcher(Api::<Guarded<K>>::all(client.clone()), super::paged());
         if is_served(&client, late).await {
             self.run(late.name, feed, stream, None).await;
         } else {
