@@ -10,6 +10,10 @@
 
 use std::time::Duration;
 
+/// Longest time until an object is looked at again whose cause no watch shows: the machine types of a
+/// node, a webhook, a DataSource. A quota wakes only the few that wait longest when room becomes free.
+pub const UNWATCHED: Duration = Duration::from_secs(90);
+
 /// What comes after a step, or after a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]

@@ -10,7 +10,6 @@ pub mod images;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
@@ -19,15 +18,12 @@ use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
 
 use crate::config;
 use crate::context::{Context, Key, Stores};
-use crate::flow::{self, Flow, PassError};
+use crate::flow::{self, Flow, PassError, UNWATCHED};
 use crate::intake::{Queue, facts};
 use crate::metrics::{Metrics, QueueMetrics};
 use crate::priority::Profile;
 use crate::reconcile::vm::error::is_unwatched;
 
-/// Longest back-off after a failure whose cause no watch shows: the machine types of a node, a
-/// webhook. A quota wakes only the few that wait longest when room becomes free.
-const UNWATCHED: Duration = Duration::from_secs(90);
 /// At most one of this many dispatches is by age.
 const AGED_EVERY: u32 = 8;
 

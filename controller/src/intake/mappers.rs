@@ -23,6 +23,7 @@ use super::is_ready;
 use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, Object};
 use crate::reconcile::image::{names, repository};
+use crate::reconcile::vm::VOLUME_MODE;
 use crate::stores::{
     Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores,
 };
@@ -266,7 +267,9 @@ impl Wakes for PartialObjectMeta<NetworkAttachmentDefinition> {
 
 impl Wakes for StorageClass {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        if is_about_content(change) {
+        if let Change::Updated { old, new, .. } = change
+            && mutable(old) == mutable(new)
+        {
             return Vec::new();
         }
         let name = change.object().name_any();
@@ -285,8 +288,13 @@ impl Wakes for StorageClass {
     }
 }
 
-/// The object was in the first list: no machine waits for it, and its relevant fields cannot
-/// change.
+/// What machines go by in a storage class, and what can change in it.
+fn mutable(class: &StorageClass) -> impl PartialEq + '_ {
+    let mode = class.annotations().get(VOLUME_MODE);
+    (mode, class.allow_volume_expansion)
+}
+
+/// The object was in the first list: no machine waits for it, and only its name is relevant.
 fn is_about_content<K>(change: &Change<K>) -> bool {
     matches!(change, Change::Updated { .. })
 }

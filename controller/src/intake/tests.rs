@@ -44,6 +44,7 @@ macro_rules! adds {
 
 mod limits;
 mod nodes;
+mod storage;
 
 fn intake(rules: Profile) -> (Intake, Feeds) {
     let (stores, feeds) = Stores::new();

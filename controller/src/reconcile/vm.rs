@@ -31,7 +31,7 @@ mod tests;
 mod update;
 mod write;
 
-pub(crate) use prerequisites::{disk_bytes, quantity, thousandths};
+pub(crate) use prerequisites::{VOLUME_MODE, disk_bytes, quantity, thousandths};
 
 use std::time::Duration;
 
@@ -142,6 +142,9 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
         _ => tasks::unresponsive_agent(pass),
     };
     status::conclude(pass, failure.as_ref());
+    if let Err(PassError::Failed(error)) = result {
+        status::without_pod(pass, error::word(error));
+    }
 }
 
 /// The flow of the steps, with what is due at a time that has no event.

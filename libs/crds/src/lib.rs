@@ -74,7 +74,7 @@ pub use node_config::{
     AcceleratorSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec, NodeConfigStatus,
     NodeSettings,
 };
-pub use raw::RawObject;
+pub use raw::{Raw, RawObject, RawRecord};
 pub use snapshot::{
     Quiesce, SnapshotChild, SnapshotChildType, SnapshotStorage, VirtualMachineSnapshot,
     VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,

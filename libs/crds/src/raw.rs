@@ -3,19 +3,25 @@
 //! Parsed values take up to fifty times the bytes of their text, and such an object may be as large
 //! as the API server takes.
 //!
-//! Invariant: a value holds at most [`RawObject::MOST`] bytes.
+//! Invariant: a value holds at most [`Raw::MOST`] bytes.
 //! Failure: a larger object is read, and is [`None`] from then on: its reader says so.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// A JSON object, or that there was a larger one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawObject(Option<Box<str>>);
+/// A JSON object that users write.
+pub type RawObject = Raw<{ 16 * 1024 }>;
 
-impl RawObject {
+/// A JSON object that the controller writes for itself.
+pub type RawRecord = Raw<{ 64 * 1024 }>;
+
+/// A JSON object of at most so many bytes, or that there was a larger one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Raw<const BYTES: usize>(Option<Box<str>>);
+
+impl<const BYTES: usize> Raw<BYTES> {
     /// Most bytes of its text.
-    pub const MOST: usize = 16 * 1024;
+    pub const MOST: usize = BYTES;
 
     /// Its fields; `None`: it is larger than [`Self::MOST`], or no object.
     #[must_use]
@@ -24,13 +30,13 @@ impl RawObject {
     }
 }
 
-impl Default for RawObject {
+impl<const BYTES: usize> Default for Raw<BYTES> {
     fn default() -> Self {
         Self(Some("{}".into()))
     }
 }
 
-impl From<&Value> for RawObject {
+impl<const BYTES: usize> From<&Value> for Raw<BYTES> {
     fn from(value: &Value) -> Self {
         let text = value.to_string();
         let is_kept = value.is_object() && text.len() <= Self::MOST;
@@ -38,13 +44,13 @@ impl From<&Value> for RawObject {
     }
 }
 
-impl<'de> Deserialize<'de> for RawObject {
+impl<'de, const BYTES: usize> Deserialize<'de> for Raw<BYTES> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self::from(&Value::deserialize(deserializer)?))
     }
 }
 
-impl Serialize for RawObject {
+impl<const BYTES: usize> Serialize for Raw<BYTES> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.fields().unwrap_or_default().serialize(serializer)
     }
@@ -70,10 +76,11 @@ mod tests {
     fn a_large_object_takes_no_room() {
         let values = vec![0; 700_000];
         let raw: RawObject = serde_json::from_value(json!({ "x": values })).unwrap();
-        assert_eq!(raw, RawObject(None));
+        assert_eq!(raw, Raw(None));
         assert_eq!(raw.fields(), None);
         let text = "a".repeat(RawObject::MOST - r#"{"x":""}"#.len());
         assert!(RawObject::from(&json!({ "x": text })).fields().is_some());
         assert!(RawObject::from(&json!({ "xy": text })).fields().is_none());
+        assert!(RawRecord::from(&json!({ "xy": text })).fields().is_some());
     }
 }

@@ -24,6 +24,8 @@ pub enum Guest {
     Pod,
     /// The answer of the machine's own readiness probe, where it has one that the controller runs.
     Probed(bool),
+    /// That probe fails, and the text says so and from where it connects.
+    Unreachable(&'static str),
     /// It has shown no sign of life since its start; the text states which signs are awaited.
     Silent(&'static str),
 }
@@ -125,6 +127,7 @@ fn ready(m: &Machine<'_>, guest: Guest) -> (bool, &'static str, &'static str) {
         (Guest::Pod, Some(true)) => (true, "PodReady", ""),
         (Guest::Silent(text), Some(true)) => (false, "NoSignOfLife", text),
         (Guest::Probed(false), _) => (false, "NotReady", "the readiness probe fails"),
+        (Guest::Unreachable(text), _) => (false, "NotReady", text),
         (_, Some(false)) => (false, "NotReady", "the pod is not ready"),
         (_, None) => (false, "PodConditionMissing", "the pod has no readiness yet"),
     }

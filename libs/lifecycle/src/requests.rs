@@ -58,6 +58,19 @@ pub(crate) fn then_starts(requests: &[StateChangeRequest]) -> bool {
         .is_some_and(|next| next.action == StateChangeAction::Start)
 }
 
+/// Whether the requests end this instance for another one that they start: with `Always` one follows
+/// whatever they say. Of what the strategy keeps off, and of a machine whose only run this is, none does.
+#[must_use]
+pub fn restarts(requests: &[StateChangeRequest], strategy: Strategy, instance: &Instance) -> bool {
+    let is_stop = Head::of(requests, Some(instance)) == Head::Stop;
+    is_stop
+        && match strategy {
+            Strategy::Always => true,
+            Strategy::RerunOnFailure | Strategy::Manual => then_starts(requests),
+            Strategy::Halted | Strategy::Suspended | Strategy::Once => false,
+        }
+}
+
 /// The queue after a pass that saw `instance` before it did anything. `starts`: without an
 /// instance, one is wanted.
 pub(crate) fn pop(

@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 
 use crds::TaskKind;
-use kube::core::Status;
+use crds::vm::PrintableStatus;
 use service::telemetry::one_line;
 
 use crate::flow::PassError;
@@ -68,6 +68,16 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     NotReady(String),
+    /// As [`Self::NotReady`], and no watch shows when that is over.
+    #[error("{0}")]
+    Unwatched(String),
+    #[error("minMachineType: {0}")]
+    MachineType(String),
+    #[error("not stopped for its restart, since it could not start again")]
+    NotStopped {
+        #[source]
+        source: anyhow::Error,
+    },
     #[error("write claim {name}")]
     RootClaim {
         name: String,
@@ -109,6 +119,9 @@ impl Error {
             Self::CreatePod { .. }
             | Self::ForeignPod { .. }
             | Self::NotReady(_)
+            | Self::Unwatched(_)
+            | Self::MachineType(_)
+            | Self::NotStopped { .. }
             | Self::DataVolume { .. }
             | Self::RootClaim { .. }
             | Self::Unattached { .. } => "FailedCreate",
@@ -154,8 +167,31 @@ pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
     known.next().map(Error::reason).unwrap_or("FailedUpdate")
 }
 
+/// The word for a machine that has no pod because of the failure; `None`: the failure does not decide
+/// whether it gets one, or is likely to pass by itself.
+pub(crate) fn word(error: &anyhow::Error) -> Option<PrintableStatus> {
+    let word_of = |cause: &(dyn StdError + 'static)| match cause.downcast_ref()? {
+        Error::Several(errors) => errors.iter().find_map(word),
+        Error::ForeignPod { .. } | Error::MachineType(_) => {
+            Some(PrintableStatus::ErrorUnschedulable)
+        }
+        Error::CreatePod { source, .. } if is_refusal(source) => {
+            Some(PrintableStatus::ErrorUnschedulable)
+        }
+        Error::DataVolume { source, .. } if is_refusal(source) => {
+            Some(PrintableStatus::DataVolumeError)
+        }
+        Error::RootClaim { source, .. } if is_refusal(source) => {
+            Some(PrintableStatus::ErrorStorage)
+        }
+        _ => None,
+    };
+    error.chain().find_map(word_of)
+}
+
 /// Whether nothing that the controller watches shows when the cause of the failure is gone: the API
-/// server refused a write by rules of its own, or a node lacks something.
+/// server refused a write by rules of its own, a node lacks something, or an object of a kind that is
+/// not watched, or not all of it, is in the way.
 pub(crate) fn is_unwatched(error: &PassError) -> bool {
     match error {
         PassError::Failed(error) => has_cause(error, is_unwatched_cause),
@@ -164,10 +200,23 @@ pub(crate) fn is_unwatched(error: &PassError) -> bool {
 }
 
 fn is_unwatched_cause(cause: &(dyn StdError + 'static)) -> bool {
-    let is_refusal = |status: &Status| (400..500).contains(&status.code);
-    let answer = cause.downcast_ref::<kube::Error>();
-    let is_refused = matches!(answer, Some(kube::Error::Api(s)) if is_refusal(s));
-    is_refused || matches!(cause.downcast_ref(), Some(Error::Invalid { .. }))
+    let is_refused = cause.downcast_ref().is_some_and(is_refusal);
+    // Pods are watched by our label.
+    let is_unwatched = matches!(
+        cause.downcast_ref(),
+        Some(
+            Error::Invalid { .. }
+                | Error::MachineType(_)
+                | Error::ForeignPod { .. }
+                | Error::Unwatched(_)
+        )
+    );
+    is_refused || is_unwatched
+}
+
+/// Whether the API server refused a request, and would again.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code))
 }
 
 /// Whether a quota left no room for a pod.
@@ -182,6 +231,8 @@ pub(crate) fn is_over_quota(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
 
     #[test]

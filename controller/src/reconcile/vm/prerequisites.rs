@@ -29,6 +29,7 @@ pub(crate) use bootstrap::{DEFAULT_KEY, NETWORK_KEY, inline};
 pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
 pub(crate) use image::Image;
 pub(crate) use network::Attachments;
+pub(crate) use root_claim::VOLUME_MODE;
 pub(crate) use volumes::{Disk, disk_bytes};
 
 /// A part that is missing: reason and message of its condition.
@@ -36,12 +37,25 @@ pub(crate) use volumes::{Disk, disk_bytes};
 pub(crate) struct Missing {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+    /// No watch shows when the part is there.
+    pub(crate) is_unwatched: bool,
 }
 
 impl Missing {
     pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { reason, message }
+        Self {
+            reason,
+            message: message.into(),
+            is_unwatched: false,
+        }
+    }
+
+    /// The same, and only time shows when the part is there.
+    pub(crate) fn unwatched(self) -> Self {
+        Self {
+            is_unwatched: true,
+            ..self
+        }
     }
 
     /// A read that failed, with the API server's response.
@@ -52,7 +66,7 @@ impl Missing {
             kube::Error::Api(status) if status.code >= 500 => "InternalError",
             _ => "GetError",
         };
-        Self::new(reason, format!("{what}: {}", one_line(error)))
+        Self::new(reason, format!("{what}: {}", one_line(error))).unwatched()
     }
 }
 
@@ -164,6 +178,16 @@ pub(crate) fn missing_claims(pass: &Pass<'_>) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
+/// Whether a claim does not exist that the machine names and that is not made with it.
+pub(crate) fn foreign_claim_is_missing(pass: &Pass<'_>) -> bool {
+    let own = pass.own_root_claim();
+    let templates = &pass.vm.spec.data_volume_templates;
+    let is_made = |name: &String| {
+        own.as_ref() == Some(name) || templates.iter().any(|template| template.name == *name)
+    };
+    volumes::missing(pass).iter().any(|name| !is_made(name))
+}
+
 /// Whether CDI waits for a pod that uses a claim of the machine, before it fills it.
 pub(crate) fn wait_for_consumer(pass: &Pass<'_>) -> bool {
     data_volumes::wait_for_consumer(pass)
@@ -175,9 +199,15 @@ fn report<T>(pass: &mut Pass<'_>, kind: &str, found: Result<T, Missing>) -> anyh
             pass.condition(kind, Status::True, "", "");
             Ok(value)
         }
-        Err(Missing { reason, message }) => {
-            pass.condition(kind, Status::False, reason, &message);
-            Err(Error::NotReady(message).into())
+        Err(missing) => {
+            pass.condition(kind, Status::False, missing.reason, &missing.message);
+            let is_unwatched = missing.is_unwatched;
+            let error = if is_unwatched {
+                Error::Unwatched(missing.message)
+            } else {
+                Error::NotReady(missing.message)
+            };
+            Err(error.into())
         }
     }
 }

@@ -82,7 +82,7 @@ fn objects_of_others_are_where_they_are_read_within_bounds() {
             free.push(path.to_owned());
         }
     });
-    // The first and the last are RawObjects; the other one is a copy of a class, which only the
+    // The first and the last are kept as text; the other one is a copy of a class, which only the
     // controller writes.
     let known = [
         "VirtualMachine.spec.dataVolumeTemplates[].spec",

@@ -103,7 +103,7 @@ pub struct VirtualMachineStatus {
     /// memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::volumes::any_object")]
-    pub saved_devices: Option<crate::RawObject>,
+    pub saved_devices: Option<crate::RawRecord>,
     /// Machine type that the alias resolved to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,

@@ -4,7 +4,7 @@
 //! class; what it is started with is on record before.
 //! Failure: an ordinary failure; a network that is not there yet is waited for.
 
-use crds::conditions::{CLASS_CONFIGURATION_SYNCED, Status};
+use crds::conditions::{self, CLASS_CONFIGURATION_SYNCED, DATA_VOLUMES_READY, Status};
 use crds::names;
 use crds::vm::HardwareStatus;
 use kube::ResourceExt;
@@ -112,32 +112,71 @@ pub(crate) fn sync_paused_label(pass: &mut Pass<'_>) {
 }
 
 fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome {
-    let Some(text) = pass.vm.spec.min_machine_type.clone() else {
+    let raised = raised_machine_type(pass)?;
+    let Some(text) = raised.filter(|_| !is_on) else {
         return Ok(Flow::Continue);
     };
-    let Some(least) = MachineType::parse(&text) else {
-        let message = format!("{text} is no versioned machine type such as pc-q35-7.2");
-        let field = "minMachineType";
-        return Err(Error::Invalid { field, message }.into());
-    };
-    let now = pass.seen().and_then(|s| s.machine_type.as_deref());
-    let now = now.and_then(MachineType::parse);
-    // Never lowered; what was never started yet is started with the least.
-    if is_on || now.is_some_and(|now| !now.is_below(&least)) {
-        return Ok(Flow::Continue);
-    }
-    let node = pass.node_name();
-    if let Some(newest) = pass.ctx.stores.agents.lacks(node.as_deref(), &text) {
-        let message = match node {
-            Some(node) => format!("node {node} does not have {text}; its newest is {newest}"),
-            None => format!("no node has {text}; one has {newest}"),
-        };
-        let field = "minMachineType";
-        return Err(Error::Invalid { field, message }.into());
-    }
+    is_on_node(pass, &text)?;
     pass.status().machine_type = Some(text);
     pass.count_change();
     Ok(Flow::Done("upgraded the machine type"))
+}
+
+/// The machine type that the next start raises the machine to. Never lowered; what was never started yet
+/// is started with the least.
+fn raised_machine_type(pass: &Pass<'_>) -> Outcome<Option<String>> {
+    let Some(text) = pass.vm.spec.min_machine_type.clone() else {
+        return Ok(None);
+    };
+    let Some(least) = MachineType::parse(&text) else {
+        let why = format!("{text} is no versioned machine type such as pc-q35-7.2");
+        return Err(Error::MachineType(why).into());
+    };
+    let now = pass.seen().and_then(|s| s.machine_type.as_deref());
+    let now = now.and_then(MachineType::parse);
+    let has_it = now.is_some_and(|now| !now.is_below(&least));
+    Ok(Some(text).filter(|_| !has_it))
+}
+
+/// A node that could take the machine has that machine type.
+fn is_on_node(pass: &Pass<'_>, text: &str) -> Outcome<()> {
+    let node = pass.node_name();
+    let Some(newest) = pass.ctx.stores.agents.lacks(node.as_deref(), text) else {
+        return Ok(());
+    };
+    let why = match node {
+        Some(node) => format!("node {node} does not have {text}; its newest is {newest}"),
+        None => format!("no node has {text}; one has {newest}"),
+    };
+    Err(Error::MachineType(why).into())
+}
+
+/// Whether a start would come to its pod now, as far as that is known before the machine is off.
+///
+/// # Errors
+///
+/// What the start would fail with, or wait for.
+pub(crate) async fn can_start(pass: &mut Pass<'_>) -> Outcome<()> {
+    prerequisites::all(pass).await?;
+    if let Some(text) = raised_machine_type(pass)? {
+        is_on_node(pass, &text)?;
+    }
+    let volumes = pass.view.preconditions.volumes;
+    if volumes == Volumes::Ready {
+        return Ok(());
+    }
+    let all = pass.seen().map(|s| s.conditions.as_slice());
+    let filled = all.and_then(|all| conditions::find(all, DATA_VOLUMES_READY));
+    let unfilled = filled.filter(|condition| condition.status == "False");
+    Err(match unfilled {
+        // What it is made of may be nothing that is watched.
+        Some(why) => Error::Unwatched(why.message.clone()),
+        None if volumes == Volumes::Provisioning => Error::NotReady("disks are being made".into()),
+        None => Error::Unattached {
+            volumes: unattached(pass),
+        },
+    }
+    .into())
 }
 
 async fn networks(pass: &mut Pass<'_>) -> Flow {
@@ -162,15 +201,14 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
     let resize = pass.ctx.config.machines.resize;
     let class = match prerequisites::class(pass) {
         Ok(class) => class,
-        Err(Missing { reason, message }) => {
+        Err(Missing { message, .. }) => {
             if resize {
                 let kind = CLASS_CONFIGURATION_SYNCED;
                 pass.condition(kind, Status::Unknown, "ClassNotFound", &message);
             }
             // A machine that stays off needs no class; one that runs has its own copy.
             return if starts {
-                let text = format!("{reason}: {message}");
-                Err(Error::NotReady(text).into())
+                Err(Error::NotReady(message).into())
             } else {
                 Ok(false)
             };
@@ -261,17 +299,22 @@ fn inline(pass: &mut Pass<'_>, is_on: bool) -> bool {
 
 /// A start that disks hold up.
 fn detached(pass: &Pass<'_>) -> Outcome<()> {
+    match pass.view.preconditions.volumes {
+        Volumes::ClaimNotFound | Volumes::Unbound => {
+            let volumes = unattached(pass);
+            Err(Error::Unattached { volumes }.into())
+        }
+        // Their own events wake the machine, and time where a data volume is made from what nothing watches.
+        _ => Ok(()),
+    }
+}
+
+/// The volumes without a claim that is bound, each with the reason.
+fn unattached(pass: &Pass<'_>) -> String {
     let all = pass.seen().map(|s| s.volumes.clone()).unwrap_or_default();
     let volumes: Vec<_> = all
         .iter()
         .filter_map(|v| Some(format!("{} ({})", v.name, v.error.as_deref()?)))
         .collect();
-    match pass.view.preconditions.volumes {
-        Volumes::ClaimNotFound | Volumes::Unbound => {
-            let volumes = volumes.join(", ");
-            Err(Error::Unattached { volumes }.into())
-        }
-        // Their own events wake the machine.
-        _ => Ok(()),
-    }
+    volumes.join(", ")
 }

@@ -4,9 +4,9 @@
 //! being made.
 //! Failure: `VirtualMachineCreated` is False with the reason, and the pass is repeated.
 
-use crds::VirtualMachineTask;
 use crds::conditions::{self, Status};
 use crds::vm::ProviderStatus;
+use crds::{PowerState, VirtualMachineTask};
 use lifecycle::Volumes;
 
 use super::{config, handover, identity, provision, slot};
@@ -18,8 +18,13 @@ use crate::reconcile::vm::prerequisites::{self, Prerequisites, cache, unsupporte
 
 /// One step towards the root disk.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
-    view::observe(pass, None, Volumes::Provisioning);
-    if let Some(pod) = find::placeholder(pass) {
+    let placeholder = find::placeholder(pass);
+    let volumes = match &placeholder {
+        Some(_) => disks_of_new(pass),
+        None => Volumes::Provisioning,
+    };
+    view::observe(pass, None, volumes);
+    if let Some(pod) = placeholder {
         view::look_at_placeholder(pass, &pod);
     }
     view::decide(pass);
@@ -34,6 +39,18 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         _ => {}
     }
     result
+}
+
+/// The disks of a machine whose root disk is being made. A claim that does not exist, and that nothing makes,
+/// keeps the placeholder from a node: the scheduler reports no more than that.
+fn disks_of_new(pass: &Pass<'_>) -> Volumes {
+    let status = pass.vm.status.clone().unwrap_or_default();
+    let wanted = lifecycle::desired_power_state(&pass.vm.spec, &status, None);
+    let is_missing = prerequisites::foreign_claim_is_missing(pass);
+    match wanted {
+        Ok(PowerState::PoweredOn) if is_missing => Volumes::ClaimNotFound,
+        _ => Volumes::Provisioning,
+    }
 }
 
 async fn steps(pass: &mut Pass<'_>) -> Outcome {

@@ -9,12 +9,12 @@ mod start;
 mod unpause;
 
 use crds::names;
-use crds::vm::Afterwards;
-use crds::{PowerState, TaskKind, VirtualMachine};
+use crds::vm::PrintableStatus;
+use crds::{PowerState, TaskKind, TaskState, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
-use lifecycle::{Action, Decision, DesiredState, Patch, Phase, Waiting};
+use lifecycle::{Action, Decision, DesiredState, Patch, Phase, Strategy, Waiting, requests};
 use serde_json::{Map, Value, json};
 
 use super::tasks;
@@ -22,10 +22,10 @@ use super::tasks::Progress;
 use super::{config, consumer, effects};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::answers::{again, is_conflict, is_gone};
-use crate::reconcile::vm::error::{self, Error};
+use crate::reconcile::node_tasks;
+use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites;
 use crate::reconcile::vm::write::{patch, status};
 
 pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
@@ -38,6 +38,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         return Err(Error::NotReady(text).into());
     }
     unpause::settle(pass, &decision.action);
+    stays_able_to_start(pass, &decision.action).await?;
     if decision.action != Action::Nothing {
         restart::make_way(pass, &decision.action).await?;
     } else {
@@ -52,7 +53,6 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         let (field, message) = ("suspension", format!("the machine goes on: {why}"));
         return Err(Error::Invalid { field, message }.into());
     }
-    stays_able_to_start(pass, &decision.action).await?;
     let is_announced = matches!(
         decision.action,
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
@@ -67,26 +67,64 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
 /// A guest is not stopped for a restart that could not start it again: it runs on, and the request
 /// waits for what is missing.
 async fn stays_able_to_start(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
-    let instance = pass.view.instance.as_ref();
-    let is_running = instance.is_some_and(|i| i.is_live() && i.phase == Phase::Running);
-    let afterwards = pass.instance().and_then(|i| i.afterwards);
-    let is_restart = afterwards == Some(Afterwards::StartAgain);
-    if !matches!(action, Action::Delete { .. }) || !is_running || !is_restart {
+    let stops = match action {
+        Action::Delete { .. } => true,
+        Action::Shutdown { uid, .. } => !is_asked(pass, uid),
+        _ => false,
+    };
+    if !stops || !is_restart(pass) {
         return Ok(());
     }
-    let Err(error) = prerequisites::all(pass).await else {
+    let Err(error) = config::can_start(pass).await else {
         return Ok(());
     };
-    let PassError::Failed(error) = error else {
+    let PassError::Failed(source) = error else {
         return Err(error);
     };
-    let before = pass.base.status.clone().unwrap_or_default();
+    let instance = pass.view.instance.as_ref();
+    let is_paused = instance.is_some_and(|i| i.paused.is_some());
+    let word = if is_paused {
+        PrintableStatus::Paused
+    } else {
+        PrintableStatus::Running
+    };
     let status = pass.status();
-    (status.instance, status.printable_status) = (before.instance, before.printable_status);
+    status.printable_status = Some(word);
+    if let Some(instance) = &mut status.instance {
+        instance.afterwards = None;
+    }
     pass.writes.pops_request = false;
-    let why = error::text(&error);
-    let text = format!("not stopped for its restart, since it could not start again: {why}");
-    Err(Error::NotReady(text).into())
+    Err(Error::NotStopped { source }.into())
+}
+
+/// The guest runs, and is to end so that it can be started again. A power-off is none, whatever the
+/// machine lacks.
+fn is_restart(pass: &Pass<'_>) -> bool {
+    let requests = pass.seen().map(|s| s.state_change_requests.as_slice());
+    let instance = pass.view.instance.as_ref();
+    let running = instance.filter(|i| i.is_live() && i.phase == Phase::Running);
+    let strategy = Strategy::of(&pass.vm.spec);
+    match (strategy, running) {
+        (Ok(strategy), Some(instance)) => {
+            requests::restarts(requests.unwrap_or_default(), strategy, instance)
+        }
+        _ => false,
+    }
+}
+
+/// The guest was asked to power off, and may do so at any time.
+fn is_asked(pass: &Pass<'_>, uid: &str) -> bool {
+    let seed = seed(pass, uid);
+    let name = node_tasks::name(&pass.key.name, TaskKind::GuestShutdown, &seed);
+    let task = tasks::find(pass, &name);
+    task.is_some_and(|task| !task.is_final() || task.state() == Some(TaskState::Success))
+}
+
+/// What distinguishes one request of a node from the next: it is made again when the desired state
+/// changes.
+fn seed(pass: &Pass<'_>, uid: &str) -> String {
+    let generation = pass.vm.metadata.generation.unwrap_or_default();
+    format!("{uid}/{generation}")
 }
 
 /// A group's change of power has not reached this machine yet.
@@ -142,9 +180,7 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         } => {
             let mut task = of(pass, TaskKind::GuestShutdown)?;
             task.timeout_seconds = Some(*timeout_seconds);
-            // Requested again when the desired state changes.
-            let generation = pass.vm.metadata.generation.unwrap_or_default();
-            let seed = format!("{uid}/{generation}");
+            let seed = seed(pass, uid);
             Ok(then(tasks::ensure(pass, task, &seed).await?))
         }
         Action::Save { uid } => {
@@ -181,11 +217,9 @@ const fn then(progress: Progress) -> Flow {
 /// Pauses or resumes. A condition of the pod reports whether it is paused, so that the same desired
 /// state comes again until it does.
 async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
-    let generation = pass.vm.metadata.generation.unwrap_or_default();
+    let seed = seed(pass, uid);
     let task = of(pass, kind)?;
-    Ok(then(
-        tasks::ensure(pass, task, &format!("{uid}/{generation}")).await?,
-    ))
+    Ok(then(tasks::ensure(pass, task, &seed).await?))
 }
 
 async fn discard(pass: &mut Pass<'_>) -> Outcome {

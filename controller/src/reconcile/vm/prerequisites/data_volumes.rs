@@ -4,7 +4,8 @@
 //! deleted here: stopping keeps them, the garbage collector takes them when the machine goes. One
 //! that CDI collected after it had filled its claim is not made again. One that exists without an
 //! owner is taken over only where an admission policy has recorded a user who may delete it.
-//! Failure: without CDI in the cluster a condition reports it, and a start waits.
+//! Failure: without CDI in the cluster a condition reports it, and a start waits. A DataSource that is missing
+//! or cannot be used is looked at again by time, since nothing watches those.
 
 mod source;
 
@@ -18,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Missing, Pass, volumes};
 use crate::context::Key;
-use crate::flow::Outcome;
+use crate::flow::{Outcome, UNWATCHED};
 use crate::reconcile::answers::{is_conflict, is_gone};
 use crate::reconcile::vm::error::Error;
 use crate::stores::{DataVolume, DataVolumeSpec};
@@ -51,9 +52,11 @@ pub(super) async fn check(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         if stands == Volumes::Ready {
             continue;
         }
-        let Missing { reason, message } = why;
-        pass.condition(DATA_VOLUMES_READY, Status::False, reason, &message);
-        if reason == NOT_SERVED {
+        pass.condition(DATA_VOLUMES_READY, Status::False, why.reason, &why.message);
+        if why.is_unwatched {
+            pass.requeue_within(UNWATCHED);
+        }
+        if why.reason == NOT_SERVED {
             return Ok(stands);
         }
         if worst != Volumes::DataVolumeFailed {

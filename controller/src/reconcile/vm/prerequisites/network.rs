@@ -2,7 +2,8 @@
 //!
 //! Invariant: the first interface is on the pod network, unless it names another network as the
 //! default one.
-//! Failure: a network that does not exist; its interface is named.
+//! Failure: a network that does not exist, whose event wakes the machine, or that cannot be read, which no
+//! watch shows; its interface is named.
 
 use kube::Api;
 use kube::core::PartialObjectMeta;
@@ -24,6 +25,7 @@ pub(crate) struct Attachments {
 pub(super) async fn check(pass: &Pass<'_>) -> Result<Attachments, Missing> {
     let mut found = Attachments::default();
     let mut wrong = Vec::new();
+    let mut is_unwatched = false;
     let network = pass.vm.spec.network.clone().unwrap_or_default();
     if network.disabled {
         return Ok(found);
@@ -41,6 +43,7 @@ pub(super) async fn check(pass: &Pass<'_>) -> Result<Attachments, Missing> {
         let key = stores::network(&pass.key.namespace, reference);
         let (namespace, name) = (&key.namespace, &key.name);
         if let Err(missing) = exists(pass, namespace, name).await {
+            is_unwatched |= missing.is_unwatched;
             wrong.push(format!("interface {}: {}", interface.name, missing.message));
             continue;
         }
@@ -58,10 +61,14 @@ pub(super) async fn check(pass: &Pass<'_>) -> Result<Attachments, Missing> {
         found.more.push(one);
     }
     if wrong.is_empty() {
-        Ok(found)
-    } else {
-        Err(Missing::new("NotReady", wrong.join("; ")))
+        return Ok(found);
     }
+    let missing = Missing::new("NotReady", wrong.join("; "));
+    Err(if is_unwatched {
+        missing.unwatched()
+    } else {
+        missing
+    })
 }
 
 async fn exists(pass: &Pass<'_>, namespace: &str, name: &str) -> Result<(), Missing> {

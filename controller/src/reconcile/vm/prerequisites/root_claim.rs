@@ -27,7 +27,7 @@ use crate::reconcile::vm::observe::root_disk;
 use crate::reconcile::vm::write::patch;
 
 /// Annotation of a storage class: `Block` for root disks on block devices instead of files.
-const VOLUME_MODE: &str = "vmlet.dev/volume-mode";
+pub(crate) const VOLUME_MODE: &str = "vmlet.dev/volume-mode";
 const BLOCK: &str = "Block";
 const FILESYSTEM: &str = "Filesystem";
 /// Provisioner of classes whose volumes administrators make by hand.

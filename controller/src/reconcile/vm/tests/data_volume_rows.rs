@@ -130,6 +130,30 @@ async fn a_data_source_that_does_not_exist_shows() {
     assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotFound");
 }
 
+/// Nothing watches DataSources.
+#[tokio::test]
+async fn a_machine_with_a_disk_looks_for_its_data_source_again_by_time() {
+    let mut bench = Bench::new();
+    let spec = json!({ "sourceRef": { "kind": "DataSource", "name": "ds" } });
+    made_from(&mut bench, spec, json!({})).await;
+    assert!(
+        bench
+            .status()
+            .conditions
+            .iter()
+            .all(|c| c.type_ != "Failure")
+    );
+    assert_eq!(seconds(&bench.settle().await), Some(90));
+    data_source(&mut bench, "ns", json!({ "pvc": {} }));
+    assert_eq!(seconds(&bench.settle().await), Some(90));
+    assert_eq!(bench.condition_text("DataVolumesReady"), "False/Invalid");
+    let source = json!({ "pvc": { "name": "a" } });
+    let collection = "apis/cdi.kubevirt.io/v1beta1/namespaces/ns/datasources";
+    bench.edit(collection, "ds", json!({ "spec": { "source": source } }));
+    bench.settle().await.ok();
+    assert!(bench.try_get(DATA_VOLUMES, "dv").is_some());
+}
+
 #[tokio::test]
 async fn s56_an_unowned_data_volume_is_adopted_where_its_author_may_delete_it() {
     for (annotations, is_adopted) in [

@@ -122,6 +122,41 @@ async fn a_port_that_kubelet_probes_is_not_probed_by_the_controller() {
     assert_eq!(bench.ctx.shared.prober.len(), 1);
 }
 
+/// A NetworkPolicy that lets kubelet's probes through may refuse the controller's.
+#[tokio::test]
+async fn a_probe_of_the_controller_that_fails_says_from_where_it_connects() {
+    let mut bench = Bench::new();
+    let (sender, mut woken) = mpsc::channel(8);
+    bench.ctx.shared.prober.wake_by(sender);
+    // Nothing listens there.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let probe = json!({ "tcpSocket": { "port": port, "host": "127.0.0.1" } });
+    bench
+        .running(json!({ "spec": { "readinessProbe": probe } }))
+        .await;
+    woken.recv().await.unwrap();
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text("Ready"), "False/NotReady");
+    let message = |bench: &Bench| bench.condition("Ready").unwrap().message;
+    assert!(
+        message(&bench).contains("it names a host, it connects from the controller's pod"),
+        "{}",
+        message(&bench)
+    );
+    let edited = json!({ "tcpSocket": { "port": port, "host": null } });
+    bench.edit(VMS, "vm", json!({ "spec": { "readinessProbe": edited } }));
+    bench.settle().await.ok();
+    woken.recv().await.unwrap();
+    bench.settle().await.ok();
+    assert!(
+        message(&bench).contains("after a restart kubelet makes it"),
+        "{}",
+        message(&bench)
+    );
+}
+
 /// A new leader has probed no machine yet: that is no change of the machines.
 #[tokio::test]
 async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {

@@ -196,3 +196,107 @@ async fn without_a_record_a_machine_resumes_with_what_it_specifies() {
     bench.settle().await.ok();
     assert_eq!(claims(&bench), ["data"]);
 }
+
+/// As long as the API server takes them.
+fn long_texts(comment: &str) -> Value {
+    json!({ "cloudInit": {
+        "inlineUserData": format!("#cloud-config\n# {comment}{}\n", "x".repeat(16_000)),
+        "inlineNetworkData": format!("version: 2\n# {}\n", "y".repeat(16_000)),
+        "sshKeys": [format!("ssh-ed25519 {}", "A".repeat(8_000))],
+    }})
+}
+
+/// A machine with one volume and such texts whose memory is saved.
+async fn suspended_with_long_texts() -> Bench {
+    let mut bench = Bench::new();
+    bench.claim("data", "Bound");
+    bench
+        .running(json!({ "spec": {
+            "runStrategy": null, "powerState": "PoweredOn", "volumes": volumes(&["data"]),
+            "bootstrap": long_texts("old"),
+        }}))
+        .await;
+    suspend(&mut bench).await;
+    bench
+}
+
+async fn suspend(bench: &mut Bench) {
+    bench.edit(VMS, "vm", power("Suspended"));
+    bench.settle().await.ok();
+    bench.task_ends("Save", "Success");
+    bench.end("vm", 0, "Saved");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+}
+
+const USER_DATA: &str = "vmlet.dev/cloud-init-user-data-script";
+
+#[tokio::test]
+async fn a_machine_with_long_texts_for_its_first_boot_resumes_with_its_devices() {
+    let mut bench = suspended_with_long_texts().await;
+    let saved = bench.status().saved_devices.unwrap().fields().unwrap();
+    assert_eq!(saved["volumes"][0]["name"], "data");
+    assert_eq!(saved["bootstrap"], json!({ "cloudInit": {} }));
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "volumes": volumes(&["more"]) } }),
+    );
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    assert_eq!(claims(&bench), ["data"]);
+    let texts = long_texts("old");
+    let given = bench.pod()["metadata"]["annotations"][USER_DATA].clone();
+    assert_eq!(given, texts["cloudInit"]["inlineUserData"]);
+}
+
+#[tokio::test]
+async fn texts_that_were_edited_meanwhile_wait_for_the_next_boot() {
+    for (bootstrap, required) in [(long_texts("old"), "-"), (long_texts("new"), "True")] {
+        let mut bench = suspended_with_long_texts().await;
+        bench.edit(VMS, "vm", json!({ "spec": { "bootstrap": bootstrap } }));
+        bench.edit(VMS, "vm", power("PoweredOn"));
+        bench.settle().await.ok();
+        let given = bench.pod()["metadata"]["annotations"][USER_DATA].clone();
+        assert_eq!(given.is_null(), required == "True");
+        bench.run("n1");
+        bench.facts(alive());
+        bench.settle().await.ok();
+        let shown = bench.condition_text("RestartRequired");
+        assert_eq!(shown.split('/').next(), Some(required));
+    }
+}
+
+/// The pod is of a version that had no record for it.
+async fn without_copy(edit: Value) -> Bench {
+    let mut bench = Bench::new();
+    bench.claim("data", "Bound");
+    bench
+        .running(json!({ "spec": {
+            "runStrategy": null, "powerState": "PoweredOn", "volumes": volumes(&["data"]),
+        }}))
+        .await;
+    let none = json!({ "metadata": { "annotations": { "vmlet.dev/devices": null } } });
+    bench.edit(PODS, "vm", none);
+    bench.edit(VMS, "vm", json!({ "spec": edit }));
+    suspend(&mut bench).await;
+    bench
+}
+
+#[tokio::test]
+async fn a_pod_without_a_copy_has_the_devices_of_a_specification_that_was_not_edited() {
+    let mut bench = without_copy(json!({})).await;
+    let saved = bench.status().saved_devices.unwrap().fields().unwrap();
+    assert_eq!(saved["volumes"][0]["name"], "data");
+    assert!(!bench.events().contains(&"DevicesNotRecorded".to_owned()));
+}
+
+#[tokio::test]
+async fn devices_that_cannot_be_recorded_are_an_event_once() {
+    let mut bench = without_copy(json!({ "volumes": [] })).await;
+    assert_eq!(bench.status().saved_devices, None);
+    let is_it = |reason: &String| reason == "DevicesNotRecorded";
+    assert_eq!(bench.events().iter().filter(|r| is_it(r)).count(), 1);
+    bench.settle().await.ok();
+    assert!(!bench.events().iter().any(is_it));
+}

@@ -10,7 +10,7 @@ mod place;
 mod readiness;
 
 use crds::conditions::{self, Status};
-use crds::vm::PromoteDisksMode;
+use crds::vm::{PrintableStatus, PromoteDisksMode};
 use crds::{PowerState, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -139,6 +139,19 @@ fn summarize(pass: &mut Pass<'_>) {
     status.message = message.map(|text| shortened(&text).to_owned());
     if let Some(word) = status.printable_status {
         status.printable_status = Some(printable::with_obstacle(word, &status.conditions));
+    }
+}
+
+/// A machine that is on its way and gets no pod is shown with the word of the failure, unless a part that
+/// is missing has given it one.
+pub(crate) fn without_pod(pass: &mut Pass<'_>, word: Option<PrintableStatus>) {
+    let status = pass.status();
+    let is_on_its_way = matches!(
+        status.printable_status,
+        Some(PrintableStatus::Provisioning | PrintableStatus::Starting)
+    );
+    if is_on_its_way && !status.created {
+        status.printable_status = word.or(status.printable_status);
     }
 }
 

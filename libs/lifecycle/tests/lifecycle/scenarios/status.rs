@@ -199,6 +199,11 @@ fn s48_a_stopped_machine_has_no_conditions_of_the_past() {
 #[case("Always running -", Guest::Pod, "PodReady")]
 #[case("Always running -", Guest::Probed(true), "ProbeSucceeded")]
 #[case("Always running -", Guest::Probed(false), "NotReady")]
+#[case(
+    "Always running -",
+    Guest::Unreachable("the readiness probe fails: blocked"),
+    "NotReady"
+)]
 #[case("Always running -", Guest::Silent("no address"), "NoSignOfLife")]
 #[case("Always pending -", Guest::Silent("no address"), "GuestNotRunning")]
 fn readiness_has_a_reason(#[case] given: &str, #[case] guest: Guest, #[case] want: &str) {

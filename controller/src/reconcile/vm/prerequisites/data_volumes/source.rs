@@ -84,7 +84,7 @@ fn below(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// What a `DataSource` stands for, as a `source`.
+/// What a `DataSource` stands for, as a `source`. Nothing watches those objects.
 async fn data_source(pass: &Pass<'_>, name: &str, reference: &Value) -> Result<Value, Refusal> {
     let own = pass.key.namespace.as_str();
     let text = |field: &str| reference.get(field).and_then(Value::as_str);
@@ -100,7 +100,7 @@ async fn data_source(pass: &Pass<'_>, name: &str, reference: &Value) -> Result<V
         Api::namespaced_with(pass.ctx.client.clone(), namespace, &resource);
     let Some(found) = api.get_opt(source).await.map_err(Refusal::Read)? else {
         let message = format!("DataSource {namespace}/{source} does not exist");
-        return Err(Missing::new("NotFound", message).into());
+        return Err(Missing::new("NotFound", message).unwatched().into());
     };
     let stands_for = found.data.pointer("/spec/source");
     let one = ["pvc", "snapshot"].into_iter().find_map(|kind| {
@@ -115,7 +115,7 @@ async fn data_source(pass: &Pass<'_>, name: &str, reference: &Value) -> Result<V
         let message = format!(
             "{source} names neither a claim nor a snapshot; name the source itself in the template"
         );
-        return Err(Missing::new("Invalid", message).into());
+        return Err(Missing::new("Invalid", message).unwatched().into());
     };
     // Who may write a DataSource may not clone what it names.
     if within != own && within != namespace {
@@ -124,7 +124,7 @@ async fn data_source(pass: &Pass<'_>, name: &str, reference: &Value) -> Result<V
              claims and snapshots of the machine's own namespace or the DataSource's: name the \
              source itself in the template"
         );
-        return Err(Missing::new("Forbidden", message).into());
+        return Err(Missing::new("Forbidden", message).unwatched().into());
     }
     Ok(json!({ kind: { "namespace": within, "name": target } }))
 }

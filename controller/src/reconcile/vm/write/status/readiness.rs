@@ -91,10 +91,31 @@ fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
 /// What the condition `Ready` depends on beside the pod.
 pub(super) fn guest(pass: &Pass<'_>) -> Guest {
     match (&pass.view.readiness, pass.view.silence) {
-        (Some(answer), _) => Guest::Probed(*answer == Answer::Yes),
+        (Some(Answer::Yes), _) => Guest::Probed(true),
+        (Some(_), _) => made_here(pass).map_or(Guest::Probed(false), Guest::Unreachable),
         (None, Some(text)) => Guest::Silent(text),
         (None, None) => Guest::Pod,
     }
+}
+
+/// What is to be known of a probe that fails and that the controller makes, not kubelet: rules of networks
+/// may let the one through and not the other. `None`: it is another probe.
+fn made_here(pass: &Pass<'_>) -> Option<&'static str> {
+    let probe = pass.vm.spec.readiness_probe.as_ref()?;
+    let socket = probe.tcp_socket.as_ref()?;
+    if is_kubelets(pass, socket) {
+        return None;
+    }
+    Some(match socket.host {
+        Some(_) => {
+            "the readiness probe fails: since it names a host, it connects from the controller's pod, \
+             which a NetworkPolicy has to allow"
+        }
+        None => {
+            "the readiness probe fails: since it was edited while the machine runs, it connects from the \
+             controller's pod, which a NetworkPolicy has to allow; after a restart kubelet makes it"
+        }
+    })
 }
 
 /// Why the answer is not known, if it is not.
