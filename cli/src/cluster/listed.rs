@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_must_see_all_is_told_which_one_is_not_seen() {
+    fn who_must_see_all_learns_which_one_is_not_seen() {
         let seen: Result<Vec<_>, _> = all().into_iter().map(required).collect();
         let error = seen.unwrap_err().to_string();
         assert!(error.contains("VirtualMachine default/new"), "{error}");

@@ -12,6 +12,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use crds::guard::Guarded;
+use crds::names::VM_UID_LABEL;
+use crds::vm::PrintableStatus as Word;
 use crds::{VirtualMachine, VirtualMachineTask};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -111,20 +113,51 @@ async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::
         eprintln!("no virtual machines in {place}");
         return Ok(());
     }
-    let now = Timestamp::now();
-    // Tasks and pods are not listed for this: conditions say what is in the way.
-    let around = Around::default();
-    let rows = machines.iter().map(|one| match &one.0 {
-        Ok(vm) => Row::of(vm, progress(vm, &around, now), now),
-        Err(unreadable) => Row::unreadable(unreadable, now),
-    });
-    let rows: Vec<_> = rows.collect();
+    // For the others no pods are listed: conditions say what is in the way.
+    let pods = if machines.iter().any(is_ending) {
+        pods(cluster, all).await
+    } else {
+        Vec::new()
+    };
+    let rows = rows(&machines, &pods, Timestamp::now());
     let columns = Columns {
         progress: rows.iter().any(Row::has_progress),
         ..columns
     };
     super::print(&row::render(&rows, columns, args.color.is_on()))?;
     Ok(())
+}
+
+/// The pods of machines. Without them the end of a grace period is not shown; the machines are all the
+/// same.
+async fn pods(cluster: &Cluster, all: bool) -> Vec<Pod> {
+    let ours = ListParams::default().labels(VM_UID_LABEL);
+    let api: Api<Guarded<Pod>> = cluster.api_of(all);
+    match listed::each(&api, &ours).await {
+        Ok(pods) => pods.into_iter().filter_map(|pod| pod.0.ok()).collect(),
+        Err(error) => {
+            eprintln!("warning: the ends of grace periods are not shown: {error}");
+            Vec::new()
+        }
+    }
+}
+
+fn rows(machines: &[Guarded<VirtualMachine>], pods: &[Pod], now: Timestamp) -> Vec<Row> {
+    let row = |one: &Guarded<VirtualMachine>| match &one.0 {
+        Ok(vm) => {
+            let around = Around::of_ending(one, pods);
+            Row::of(vm, progress(vm, &around, now), now)
+        }
+        Err(unreadable) => Row::unreadable(unreadable, now),
+    };
+    machines.iter().map(row).collect()
+}
+
+/// Whether its guest is to power off: until when is known of its pod only.
+fn is_ending(one: &Guarded<VirtualMachine>) -> bool {
+    let status = one.0.as_ref().ok().and_then(|vm| vm.status.as_ref());
+    let word = status.and_then(|status| status.printable_status);
+    matches!(word, Some(Word::Stopping | Word::Terminating))
 }
 
 /// Untyped, so that fields that this program does not know are printed too.
@@ -191,4 +224,66 @@ fn list_of(objects: &[DynamicObject]) -> Result<Value, serde_json::Error> {
 pub(super) struct Around {
     pub(super) tasks: Vec<VirtualMachineTask>,
     pub(super) pods: Vec<Pod>,
+}
+
+impl Around {
+    /// The pods of a machine whose guest is to power off; nothing for another machine.
+    fn of_ending(one: &Guarded<VirtualMachine>, pods: &[Pod]) -> Self {
+        let uid = one.meta().uid.as_ref().filter(|_| is_ending(one));
+        let is_its = |pod: &&Pod| uid.is_some() && pod.labels().get(VM_UID_LABEL) == uid;
+        Self {
+            tasks: Vec::new(),
+            pods: pods.iter().filter(is_its).cloned().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(value: &Value) -> K {
+        serde_json::from_str(&value.to_string()).unwrap()
+    }
+
+    fn machine(name: &str, word: &str) -> Guarded<VirtualMachine> {
+        object(&json!({
+            "metadata": { "name": name, "namespace": "default", "uid": name },
+            "spec": { "runStrategy": "Halted" }, "status": { "printableStatus": word },
+        }))
+    }
+
+    fn ending(of: &str, until: &str) -> Pod {
+        object(&json!({ "metadata": {
+            "name": of, "labels": { VM_UID_LABEL: of }, "deletionTimestamp": until,
+        } }))
+    }
+
+    #[test]
+    fn the_end_of_a_grace_period_is_shown_without_a_watch_too() {
+        let machines = [
+            machine("web", "Stopping"),
+            machine("db", "Terminating"),
+            machine("new", "Starting"),
+        ];
+        assert_eq!(machines.each_ref().map(is_ending), [true, true, false]);
+        let pods = [
+            ending("web", "2026-01-01T12:05:00Z"),
+            ending("db", "2026-01-01T12:06:00Z"),
+            // Of an earlier run, which says nothing of the start.
+            ending("new", "2026-01-01T12:07:00Z"),
+        ];
+        let rows = rows(&machines, &pods, "2026-01-01T12:00:00Z".parse().unwrap());
+        let columns = Columns {
+            progress: true,
+            ..Columns::default()
+        };
+        let text = row::render(&rows, columns, false);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].ends_with("has time until 12:05:00 UTC"), "{text}");
+        assert!(lines[2].ends_with("has time until 12:06:00 UTC"), "{text}");
+        assert!(!lines[3].contains("12:07"), "{text}");
+        // A machine whose pods were not listed is there all the same.
+        assert_eq!(super::rows(&machines, &[], Timestamp::now()).len(), 3);
+    }
 }

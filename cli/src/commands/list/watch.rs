@@ -77,7 +77,7 @@ pub(super) async fn run(
     while let Some(change) = changes.next().await {
         match change {
             Ok(change) => super::super::print(&screen.take(change))?,
-            Err(error) => tell(&error).await,
+            Err(error) => report(&error).await,
         }
     }
     Ok(())
@@ -100,8 +100,8 @@ fn broken(error: &watcher::Error) -> String {
     format!("the watch broke off and is begun again: {why}")
 }
 
-/// The watch continues by itself; who waits should know why nothing comes.
-async fn tell(error: &watcher::Error) {
+/// The watch continues by itself; a user who waits is to know why nothing comes.
+async fn report(error: &watcher::Error) {
     eprintln!("warning: {}", broken(error));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
 }
