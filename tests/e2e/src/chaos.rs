@@ -84,7 +84,7 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
     }
     report.ended("rounds");
     verdict::settle(cluster, &mut machines, SETTLED).await?;
-    report.ended("as wished");
+    report.ended("desired states reached");
     verdict::guests_live(cluster, &machines).await?;
     report.testimony = witness.verdict(&machines.creations())?;
     let boots = report.testimony.boots;
@@ -104,7 +104,7 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
 
 /// Changes first: the kill interrupts their effects.
 async fn play_round(cluster: &Cluster, machines: &mut Machines, round: &Round) -> Result<u32> {
-    machines.tell_all(cluster).await?;
+    machines.write_pending(cluster).await?;
     for change in &round.changes {
         machines.change(cluster, *change).await?;
     }
@@ -119,7 +119,7 @@ async fn play_round(cluster: &Cluster, machines: &mut Machines, round: &Round) -
 async fn nothing_is_left(cluster: &Cluster) -> Result<()> {
     eventually(FORGOTTEN, "a daemon without tasks", || async {
         let tasks = cluster.stack().node().await?.tasks().await?;
-        ensure!(tasks.is_empty(), "tasks that nobody wants: {tasks:?}");
+        ensure!(tasks.is_empty(), "tasks without an object: {tasks:?}");
         Ok(())
     })
     .await?;

@@ -69,19 +69,20 @@ impl<'a> Guest<'a> {
         Ok(Pid::from_raw(i32::try_from(pid)?))
     }
 
-    /// From now on it ignores agent and power button when it is to power off, until [`Self::hear`].
+    /// From now on it ignores agent and power button when it is to power off, until
+    /// [`Self::become_responsive`].
     /// May be repeated.
     pub fn become_unresponsive(&self) -> Result<()> {
         let replace = "[ -e $f.kept ] || mv $f $f.kept; printf '#!/bin/sh\\n' >$f; chmod +x $f";
-        self.run_for_ears(replace)
+        self.replace_handlers(replace)
     }
 
     /// Ends [`Self::become_unresponsive`]. May be repeated.
-    pub fn hear(&self) -> Result<()> {
-        self.run_for_ears("[ ! -e $f.kept ] || mv $f.kept $f")
+    pub fn become_responsive(&self) -> Result<()> {
+        self.replace_handlers("[ ! -e $f.kept ] || mv $f.kept $f")
     }
 
-    fn run_for_ears(&self, what: &str) -> Result<()> {
+    fn replace_handlers(&self, what: &str) -> Result<()> {
         let script = format!("for f in /sbin/shutdown /etc/acpi/PWRF/00000080; do {what}; done");
         self.run(&["sh", "-c", &script]).map(drop)
     }

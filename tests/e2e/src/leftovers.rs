@@ -61,7 +61,7 @@ impl Stack {
         for name in names(&self.dir().join("cni/cache/results"))? {
             left.push(format!("cni result {name}"));
         }
-        let links = self.command("ip").args(["-o", "link"]).output()?;
+        let links = program::output(self.command("ip").args(["-o", "link"]))?;
         for line in String::from_utf8_lossy(&links.stdout).lines() {
             let name = line.split(": ").nth(1).unwrap_or_default();
             let name = name.split('@').next().unwrap_or_default();

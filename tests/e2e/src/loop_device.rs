@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use crate::program;
 use crate::stack::streams;
 
 /// A loop device with a file of zeros behind it.
@@ -25,10 +26,8 @@ impl LoopDevice {
     pub fn new(mib: u64) -> Result<Self> {
         let file = tempfile::Builder::new().prefix("vmlet-loop-").tempfile()?;
         file.as_file().set_len(mib << 20)?;
-        let output = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(file.path())
-            .output()?;
+        let mut losetup = Command::new("losetup");
+        let output = program::output(losetup.args(["--find", "--show"]).arg(file.path()))?;
         ensure!(output.status.success(), "losetup: {}", streams(&output));
         let name = String::from_utf8(output.stdout)?;
         Ok(Self {
@@ -74,11 +73,8 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        match Command::new("losetup")
-            .arg("--detach")
-            .arg(&self.path)
-            .output()
-        {
+        let mut losetup = Command::new("losetup");
+        match program::output(losetup.arg("--detach").arg(&self.path)) {
             Ok(output) if output.status.success() => {}
             outcome => eprintln!("--- losetup --detach {}: {outcome:?}", self.path.display()),
         }

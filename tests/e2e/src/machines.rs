@@ -138,19 +138,22 @@ impl Cluster {
             .to_owned())
     }
 
-    /// Waits until the log of the machine's pod shows these boots of its disk, and no others.
+    /// Waits until the log of the machine's pod shows these boots of its disk, and no others. A boot too
+    /// many is an error at once.
     pub async fn await_boots(&self, name: &str, boots: &[u64], within: Duration) -> Result<()> {
-        eventually(within, &format!("boots {boots:?} of {name}"), || async {
-            let log = self.logs(name)?;
-            let counted: Vec<u64> = log
-                .lines()
-                .filter_map(|line| line.split_once("VMLET-BOOTS "))
-                .filter_map(|(_, count)| count.trim().parse().ok())
-                .collect();
-            ensure!(counted == boots, "counted {counted:?}");
-            Ok(())
-        })
-        .await
+        let what = format!("boots {boots:?} of {name}");
+        let counted = eventually(within, &what, || async {
+            let counted = counted(&self.logs(name)?);
+            let is_decided = counted == boots || is_too_many(&counted, boots);
+            ensure!(is_decided, "counted {counted:?}");
+            Ok(counted)
+        });
+        let counted = counted.await?;
+        ensure!(
+            counted == boots,
+            "{what}: counted {counted:?}: the machine was booted once more than it should"
+        );
+        Ok(())
     }
 
     /// Waits until commands run in the guest of a machine.
@@ -197,16 +200,58 @@ impl Cluster {
 
     /// Everything about a machine, for errors.
     fn story(&self, name: &str) -> String {
-        let tell = |arguments: &[&str]| {
+        let shown = |arguments: &[&str]| {
             self.kubectl(arguments)
                 .unwrap_or_else(|error| format!("{error:#}"))
         };
         [
-            tell(&["get", "vm", name, "-o", "yaml"]),
-            tell(&["get", "pods", "-o", "wide"]),
-            tell(&["get", "virtualmachinetasks", "-o", "wide"]),
-            tell(&["describe", "pod", name]),
+            shown(&["get", "vm", name, "-o", "yaml"]),
+            shown(&["get", "pods", "-o", "wide"]),
+            shown(&["get", "virtualmachinetasks", "-o", "wide"]),
+            shown(&["describe", "pod", name]),
         ]
         .join("\n---\n")
+    }
+}
+
+/// The boots that a log shows, each by the number that the disk has counted up to.
+fn counted(log: &str) -> Vec<u64> {
+    log.lines()
+        .filter_map(|line| line.split_once("VMLET-BOOTS "))
+        .filter_map(|(_, count)| count.trim().parse().ok())
+        .collect()
+}
+
+/// Whether there was a boot that no later look undoes. A disk counts up, so that the log of an earlier pod
+/// shows none of them.
+fn is_too_many(counted: &[u64], boots: &[u64]) -> bool {
+    counted.iter().max() > boots.iter().max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_too_many_is_distinguished_from_one_that_is_still_to_come() {
+        let log = "VMLET-BOOTS 1\r\ntick\nx VMLET-BOOTS 2 \nVMLET-BOOTS ?\n";
+        assert_eq!(counted(log), [1, 2]);
+        for (counted, boots, is_over) in [
+            (&[1, 2][..], &[1, 2][..], false),
+            (&[1], &[1, 2], false),
+            // The log of the pod before.
+            (&[1, 2], &[3], false),
+            (&[], &[1], false),
+            (&[1, 2, 3], &[1, 2], true),
+            // A guest that goes on from its memory does not boot.
+            (&[4], &[], true),
+            (&[], &[], false),
+        ] {
+            assert_eq!(
+                is_too_many(counted, boots),
+                is_over,
+                "{counted:?} {boots:?}"
+            );
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 
+use crate::program;
 use crate::stack::{Stack, streams};
 use crate::wait::scaled;
 
@@ -74,12 +75,12 @@ fn poll(mut curl: Command, whose: &str, stopped: &Receiver<()>) -> Polled {
     let mut polled = Polled::default();
     loop {
         let at = begun.elapsed();
-        match curl.output() {
+        match program::output(&mut curl) {
             Ok(output) if String::from_utf8_lossy(&output.stdout).contains(whose) => {
                 polled.answers += 1;
             }
             Ok(output) => polled.misses.push(format!("{at:?}: {}", streams(&output))),
-            Err(error) => polled.misses.push(format!("{at:?}: {error}")),
+            Err(error) => polled.misses.push(format!("{at:?}: {error:#}")),
         }
         if stopped.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
             return polled;

@@ -17,6 +17,10 @@ use crate::wait;
 /// What a program may take when the test's time is over: a failed test asks for what is there.
 pub(crate) const LEAST: Duration = Duration::from_secs(15);
 
+/// The same of a chore: a failed test takes its stack down. Well below the time after which the runner
+/// kills the test (`LAST` of `xtask/src/suite/job.rs`).
+const LEAST_OF_CHORE: Duration = Duration::from_secs(90);
+
 /// Runs a program without input to its end and returns what it wrote.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
     output_of(command.stdin(Stdio::null()))
@@ -24,8 +28,22 @@ pub(crate) fn output(command: &mut Command) -> Result<Output> {
 
 /// As [`output`], for a program with an input.
 pub(crate) fn output_of(command: &mut Command) -> Result<Output> {
-    match wait::until_end()? {
-        Some(left) => output_within(command, left.max(LEAST)),
+    output_with(command, LEAST, wait::until_end()?)
+}
+
+/// As [`output`], for a chore of the repository: it may have to start or to remove a whole stack.
+pub(crate) fn chore(command: &mut Command) -> Result<Output> {
+    chore_with(command, wait::until_end()?)
+}
+
+fn chore_with(command: &mut Command, left: Option<Duration>) -> Result<Output> {
+    output_with(command.stdin(Stdio::null()), LEAST_OF_CHORE, left)
+}
+
+/// `left`: of the test's time.
+fn output_with(command: &mut Command, least: Duration, left: Option<Duration>) -> Result<Output> {
+    match left {
+        Some(left) => output_within(command, left.max(least)),
         None => command.output().with_context(|| format!("run {command:?}")),
     }
 }
@@ -50,6 +68,8 @@ fn output_within(command: &mut Command, within: Duration) -> Result<Output> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
@@ -69,5 +89,33 @@ mod tests {
             late.contains("603") && late.contains("not within"),
             "{late}"
         );
+    }
+
+    #[test]
+    fn a_chore_may_take_down_a_stack_when_the_time_of_its_test_is_over() {
+        let mut echo = Command::new("sh");
+        let script = ["-c", "sleep 0.1; echo down"];
+        let output = chore_with(echo.args(script), Some(Duration::ZERO)).unwrap();
+        assert_eq!(&output.stdout[..], b"down\n");
+    }
+
+    /// A program without a deadline hangs until the runner kills the test, which then names nothing and
+    /// keeps no logs.
+    #[test]
+    fn every_program_of_the_harness_has_a_deadline() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut files = Vec::new();
+        wait::sources(&root, &mut files);
+        assert!(files.len() > 40, "only {} sources are found", files.len());
+        let mut without = Vec::new();
+        for file in files {
+            let name = file.strip_prefix(&root).unwrap().to_owned();
+            let is_elsewhere = name.starts_with("bin") || name.ends_with("program.rs");
+            let text = std::fs::read_to_string(&file).unwrap();
+            if !is_elsewhere && text.contains(".output()") {
+                without.push(name);
+            }
+        }
+        assert_eq!(without, Vec::<PathBuf>::new(), "use program::output");
     }
 }

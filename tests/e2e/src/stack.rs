@@ -188,10 +188,8 @@ impl Stack {
     /// The body of a page, fetched from inside the namespace; waits until it can be had.
     pub async fn fetch(&self, url: &str, within: Duration) -> Result<String> {
         eventually(within, &format!("GET {url}"), || async {
-            let output = self
-                .command("curl")
-                .args(["-fsS", "-m", "3", url])
-                .output()?;
+            let mut curl = self.command("curl");
+            let output = program::output(curl.args(["-fsS", "-m", "3", url]))?;
             ensure!(output.status.success(), "curl: {}", streams(&output));
             Ok(String::from_utf8(output.stdout)?)
         })
@@ -278,18 +276,16 @@ impl Drop for Stack {
     }
 }
 
-/// Runs a chore of the repository and returns what it printed; an error shows both streams.
+/// Runs a chore of the repository and returns what it printed; an error shows both streams. One that
+/// goes on when the test's time is over is killed, and named.
 pub fn xtask(arguments: &[&str]) -> Result<String> {
     let program = programs()?.join("xtask");
-    let output = Command::new(&program)
-        .args(arguments)
-        .output()
-        .with_context(|| {
-            format!(
-                "start {}: run `cargo xtask test --only stacks`",
-                program.display()
-            )
-        })?;
+    ensure!(
+        program.exists(),
+        "{} does not exist: run `cargo xtask test --only stacks`, which builds it",
+        program.display()
+    );
+    let output = program::chore(Command::new(&program).args(arguments))?;
     if !output.status.success() {
         bail!("xtask {arguments:?}: {}", streams(&output));
     }
@@ -321,9 +317,8 @@ pub(crate) fn streams(output: &Output) -> String {
 
 /// The exported variables, as a shell that reads the file has them.
 fn read_env(file: &Path) -> Result<BTreeMap<String, String>> {
-    let output = Command::new("sh")
-        .args(["-c", ". \"$0\" && env -0", path(file)])
-        .output()?;
+    let mut shell = Command::new("sh");
+    let output = program::output(shell.args(["-c", ". \"$0\" && env -0", path(file)]))?;
     ensure!(
         output.status.success(),
         "read {}: {}",

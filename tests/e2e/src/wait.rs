@@ -10,6 +10,8 @@
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::sources;
 
 use std::future::Future;
 use std::sync::OnceLock;

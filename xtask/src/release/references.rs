@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_nobody_is_named_with_its_file() {
+    fn an_image_of_no_release_is_named_with_its_file() {
         let values = of("values.yaml", "image:\n  repository: x\n");
         let error = check(&values, &TextFiles::new(), &images()).unwrap_err();
         assert!(

@@ -104,8 +104,7 @@ fn kvm(device: &Device, info: Option<&Info>) -> Finding {
             Finding::warn(check, what, advice)
         }
         (_, Device::Usable) => {
-            let what =
-                "/dev/kvm opens; whether guests run under it, only the daemon's probe can tell";
+            let what = "/dev/kvm opens; whether guests run under it, only the daemon's probe shows";
             Finding::warn(check, what, "start the daemon and run this again")
         }
         (_, Device::Missing) => Finding::warn(check, format!("no /dev/kvm: {slow}"), missing),
@@ -155,7 +154,7 @@ fn program(check: &'static str, part: &Part, advice: &str) -> Finding {
         Part::Works(version) => Finding::ok(check, version),
         Part::Broken(error) => Finding::fail(check, error, advice),
         Part::Unknown => {
-            let what = "the daemon does not tell";
+            let what = "the daemon does not report it";
             Finding::warn(
                 check,
                 what,
@@ -250,7 +249,7 @@ fn kernel(module: &'static str, feature: Feature) -> Finding {
             )
         }
         Feature::Unknown => {
-            let what = "the node does not tell whether the kernel has it";
+            let what = "the node does not show whether the kernel has it";
             Finding::warn(
                 module,
                 what,

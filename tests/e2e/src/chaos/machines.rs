@@ -110,7 +110,7 @@ impl Machines {
     }
 
     /// Writes what could not be written before.
-    pub(super) async fn tell_all(&mut self, cluster: &Cluster) -> Result<()> {
+    pub(super) async fn write_pending(&mut self, cluster: &Cluster) -> Result<()> {
         for machine in 0..self.desired.len() {
             if self.waiting[machine] {
                 self.announce(cluster, machine).await?;

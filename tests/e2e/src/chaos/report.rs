@@ -90,8 +90,8 @@ impl fmt::Display for Report {
         writeln!(f, "phases: {}", phases.collect::<Vec<_>>().join(", "))?;
         write!(
             f,
-            "chaos: passed: seed {}, {} machines, {} s: {rounds} rounds, {} kills, {} changes; all as wished in the \
-             end; {} boots of {} disks, none shared, nothing left",
+            "chaos: passed: seed {}, {} machines, {} s: {rounds} rounds, {} kills, {} changes; all in their desired \
+             states in the end; {} boots of {} disks, none shared, nothing left",
             plan.seed,
             plan.machines,
             plan.duration.as_secs(),

@@ -42,8 +42,8 @@ pub(super) async fn settle(
     loop {
         pause.tick().await;
         programs::supervise(cluster.stack())?;
-        machines.tell_all(cluster).await?;
-        // Also an API server that has just return may not answer at once.
+        machines.write_pending(cluster).await?;
+        // Also an API server that has just returned may not answer at once.
         let wrong = match observe(cluster, machines) {
             Ok((wrong, _)) if wrong.is_empty() => return Ok(()),
             Ok((wrong, seen)) => {
@@ -63,7 +63,7 @@ pub(super) async fn settle(
         let wrong = wrong.join("\n");
         ensure!(
             begun.elapsed() < within,
-            "not as wished within {within:?}:\n{wrong}"
+            "not in the desired state within {within:?}:\n{wrong}"
         );
     }
 }
@@ -85,7 +85,10 @@ pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Resul
         ensure!(!is_over, "guests that say nothing: {silent:?}");
     }
     let wrong = observe(cluster, machines)?.0.join("\n");
-    ensure!(wrong.is_empty(), "did not stay as wished:\n{wrong}");
+    ensure!(
+        wrong.is_empty(),
+        "did not stay in the desired state:\n{wrong}"
+    );
     Ok(())
 }
 
@@ -120,7 +123,7 @@ fn differences(cluster: &Cluster, machines: &Machines, seen: &Objects) -> Result
             || status["desiredGeneration"] != vm["metadata"]["generation"]
         {
             wrong.push(format!(
-                "{name}: {word}, saved memory {has_memory}, wished {desired:?}: {vm}"
+                "{name}: {word}, saved memory {has_memory}, desired {desired:?}: {vm}"
             ));
         }
         disks.insert(text(&vm["metadata"]["uid"]).to_owned());

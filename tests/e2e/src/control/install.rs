@@ -198,10 +198,10 @@ impl Control {
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(client);
         policies.delete(LAST, &DeleteParams::default()).await?;
 
-        let nobody = Who::user("e2e:policy-check");
-        self.grant(&nobody).await?;
+        let unprivileged = Who::user("e2e:policy-check");
+        self.grant(&unprivileged).await?;
         let api: Api<crds::VirtualMachineSnapshot> =
-            Api::namespaced(self.client_as(&nobody)?, "default");
+            Api::namespaced(self.client_as(&unprivileged)?, "default");
         let mut forbidden = crds::VirtualMachineSnapshot::new(
             "check",
             crds::VirtualMachineSnapshotSpec {

@@ -150,7 +150,8 @@ fn sleeps(text: &str) -> usize {
     code.map(in_line).sum()
 }
 
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+/// The sources below a folder.
+pub(crate) fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {

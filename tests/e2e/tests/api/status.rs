@@ -206,7 +206,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     ensure!(reads(&client).await? == read, "a pass read: {read:#?}");
     ensure!(
         events(&client).await?.len() == reported,
-        "the same was told again"
+        "the same was reported again"
     );
     ensure!(
         api.get("default").await?.resource_version() == before,

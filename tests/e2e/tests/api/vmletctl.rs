@@ -385,10 +385,10 @@ async fn verbs_change_the_desired_state_or_the_queue() -> Result<()> {
         "a stop replaces what waits"
     );
 
-    let several = ctl.run("start always nobody manual")?;
+    let several = ctl.run("start always absent manual")?;
     let reported = String::from_utf8(several.stderr)?;
     ensure!(
-        reported.contains("no virtual machine nobody")
+        reported.contains("no virtual machine absent")
             && reported.contains("manual: it is running"),
         "{reported}"
     );

@@ -124,7 +124,7 @@ async fn shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
         if task["status"]["state"] == "Success" {
             return Ok(());
         }
-        Guest::of(cluster.stack(), "vm")?.hear()
+        Guest::of(cluster.stack(), "vm")?.become_responsive()
     })
     .await?;
     env.await_state(&name, "Success").await?;

@@ -324,7 +324,7 @@ impl Proxy {
         );
         if other_runtime {
             config += &format!(
-                "\n[[secondary]]\nname = \"vmlet\"\nsocket = \"{dir}/nobody.sock\"\n\
+                "\n[[secondary]]\nname = \"vmlet\"\nsocket = \"{dir}/absent.sock\"\n\
                  handlers = [\"vmlet\"]\nid_suffix = \"766d6c74\"\n"
             );
         }

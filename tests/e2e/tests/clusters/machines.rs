@@ -270,8 +270,8 @@ async fn power(cluster: &Cluster) -> Result<()> {
 fn no_word_of_a_network(vm: &Value) -> Result<()> {
     if let Ok(unsupported) = condition(vm, "UnsupportedFeatures") {
         let message = unsupported["message"].as_str().unwrap_or_default();
-        let is_told = ["bootstrap", "network"].iter().any(|w| message.contains(w));
-        ensure!(!is_told, "{message}");
+        let is_named = ["bootstrap", "network"].iter().any(|w| message.contains(w));
+        ensure!(!is_named, "{message}");
     }
     Ok(())
 }
@@ -418,7 +418,7 @@ async fn delete(cluster: &Cluster, name: &str) -> Result<()> {
         .flatten()
         .map(|entry| entry.path())
         .collect();
-    ensure!(left.is_empty(), "disks that nobody owns: {left:?}");
+    ensure!(left.is_empty(), "disks without an owner: {left:?}");
     Ok(())
 }
 

@@ -37,7 +37,7 @@ async fn probes_hooks_restarts_and_grace_periods_are_those_of_containers() -> Re
     let probes = probes.await;
     let hooks = hooks.await?.context("hooks");
     restarts.await?.and(probes).and(hooks)?;
-    let cluster = Arc::into_inner(cluster).context("somebody uses the cluster")?;
+    let cluster = Arc::into_inner(cluster).context("the cluster is still in use")?;
     cluster.await_clean().await?;
     cluster.down()
 }

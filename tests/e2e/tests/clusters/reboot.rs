@@ -41,7 +41,7 @@ async fn pods_of_both_kinds_come_back_after_a_power_cut_and_nothing_is_orphaned(
             ensure!(restarts > 0 && status["ready"] == true, "{status}");
             ensure!(pod["metadata"]["uid"] == uid, "another pod");
             let starts = starts(&cluster, name)?;
-            ensure!(starts > 1, "kubelet has told of {starts} starts");
+            ensure!(starts > 1, "kubelet has reported {starts} starts");
             Ok(())
         })
         .await?;

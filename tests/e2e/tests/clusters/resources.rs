@@ -49,7 +49,7 @@ async fn a_machine_obeys_the_limits_of_its_pod_and_ends_with_its_node() -> Resul
         .and(unsupported)
         .and(guest_data)
         .and(limits)?;
-    let cluster = Arc::into_inner(cluster).context("somebody uses the cluster")?;
+    let cluster = Arc::into_inner(cluster).context("the cluster is still in use")?;
     static_pods_drains_and_evictions_treat_machines_as_pods(&cluster).await?;
     cluster.await_clean().await?;
     cluster.down()

@@ -93,7 +93,7 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
     Ok(())
 }
 
-/// The API server refuses what the runtime cannot tell from a machine.
+/// The API server refuses what the runtime cannot distinguish from a machine.
 fn a_pod_of_the_class_is_one_container(cluster: &Cluster) -> Result<()> {
     let container = json!({ "name": "other", "image": "vmlet.dev/hello" });
     let mut with_init = vm_pod("with-init");

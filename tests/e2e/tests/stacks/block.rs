@@ -124,11 +124,11 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     );
     let reported = refused(&cri, &pod("empty"), "vmlet.dev/none", small.path()).await?;
     ensure!(reported.contains("is empty"), "{reported}");
-    device.write(b"somebody's data")?;
+    device.write(b"another's data")?;
     let reported = refused(&cri, &pod("foreign"), &image, device.path()).await?;
     ensure!(reported.contains("holds data"), "{reported}");
     ensure!(
-        device.head()?.starts_with("somebody's data"),
+        device.head()?.starts_with("another's data"),
         "it was written over"
     );
     stack.await_clean().await?;

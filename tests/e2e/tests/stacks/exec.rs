@@ -289,7 +289,12 @@ async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
     ensure!(refused.code() == Code::FailedPrecondition, "{refused:?}");
     ensure!(refused.message().contains("is exited"), "{refused:?}");
     let unknown = cri.exec(&"0".repeat(64), &["true"], 5).await.err();
-    ensure!(unknown.context("nobody")?.code() == Code::NotFound);
+    ensure!(
+        unknown
+            .context("commands run in a container that does not exist")?
+            .code()
+            == Code::NotFound
+    );
     Ok(())
 }
 

@@ -104,7 +104,7 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
     }
     let guest = Guest::of(stack, "both")?;
     // An address is there before the rest of its configuration.
-    eventually(BOOT, "all that the guest is told", || async {
+    eventually(BOOT, "the whole configuration of the guest", || async {
         check(&guest, six)
     })
     .await?;
@@ -174,7 +174,7 @@ async fn six_alone(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
     ensure!(forwarded == page, "{forwarded} in the place of {page}");
     drop(forward);
     let guest = Guest::of(stack, "six")?;
-    eventually(BOOT, "all that the guest is told", || async {
+    eventually(BOOT, "the whole configuration of the guest", || async {
         check(&guest, &ips[0])
     })
     .await?;

@@ -24,7 +24,7 @@ const IN_PLACE_OF_A_FILE: &str = "/sbin";
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_share_that_a_guest_loses_or_cannot_mount_is_told_and_counted() -> Result<()> {
+async fn a_share_that_a_guest_loses_or_cannot_mount_is_reported_and_counted() -> Result<()> {
     let stack = Stack::up()?;
     serve_metrics(&stack).await?;
     let cri = stack.cri().await?;
@@ -51,14 +51,14 @@ async fn a_share_that_a_guest_loses_or_cannot_mount_is_told_and_counted() -> Res
     ensure!(!mounts.contains(IN_THE_WAY), "{mounts}");
     let not_mounted = format!("could not mount its directory {IN_THE_WAY}");
     let not_written = format!("could not write a file of its mount {IN_PLACE_OF_A_FILE}");
-    let told = await_told(&stack, &container, &[&not_mounted, &not_written]).await?;
-    ensure!(told.len() == 2, "{told:?}");
+    let reported = await_reported(&stack, &container, &[&not_mounted, &not_written]).await?;
+    ensure!(reported.len() == 2, "{reported:?}");
     ensure!(lost(&stack)? == "0", "{}", lost(&stack)?);
 
     kill_server(&stack, "one")?;
     let first = "lost its directory /one";
-    let told = await_told(&stack, &container, &[&not_mounted, &not_written, first]).await?;
-    ensure!(told.len() == 3, "{told:?}");
+    let reported = await_reported(&stack, &container, &[&not_mounted, &not_written, first]).await?;
+    ensure!(reported.len() == 3, "{reported:?}");
     await_lost(&stack, "1").await?;
 
     // The next daemon finds that out by itself, and watches the other server.
@@ -66,11 +66,11 @@ async fn a_share_that_a_guest_loses_or_cannot_mount_is_told_and_counted() -> Res
     stack.restart("vmlet")?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;
-    await_told(&stack, &container, &[&not_mounted, first]).await?;
+    await_reported(&stack, &container, &[&not_mounted, first]).await?;
     await_lost(&stack, "1").await?;
     kill_server(&stack, "two")?;
     let second = "lost its directory /two";
-    await_told(&stack, &container, &[&not_mounted, first, second]).await?;
+    await_reported(&stack, &container, &[&not_mounted, first, second]).await?;
     await_lost(&stack, "2").await?;
 
     // The end of a machine is no loss.
@@ -93,7 +93,7 @@ async fn serve_metrics(stack: &Stack) -> Result<()> {
     stack.restart("vmlet")
 }
 
-/// The daemon counts a loss right after it has told it.
+/// The daemon counts a loss right after it has reported it.
 async fn await_lost(stack: &Stack, wanted: &str) -> Result<()> {
     eventually(SOON, "the metric", || async {
         let lost = lost(stack)?;
@@ -136,13 +136,13 @@ fn kill_server(stack: &Stack, name: &str) -> Result<()> {
 }
 
 /// Waits until a stream of the node API has said all of this about a machine; what it said last.
-async fn await_told(stack: &Stack, container: &str, texts: &[&str]) -> Result<Vec<String>> {
-    let told = eventually(SOON, "a stream of machines", || async {
+async fn await_reported(stack: &Stack, container: &str, texts: &[&str]) -> Result<Vec<String>> {
+    let events = eventually(SOON, "a stream of machines", || async {
         let mut node = stack.node().await?.node;
         let events = node.watch_machines(v1::WatchMachinesRequest {}).await?;
         Ok(events.into_inner())
     });
-    let mut events = told.await?;
+    let mut events = events.await?;
     in_time(SOON, &format!("{texts:?}"), async {
         loop {
             let event = events.message().await?.context("the stream ended")?;
@@ -150,8 +150,9 @@ async fn await_told(stack: &Stack, container: &str, texts: &[&str]) -> Result<Ve
             let Some(machine) = machine else {
                 continue;
             };
-            let is_told = |text: &&str| machine.unsupported.iter().any(|one| one.contains(*text));
-            if texts.iter().all(is_told) {
+            let is_reported =
+                |text: &&str| machine.unsupported.iter().any(|one| one.contains(*text));
+            if texts.iter().all(is_reported) {
                 return Ok(machine.unsupported);
             }
         }

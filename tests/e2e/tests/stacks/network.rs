@@ -95,7 +95,7 @@ fn node(stack: &Stack, command: &str) -> Result<String> {
 /// Counts on the pods' bridge the frames of `guest` (its address), and forbidden frames.
 fn spy(stack: &Stack, guest: &str) -> Result<()> {
     let rules = format!(
-        "table bridge spy {{ chain heard {{ type filter hook prerouting priority -300; \
+        "table bridge spy {{ chain seen {{ type filter hook prerouting priority -300; \
          ip saddr {guest} counter comment \"honest\"; \
          ether saddr 02:00:00:00:00:66 counter comment \"another MAC\"; \
          arp saddr ip 10.88.99.99 counter comment \"ARP for another\"; \

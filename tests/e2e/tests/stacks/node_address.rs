@@ -53,7 +53,7 @@ async fn a_resumed_guest_gets_a_new_address_when_its_own_is_taken() -> Result<()
 
     // Another pod has it by now.
     let lease = stack.dir().join("cni/ipam/vmlet").join(&old);
-    std::fs::write(&lease, "somebody\r\neth0")?;
+    std::fs::write(&lease, "another\r\neth0")?;
     let second = pod("after", &stack, true);
     let (sandbox, _) = cri.boot(&second, &image).await?;
     let new = cri.ip(&sandbox).await?;

@@ -38,8 +38,8 @@ async fn remove(cri: &Cri, sandbox: &str) -> Result<()> {
 
 async fn machine(node: &NodeApi, container: &str) -> Result<v1::Machine> {
     let machines = node.machines().await?;
-    let mut of = machines.into_iter().filter(|m| m.container_id == container);
-    of.next().context("the machine is not told")
+    let mut found = machines.into_iter().filter(|m| m.container_id == container);
+    found.next().context("the machine is not reported")
 }
 
 async fn await_power(node: &NodeApi, container: &str, power: Power) -> Result<v1::Machine> {

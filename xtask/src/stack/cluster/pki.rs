@@ -168,7 +168,7 @@ mod tests {
         assert!(!folder.path().join("kubelet-node3.crt").exists());
         assert!(
             !folder.path().join("ca.key").exists(),
-            "nobody signs any more"
+            "the key that signs is left"
         );
     }
 }
