@@ -119,7 +119,7 @@ pub struct Libvirt {
     pub start_timeout: Timespan,
     /// Concurrent calls to libvirt for each of several kinds (starts, kills, looks at a machine,
     /// requests to emulators, guest agents and so on; half as many save or restore memory); further
-    /// calls of the kind wait. Set `max_workers` in `libvirtd.conf` to at least nine times this
+    /// calls of the kind wait. Set `max_workers` in `libvirtd.conf` to at least ten times this
     /// value and three: with fewer workers, machines that hang delay others.
     pub parallel_calls: Count,
 }

@@ -142,7 +142,7 @@ impl Guests {
         silent
             .map(|(id, link)| Silent {
                 machine: id.clone(),
-                is_over: link.silence.lasts(),
+                is_over: link.silence.is_over(),
             })
             .collect()
     }
@@ -152,6 +152,17 @@ impl Guests {
         if let Some(link) = self.links().get(id) {
             link.silence.excuse();
         }
+    }
+
+    /// Ends the connection to an agent that has had all its time and has not answered until now; returns
+    /// whether it did.
+    pub fn end_silent(&self, id: &ContainerId) -> bool {
+        let mut links = self.links();
+        let is_over = links.get(id).is_some_and(|link| link.silence.is_over());
+        if is_over && let Some(link) = links.remove(id) {
+            link.end();
+        }
+        is_over
     }
 
     /// Ends the connection to an agent that has ended, as with a reset of its machine: nothing that

@@ -259,6 +259,11 @@ impl QemuImg {
         self.budget.forget(directory).await
     }
 
+    /// Counts a disk anew that has taken the place of another, and that no machine has opened yet.
+    pub async fn recount(&self, path: &Path) -> metadata::Result<()> {
+        self.budget.recount(path).await
+    }
+
     /// As [`Self::forget`], for all disks below `root` in directories whose names `is_gone` accepts.
     pub async fn forget_gone(
         &self,
@@ -275,7 +280,7 @@ impl QemuImg {
         // A part of a disk is worth nothing; the error is what counts.
         let removed = tokio::fs::remove_file(path).await;
         let is_gone = removed.map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true);
-        let is_last = is_gone && !sizes::replaces(path).await;
+        let is_last = is_gone && !sizes::is_beside_another(path).await;
         if let Some(directory) = path.parent().filter(|_| is_last) {
             // One that stays counts until the next attempt, or the next start.
             if let Err(error) = self.forget(directory).await {

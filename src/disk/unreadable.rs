@@ -51,9 +51,11 @@ impl Disks {
     fn is_unrecorded(&self, vm: VmUid) -> Result<bool> {
         let file = self.file(vm);
         // The file first: a disk that is made meanwhile has a record before it has a file.
-        let is_there = file
-            .try_exists()
-            .map_err(files::failed("look for", &file))?;
-        Ok(is_there && self.get(vm).is_none() && self.aside().get(&vm.to_string()).is_none())
+        let is_there = || file.try_exists().map_err(files::failed("look for", &file));
+        if !is_there()? || self.get(vm).is_some() || self.aside().get(&vm.to_string()).is_some() {
+            return Ok(false);
+        }
+        // And again: one that is removed meanwhile loses its file before its record.
+        Ok(is_there()?)
     }
 }

@@ -193,11 +193,13 @@ impl Link {
             return false;
         }
         let is_silent = self.silence.probe();
-        // Every agent refuses a request without an action, and has answered with that.
-        self.outbox.notify(Request {
-            number: number(),
-            action: None,
-        });
+        if self.silence.takes_probe() {
+            // Every agent refuses a request without an action, and has answered with that.
+            self.outbox.notify(Request {
+                number: number(),
+                action: None,
+            });
+        }
         is_silent
     }
 

@@ -6,9 +6,9 @@
 //!
 //! Invariant: the time without an answer begins with a probe, never with the last use, and any
 //! message ends it.
-//! Failure: none; [`Silence::lasts`] says when the connection is of no use any more.
+//! Failure: none; [`Silence::is_over`] says when the connection is of no use any more.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use tokio::time::Instant;
 /// overloaded node answers within seconds.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// Most probes without an answer. One may be lost with the agent that it was sent to.
+const UNANSWERED: u32 = 16;
+
 /// What is known about the answers of an agent.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
@@ -25,6 +28,8 @@ pub(super) struct Silence {
     is_doubtful: AtomicBool,
     /// The first probe since its last message.
     probed: Mutex<Option<Instant>>,
+    /// Probes that were sent since its last message.
+    unanswered: AtomicU32,
 }
 
 impl Silence {
@@ -40,7 +45,13 @@ impl Silence {
     /// The agent has sent something.
     pub(super) fn end(&self) {
         self.is_doubtful.store(false, Ordering::Relaxed);
+        self.unanswered.store(0, Ordering::Relaxed);
         *self.probed() = None;
+    }
+
+    /// Whether one more probe is sent: a guest that is paused for days reads them all when it runs.
+    pub(super) fn takes_probe(&self) -> bool {
+        self.unanswered.fetch_add(1, Ordering::Relaxed) < UNANSWERED
     }
 
     /// The agent is probed; true when it has not answered the probe before.
@@ -57,7 +68,7 @@ impl Silence {
     }
 
     /// Whether the agent has had all the time that it gets.
-    pub(super) fn lasts(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.probed()
             .is_some_and(|since| since.elapsed() >= LONGEST)
     }
@@ -76,14 +87,28 @@ mod tests {
         let silence = Silence::default();
         tokio::time::advance(LONGEST * 2).await;
         assert!(!silence.probe(), "it had nothing to answer");
-        assert!(!silence.lasts());
+        assert!(!silence.is_over());
         tokio::time::advance(LONGEST / 2).await;
         assert!(silence.probe());
         silence.end();
         assert!(!silence.probe(), "it has answered");
         tokio::time::advance(LONGEST).await;
-        assert!(silence.probe() && silence.lasts());
+        assert!(silence.probe() && silence.is_over());
         silence.excuse();
-        assert!(!silence.lasts(), "its guest was paused");
+        assert!(!silence.is_over(), "its guest was paused");
+    }
+
+    #[test]
+    fn a_guest_that_is_paused_for_days_has_a_few_probes_to_read() {
+        let silence = Silence::default();
+        let mut sent = 0;
+        for _ in 0..10_000 {
+            silence.probe();
+            sent += u32::from(silence.takes_probe());
+            silence.excuse();
+        }
+        assert_eq!(sent, UNANSWERED);
+        silence.end();
+        assert!(silence.takes_probe());
     }
 }

@@ -522,7 +522,11 @@ async fn an_agent_that_answers_no_probe_loses_its_commands() {
     assert_eq!(port.guests.probe(), silent(true));
     port.guests.excuse(&port.id);
     assert_eq!(port.guests.probe(), [], "its guest was paused");
-    port.guests.end(&port.id);
+    assert!(!port.guests.end_silent(&port.id), "its time begins again");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(600)).await;
+    tokio::time::resume();
+    assert!(port.guests.end_silent(&port.id));
     assert_eq!(
         command.ended.wait().await.map(|end| end.code),
         Err(Error::Lost)

@@ -44,7 +44,7 @@ const LONGEST: Duration = Duration::from_secs(4 * 3600);
 /// gives a request beyond the time-out of the command.
 const TURN: Duration = Duration::from_secs(30);
 
-/// How long a command without a time-out waits for those of its own machine.
+/// How long a command waits at most for those of its own machine.
 const MACHINE_TURN: Duration = Duration::from_secs(120);
 
 /// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may

@@ -48,6 +48,7 @@ struct Inner {
     hangs: bool,
     /// Also of domains that no longer exist.
     resumes: BTreeMap<Uuid, usize>,
+    restores_outlive_kills: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +81,7 @@ impl Default for FakeHypervisor {
                 cables: Vec::new(),
                 stats_calls: 0,
                 hangs: false,
+                restores_outlive_kills: false,
                 resumes: BTreeMap::new(),
             })),
             starts: Arc::default(),
@@ -103,6 +105,13 @@ impl FakeHypervisor {
     #[must_use]
     pub fn guest_ignores_shutdown(self) -> Self {
         self.lock().guest_ignores = true;
+        self
+    }
+
+    /// A restore ends well although the domain is destroyed meanwhile, as when both happen at once.
+    #[must_use]
+    pub fn restores_outlive_kills(self) -> Self {
+        self.lock().restores_outlive_kills = true;
         self
     }
 

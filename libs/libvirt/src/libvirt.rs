@@ -373,7 +373,11 @@ impl Hypervisor for Libvirt {
         self.calls.known.remove(domain);
         self.calls.rebooting.remove(domain);
         self.calls.late.remove(domain);
-        let plan = self.change("undefine", Some(domain));
+        // A start that is given up is undone without a wait for other starts.
+        let plan = Plan {
+            lane: Lane::Removals,
+            ..self.change("undefine", Some(domain))
+        };
         let done = self.about(domain, plan, |d| {
             // libvirt would turn a running domain into one that it forgets at its end.
             if d.is_active()? {

@@ -117,7 +117,7 @@ fn mounts(given: Vec<v1::Mount>) -> Result<Vec<Mount>> {
         let earlier = *spellings.entry(&mount.container_path).or_insert(text);
         if earlier != text {
             let reason = format!(
-                "another volume is mounted at {earlier}, and {text} is the same path: mount one of \
+                "something else is mounted at {earlier}, and {text} is the same path: mount one of \
                  them elsewhere"
             );
             return Err(Invalid::new(

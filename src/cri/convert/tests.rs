@@ -313,7 +313,7 @@ fn two_spellings_of_one_path_are_refused() {
     for other in ["/srv/a/", "/srv//a", "/srv/./a"] {
         let text = with(other).unwrap_err().to_string();
         let words = format!(
-            "config.mounts[{}].container_path: another volume is mounted at /srv/a, and {other} is the \
+            "config.mounts[{}].container_path: something else is mounted at /srv/a, and {other} is the \
              same path",
             last - 1
         );

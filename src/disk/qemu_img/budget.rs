@@ -66,6 +66,14 @@ impl Budget {
         }
     }
 
+    /// Counts a disk by its header, which no machine has written.
+    pub(super) async fn recount(&self, path: &Path) -> metadata::Result<()> {
+        match &self.sizes {
+            Some(sizes) => sizes.recount(path).await,
+            None => Ok(()),
+        }
+    }
+
     /// Counts the disks below a root no more whose directories have a name that `is_gone` accepts.
     pub(super) async fn forget_gone(
         &self,

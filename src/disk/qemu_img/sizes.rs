@@ -5,7 +5,8 @@
 //! when the daemon finds the disk without a record at its start, and, within the bounds of old and new
 //! size, when the disk failed to grow.
 //! A record that cannot be read counts as none: what is measured takes its place.
-//! Of a disk and the one that is made beside it to replace it the larger counts, until both are gone.
+//! Of a disk and the one that is made beside it to replace it the larger counts, until
+//! the new one has its name.
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;
@@ -109,9 +110,9 @@ impl Sizes {
         let others = others.filter(|record| record.place != place);
         allowed(others.fold(0, |sum, one| sum.saturating_add(one.virtual_bytes)))?;
         let before = self.records.get(&place).map(|record| record.virtual_bytes);
-        let beside = before.unwrap_or_default();
-        let counted = if replaces(path).await {
-            size.max(beside)
+        let there = before.unwrap_or_default();
+        let counted = if is_beside_another(path).await {
+            size.max(there)
         } else {
             size
         };
@@ -139,6 +140,20 @@ impl Sizes {
         let measured = measured.await.map_err(metadata::Error::Thread)?;
         let size = measured.unwrap_or(to).max(from).min(to);
         self.put(place, size).await
+    }
+
+    /// Records the size in the header of the disk at `path`, which no machine has opened yet; without
+    /// a header its record stays.
+    pub(super) async fn recount(&self, path: &Path) -> metadata::Result<()> {
+        let Some(place) = path.parent().and_then(|disk| self.place(disk)) else {
+            return Ok(());
+        };
+        let disk = path.to_owned();
+        let measured = tokio::task::spawn_blocking(move || virtual_size(&disk));
+        match measured.await.map_err(metadata::Error::Thread)? {
+            Ok(size @ 1..) => self.put(place, size).await,
+            Ok(0) | Err(_) => Ok(()),
+        }
     }
 
     /// Forgets the disk in a directory that was removed.
@@ -196,7 +211,7 @@ fn name(root: &Path, directory: &Path) -> Option<String> {
 }
 
 /// Whether the disk at `path` is made beside one that it is to replace.
-pub(super) async fn replaces(path: &Path) -> bool {
+pub(super) async fn is_beside_another(path: &Path) -> bool {
     let disk = path.with_file_name(DISK);
     path != disk && tokio::fs::try_exists(&disk).await.unwrap_or(true)
 }

@@ -292,6 +292,14 @@ async fn the_larger_of_a_disk_and_the_one_beside_it_counts() {
         .unwrap();
     let reason = counted().await;
     assert!(reason.contains("have 8388608 bytes"), "{reason}");
+    qemu_img
+        .overlay(&beside, raw(&image), 2 << 20)
+        .await
+        .unwrap();
+    std::fs::rename(&beside, &disk).unwrap();
+    qemu_img.recount(&disk).await.unwrap();
+    let reason = counted().await;
+    assert!(reason.contains("have 2097152 bytes"), "{reason}");
 }
 
 /// QEMU writes its disk, and with it the header.

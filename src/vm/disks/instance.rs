@@ -136,6 +136,7 @@ impl<P: Platform> Containers<P> {
             self.replace_image(row, choice).await?;
             if matches!(root, Root::Image(_)) {
                 self.name_root_disk(&row.sandbox).await?;
+                self.count_root_disk(&row.sandbox).await;
             }
         }
         Ok(found)

@@ -6,7 +6,8 @@
 //! request needs is there: the other image is pinned, its disk is made beside the old one, and every
 //! device and file is taken.
 //! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then, and an old disk is as
-//! it was.
+//! it was. Only a database that takes no write between the removal of the old disk and the new pin costs
+//! both: a disk whose base another pin names would be worse.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -156,8 +157,9 @@ impl<P: Platform> Containers<P> {
         let images = &self.parts.images;
         let sandbox = &row.sandbox;
         faultpoint::point("vm.create.image");
-        remove_file(&self.paths.root_disk(sandbox)).await?;
-        tracing::info!(%sandbox, image = choice.text, "root disk of another image removed");
+        if remove_file(&self.paths.root_disk(sandbox)).await? {
+            tracing::info!(%sandbox, image = choice.text, "root disk of another image removed");
+        }
         images.unpin(sandbox.as_str()).await?;
         let reference = choice.image.digest.to_string();
         let pin = images.pin_as(sandbox.as_str(), &reference, &choice.text);
@@ -224,10 +226,21 @@ impl<P: Platform> Containers<P> {
         Ok(named.map_err(files::failed("name", &disk))?)
     }
 
+    /// Counts the disk that has taken the place of another in the budget of the node.
+    pub(super) async fn count_root_disk(&self, sandbox: &SandboxId) {
+        let disk = self.paths.root_disk(sandbox);
+        // The larger of both counts then, until the next start of the daemon.
+        if let Err(e) = self.parts.disks.qemu_img().recount(&disk).await {
+            let (place, error) = (disk.display(), crate::one_line(&e));
+            tracing::warn!(%place, error, "root disk not measured");
+        }
+    }
+
     /// Removes the disk that was begun for a container that never came to be; success when there is
     /// none.
     pub(in crate::vm) async fn remove_unfinished_root(&self, sandbox: &SandboxId) -> Result<()> {
-        remove_file(&unfinished(&self.paths.root_disk(sandbox))).await
+        let unfinished = unfinished(&self.paths.root_disk(sandbox));
+        remove_file(&unfinished).await.map(drop)
     }
 
     /// Removes the disk and lets the image go; success when there is none.
@@ -249,12 +262,15 @@ fn unfinished(disk: &Path) -> PathBuf {
     disk.with_extension("new")
 }
 
-/// Removes a file; success when there is none.
-async fn remove_file(path: &Path) -> Result<()> {
+/// Removes a file; whether there was one.
+async fn remove_file(path: &Path) -> Result<bool> {
     match tokio::fs::remove_file(path).await {
         // The directory is made with the first disk.
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
-        removed => Ok(removed.map_err(files::failed("remove", path))?),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        removed => {
+            removed.map_err(files::failed("remove", path))?;
+            Ok(true)
+        }
     }
 }
 

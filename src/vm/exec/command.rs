@@ -29,9 +29,9 @@ const START: Duration = Duration::from_secs(30);
 const STATUS: Duration = Duration::from_secs(30);
 /// Time for a kill, and for each step of fetching.
 const STEP: Duration = Duration::from_secs(30);
-/// Time for all that `run.sh` kept aside: below the two minutes that kubelet gives a request beyond
+/// Time for all that `run.sh` kept aside: with its removal below the two minutes that kubelet gives a request beyond
 /// the time-out of its command.
-const FETCH: Duration = Duration::from_secs(90);
+const FETCH: Duration = Duration::from_secs(60);
 /// How long an agent or libvirt may be away while a command runs.
 const TROUBLE: Duration = Duration::from_secs(30);
 /// The first pause between two looks at a program; each is longer than the one before, up to the
@@ -116,7 +116,8 @@ impl<H: Hypervisor> Run<H> {
                 () = tokio::time::sleep(FETCH) => Err(Error::Fetch(FETCH)),
                 () = self.gone.cancelled() => Err(Error::Abandoned),
             };
-            self.clear().await;
+            // The next boot of the guest removes what stays.
+            tokio::time::timeout(STEP, self.clear()).await.ok();
             fetched?;
         } else {
             held?;

@@ -60,7 +60,7 @@ pub enum Error {
     Crowded,
     /// Commands that do not end take all places of the machine.
     #[error(
-        "too many commands run in the virtual machine already, and none has ended: end them in the guest"
+        "too many commands run in the virtual machine already: end those in the guest that hang"
     )]
     MachineCrowded,
     /// The command ended, and the agent is too slow with what it wrote.

@@ -45,8 +45,10 @@ impl<P: Platform> Containers<P> {
         } else if row.phase == Phase::Starting {
             // A start in progress holds this lock, and ends where it waits for libvirt; one that was
             // cut short is settled.
-            let _stop = self.stops.request(&row.sandbox);
+            let stop = self.stops.request(&row.sandbox);
             let _lock = self.parts.locks.lock(row.sandbox.as_str()).await;
+            // Other containers of the sandbox are not stopped.
+            drop(stop);
             let row = self.row(id)?;
             if row.phase == Phase::Starting {
                 self.settle_starting(&row).await?;

@@ -3,10 +3,10 @@
 //! Invariant: the guest is restored paused; before it runs one instruction the memory counts as
 //! used, so that no start ever resumes it again on a disk that has moved on.
 //! Failure: until then the memory stays and the start may be repeated, also where the stop of the pod
-//! ended the restore. A machine that was lost
-//! between the two boots afresh next time, as after a power cut.
+//! ended the restore. A machine that was lost between the two boots afresh next time, as after a
+//! power cut.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use libvirt::{Hypervisor, Pause, Power};
@@ -20,7 +20,7 @@ use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::stops::Stop;
 
-/// Time between two looks at a restore that an earlier process began.
+/// Time between two looks at a restore that an earlier process began, or that is to end.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How long such a restore is waited for before it is left to the next round.
@@ -41,20 +41,39 @@ impl<P: Platform> Containers<P> {
             biased;
             restored = &mut restored => restored,
             () = stop.requested() => {
-                // It has begun: only the end of the emulator ends it. Reading may take an hour, and
-                // the guest has not run.
-                let killed = driver.destroy(row.domain()).await;
-                if let Err(e) = killed {
-                    let error = crate::one_line(&e);
-                    tracing::warn!(container = %row.id, error, "restore not ended: the stop waits for it");
-                }
-                restored.await
+                self.end_restore(row, restored).await;
+                return Err(Error::Stopped(row.id.clone()));
             }
         };
         restored.map_err(|e| self.unless_stopped(row, "restore", e))?;
         faultpoint::point("node.resume.restored");
         self.parts.disks.use_memory(vm).await?;
         self.go_on(row, vm).await
+    }
+
+    /// Ends a restore that has begun, which may read memory for an hour: only the end of the emulator
+    /// ends it. libvirt may not have one yet, so that the kill is repeated. However the restore ends,
+    /// the guest has not run and its memory stays.
+    async fn end_restore(
+        &self,
+        row: &Container,
+        mut restored: Pin<&mut impl Future<Output = libvirt::Result<()>>>,
+    ) {
+        let mut is_reported = false;
+        loop {
+            let killed = self.parts.hypervisor.destroy(row.domain()).await;
+            if let Err(e) = killed
+                && !is_reported
+            {
+                is_reported = true;
+                let error = crate::one_line(&e);
+                tracing::warn!(container = %row.id, error, "restore not ended: the stop waits for it");
+            }
+            let ended = tokio::time::timeout(LOOK, restored.as_mut());
+            if ended.await.is_ok() {
+                return;
+            }
+        }
     }
 
     /// Finishes what an earlier process left of a start from saved memory.

@@ -220,13 +220,14 @@ impl Hypervisor for FakeHypervisor {
         let uuid = Definition::parse(&xml).and_then(|d| d.uuid());
         let uuid = uuid.unwrap_or_default();
         let mut events = self.events();
+        let outlives = self.lock().restores_outlive_kills;
         self.start_paused_unless(uuid, std::future::pending())
             .await?;
         let killed =
             async { while events.recv().await != Ok(Event::Stopped(uuid, End::Destroyed)) {} };
         tokio::select! {
             end = self.restores.read() => drop(end),
-            () = killed => return Err(refused("the emulator ended")),
+            () = killed, if !outlives => return Err(refused("the emulator ended")),
         }
         Ok(())
     }

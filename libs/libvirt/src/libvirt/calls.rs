@@ -3,7 +3,7 @@
 //! Invariant: a permit stays with the blocking thread, so that calls which outlive their deadline
 //! still count; at most as many threads as a lane is wide are ever inside libvirt for it. A call's
 //! deadline begins with its permit: what waits for others does not fail because they are slow.
-//! Failure: no session or no permit in time, and nothing was done; or no answer in time, and the
+//! Failure: no session, no permit in time or given up before, and nothing was done; or no answer in time, and the
 //! effect in libvirt is unknown.
 
 use std::collections::HashSet;

@@ -8,8 +8,10 @@
 /// theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Lane {
-    /// Definitions, starts and removals.
+    /// Definitions and starts.
     Control,
+    /// Removals, each of which takes a moment.
+    Removals,
     /// Memory that is saved or restored, which may take an hour.
     Memory,
     /// Looks at libvirt itself and at all domains, of each kind one at a time.
@@ -30,8 +32,9 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Control,
+        Self::Removals,
         Self::Memory,
         Self::Survey,
         Self::Kills,
@@ -47,7 +50,7 @@ impl Lane {
         match self {
             // A list, statistics, versions.
             Self::Survey => 3,
-            Self::Memory => memory(parallel),
+            Self::Memory | Self::Removals => half(parallel),
             // Each emulator that hangs keeps a place.
             Self::Emulators => 2 * parallel,
             Self::Control
@@ -60,8 +63,8 @@ impl Lane {
     }
 }
 
-/// How many machines' memory may be saved or restored at once.
-pub(super) const fn memory(parallel: usize) -> usize {
+/// Half of the usual number, but one at least.
+pub(super) const fn half(parallel: usize) -> usize {
     if parallel < 2 { 1 } else { parallel / 2 }
 }
 
@@ -81,7 +84,7 @@ mod tests {
     fn the_documented_number_of_workers_is_enough() {
         for parallel in [1, 2, 4, 7] {
             let all: usize = Lane::ALL.iter().map(|lane| lane.width(parallel)).sum();
-            assert!(all <= 9 * parallel + 3, "{all}");
+            assert!(all <= 10 * parallel + 3, "{all}");
         }
     }
 }

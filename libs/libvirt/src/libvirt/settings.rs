@@ -17,7 +17,7 @@ pub struct Settings {
     /// Time for a call that changes something to get its turn. Looks wait as long as they may take:
     /// a late one helps no caller.
     pub turn_deadline: Duration,
-    /// Calls in progress at once of most kinds, each on a connection of its own. Keep nine times
+    /// Calls in progress at once of most kinds, each on a connection of its own. Keep ten times
     /// this and three below `max_workers` of libvirtd.conf (20 unless set): beyond it, calls that
     /// hang delay others.
     pub parallel: usize,
@@ -26,7 +26,7 @@ pub struct Settings {
 impl Settings {
     /// How many machines' memory may be saved or restored at once.
     pub const fn memory_calls(&self) -> usize {
-        lane::memory(self.parallel)
+        lane::half(self.parallel)
     }
 }
 

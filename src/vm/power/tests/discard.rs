@@ -3,7 +3,7 @@
 //! Invariant: a guest that is back runs, and memory that was discarded is never run.
 //! Failure: a test names the guest that is paused, or the memory that was used.
 
-use libvirt::{Event, Hypervisor, Power};
+use libvirt::{Event, FakeHypervisor, Hypervisor, Power};
 use podspec::{ContainerId, VmUid};
 
 use crate::disk;
@@ -23,7 +23,11 @@ async fn power(node: &Node) -> Option<Power> {
 
 /// A suspended machine, and the container that is to resume it.
 async fn suspended() -> (Node, ContainerId) {
-    let node = Node::new().await;
+    suspended_with(FakeHypervisor::default()).await
+}
+
+async fn suspended_with(hypervisor: FakeHypervisor) -> (Node, ContainerId) {
+    let node = Node::with(hypervisor).await;
     node.make_disk(vm()).await;
     let sandbox = node.annotated("first", &[("vm-disk", VM)]).await;
     let first = node.containers.create(&sandbox, node.machine(0)).await;
@@ -48,6 +52,10 @@ async fn begun(node: &Node, id: &ContainerId) -> tokio::task::JoinHandle<Result<
     let begins = async { while events.recv().await.unwrap() != Event::Started(vm().uuid()) {} };
     tokio::time::timeout(TIMEOUT, begins).await.unwrap();
     start
+}
+
+fn killed() -> Event {
+    Event::Stopped(vm().uuid(), libvirt::End::Destroyed)
 }
 
 fn is_restoring(refused: &Error, id: &ContainerId) -> bool {
@@ -102,6 +110,25 @@ async fn a_restore_that_has_begun_ends_with_the_stop_of_its_pod_and_keeps_its_me
     assert_eq!(node.phase(&second), Phase::Created);
     assert!(node.disks.get(vm()).unwrap().has_memory());
     drop((stop, hold));
+    node.containers.start(&second).await.unwrap();
+    assert_eq!(power(&node).await, Some(Power::On));
+}
+
+#[tokio::test]
+async fn memory_whose_restore_ends_while_its_pod_is_stopped_is_not_used_up() {
+    let (node, second) = suspended_with(FakeHypervisor::default().restores_outlive_kills()).await;
+    let hold = node.hypervisor.hold_restores().await;
+    let start = begun(&node, &second).await;
+    let stop = node.containers.request_stop(&node.row(&second).sandbox);
+    let mut events = node.hypervisor.events();
+    let killed = async { while events.recv().await.unwrap() != killed() {} };
+    tokio::time::timeout(TIMEOUT, killed).await.unwrap();
+    drop(hold);
+    let ended = tokio::time::timeout(TIMEOUT, start).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
+    assert_eq!(node.phase(&second), Phase::Created);
+    assert!(node.disks.get(vm()).unwrap().has_memory());
+    drop(stop);
     node.containers.start(&second).await.unwrap();
     assert_eq!(power(&node).await, Some(Power::On));
 }

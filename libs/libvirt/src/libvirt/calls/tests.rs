@@ -258,6 +258,32 @@ async fn memory_that_is_moved_delays_no_start() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_definition_and_a_start_that_wait_end_when_they_are_given_up_and_are_undone_at_once() {
+    let hv = connected(1).await;
+    let other = Hanging::begin(&hv, plan(Lane::Control, LONG, LONG)).await;
+    for is_start in [false, true] {
+        let (give_up, given_up) = oneshot::channel::<()>();
+        let second = {
+            let hv = hv.clone();
+            tokio::spawn(async move {
+                let given_up = async { given_up.await.unwrap() };
+                match is_start {
+                    true => hv.start_unless(HEALTHY, given_up).await,
+                    false => hv.define_unless("<domain/>".to_owned(), given_up).await,
+                }
+            })
+        };
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished());
+        give_up.send(()).unwrap();
+        let error = second.await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("given up before it began"), "{error}");
+        hv.undefine(HEALTHY).await.unwrap();
+    }
+    other.end().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_save_that_waits_for_its_turn_can_be_stopped() {
     let hv = connected(1).await;
     let restore = Hanging::begin(&hv, hv.moving_memory("restore", None)).await;
