@@ -175,13 +175,13 @@ pub(crate) fn word(error: &anyhow::Error) -> Option<PrintableStatus> {
         Error::ForeignPod { .. } | Error::MachineType(_) => {
             Some(PrintableStatus::ErrorUnschedulable)
         }
-        Error::CreatePod { source, .. } if is_refusal(source) => {
+        Error::CreatePod { source, .. } if is_lasting(source) => {
             Some(PrintableStatus::ErrorUnschedulable)
         }
-        Error::DataVolume { source, .. } if is_refusal(source) => {
+        Error::DataVolume { source, .. } if is_lasting(source) => {
             Some(PrintableStatus::DataVolumeError)
         }
-        Error::RootClaim { source, .. } if is_refusal(source) => {
+        Error::RootClaim { source, .. } if is_lasting(source) => {
             Some(PrintableStatus::ErrorStorage)
         }
         _ => None,
@@ -214,7 +214,13 @@ fn is_unwatched_cause(cause: &(dyn StdError + 'static)) -> bool {
     is_refused || is_unwatched
 }
 
-/// Whether the API server refused a request, and would again.
+/// Whether the API server refused a request, and would at once again.
+fn is_lasting(error: &kube::Error) -> bool {
+    let passes = |code| matches!(code, 408 | 409 | 429);
+    is_refusal(error) && !matches!(error, kube::Error::Api(status) if passes(status.code))
+}
+
+/// Whether the API server refused a request.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code))
 }

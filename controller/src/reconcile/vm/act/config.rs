@@ -151,7 +151,7 @@ fn is_on_node(pass: &Pass<'_>, text: &str) -> Outcome<()> {
     Err(Error::MachineType(why).into())
 }
 
-/// Whether a start would come to its pod now, as far as that is known before the machine is off.
+/// Whether a start would come to its pod, as far as that is known while the guest runs.
 ///
 /// # Errors
 ///
@@ -162,7 +162,9 @@ pub(crate) async fn can_start(pass: &mut Pass<'_>) -> Outcome<()> {
         is_on_node(pass, &text)?;
     }
     let volumes = pass.view.preconditions.volumes;
-    if volumes == Volumes::Ready {
+    // CDI fills a volume that waits for its first consumer only when the machine is off.
+    let is_filled_then = volumes == Volumes::Provisioning && prerequisites::wait_for_consumer(pass);
+    if volumes == Volumes::Ready || is_filled_then {
         return Ok(());
     }
     let all = pass.seen().map(|s| s.conditions.as_slice());

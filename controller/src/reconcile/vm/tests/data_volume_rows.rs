@@ -301,6 +301,25 @@ async fn a_template_that_is_added_later_gets_a_first_consumer_on_the_node_of_the
     assert!(bench.has_pod());
 }
 
+/// CDI begins only when the machine is off: a restart that waited for it would wait without end.
+#[tokio::test]
+async fn a_restart_does_not_wait_for_a_data_volume_that_waits_for_its_first_consumer() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.claim("dv", "Pending");
+    bench.edit(VMS, "vm", filled_from(&json!({}), &json!({})));
+    bench.settle().await.ok();
+    let uid = bench.pod()["metadata"]["uid"].clone();
+    let stop = json!({ "stateChangeRequests": [{ "action": "Stop", "uid": uid }] });
+    bench.edit(VMS, "vm", json!({ "status": stop }));
+    phase(&mut bench, "ImportInProgress");
+    bench.settle().await.ok();
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    phase(&mut bench, "WaitForFirstConsumer");
+    bench.settle().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
 /// What CDI's populators do: the claim binds when it is filled, which the machine's pod waits for.
 #[tokio::test]
 async fn a_claim_that_is_filled_before_it_is_bound_needs_no_other_pod() {
