@@ -235,8 +235,13 @@ impl<'a> Pass<'a> {
     /// All that this pass has to say is that something continues, and the next step is likely to
     /// come at once: its pass writes the status of both.
     pub(crate) fn postpone_status(&mut self) {
+        self.postpone_status_for(PROGRESS);
+    }
+
+    /// The same, for a step that is likely to come within `most`.
+    pub(crate) fn postpone_status_for(&mut self, most: Duration) {
         self.writes.postpones_status = true;
-        self.requeue_within(PROGRESS);
+        self.requeue_within(most);
     }
 
     /// Seconds since the Unix epoch.

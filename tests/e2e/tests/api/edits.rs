@@ -121,14 +121,23 @@ pub(super) async fn what_a_machine_was_made_of_does_not_change(
         ),
     ];
     let states = [created, json!({ "nodeName": "n" })];
-    let not_yet = json!({ "printableStatus": "Provisioning", "conditions": [{
-        "type": "VirtualMachineCreated", "status": "False", "reason": "Error", "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }] });
+    let provisioning = |kind: &str, status: &str| {
+        json!({ "printableStatus": "Provisioning", "conditions": [{
+            "type": kind, "status": status, "reason": "Error", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] })
+    };
+    // The second one has its place on a node, where nothing is made of it yet.
+    let not_yet = [
+        provisioning("VirtualMachineCreated", "False"),
+        provisioning("VirtualMachineConditionPlacementReady", "True"),
+    ];
     let mut cases = Vec::from(never);
     for (before, change, refusal) in edits {
         cases.push(edit(before.clone(), change.clone()));
-        cases.push(edit(before.clone(), change.clone()).with_status(not_yet.clone()));
+        for state in &not_yet {
+            cases.push(edit(before.clone(), change.clone()).with_status(state.clone()));
+        }
         for state in &states {
             let case = edit(before.clone(), change.clone()).with_status(state.clone());
             cases.push(match refusal {

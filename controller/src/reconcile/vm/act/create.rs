@@ -67,12 +67,15 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         provision::has_place_and_image(pass);
         return done(pass);
     }
-    let node = pass.node_name();
+    let node = provision::next_node(pass);
     // No node makes a disk in a claim, so that it needs no slot.
     let slot = match pass.root_claim() {
         None => match slot::take_slot(pass, node.as_deref()) {
             Some(slot) => Some(slot),
-            None => return Ok(slot::no_slot(pass)),
+            None => {
+                provision::follow(pass).await?;
+                return Ok(slot::no_slot(pass));
+            }
         },
         Some(_) => None,
     };

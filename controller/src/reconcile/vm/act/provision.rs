@@ -1,13 +1,15 @@
 //! Creates the root disk on the node that the scheduler chooses.
 //!
 //! ```text
-//! placeholder ─ bound ─► status.nodeName ─ image pulled, runs ─► Provision task ─► Created
+//! placeholder ─ bound ─ image pulled, runs ─► slot of the node ─► status.nodeName ─► Provision task ─► Created
 //! ```
 //!
-//! Invariant: the node is recorded before a task exists there; it changes only while no disk can
-//! exist: no task was made, or the node reported that its task failed, which leaves nothing there.
-//! Until the disk is made the machine follows its image: what was begun for another source of it ends. A
-//! placeholder that no node has yet follows everything that the scheduler goes by.
+//! Invariant: the node is recorded before a task exists there, and no sooner: from then on the API server
+//! refuses edits of what the disk is made of. Until then the node is the one that the placeholder is bound
+//! to. It changes only while no disk can exist: no task was made, or the node reported that its task failed,
+//! which leaves nothing there.
+//! Until the disk is made the machine follows its image: what was begun for another source of it ends. Until
+//! a node is on record the placeholder follows everything that the scheduler goes by.
 //! Failure: a placeholder that failed is made again after a while, on the same node once one is on
 //! record. A node that cannot make the disk, get the image or take the pod is given up for another one,
 //! and avoided for a while; where its failures may pass, after some minutes, and only if there is another.
@@ -32,7 +34,7 @@ use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::{find, pods, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::{self, Prerequisites};
-use crate::reconcile::vm::write::patch;
+use crate::reconcile::vm::write::{patch, status};
 use crate::shared::slots::Slot;
 
 /// Seconds between two placeholders: a node that refuses every pod does so at once.
@@ -42,6 +44,8 @@ const PERIOD: i64 = 30;
 const PULL: i64 = 300;
 /// Seconds for which a node may fail in ways that may pass, such as a lack of space.
 const LASTING: i64 = 300;
+/// Seconds, from its creation, in which a placeholder runs on a node that has the image.
+const AT_ONCE: i64 = 3;
 /// Reasons for which a container waits that has no image.
 const NO_PULL: [&str; 4] = [
     "ErrImagePull",
@@ -88,8 +92,30 @@ pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot
     }
 }
 
-/// Ends what was begun for an image that was edited, or made again, since, and a placeholder that waits
-/// for a node by rules that were edited since. False: the end is waited for.
+/// The node that makes the disk next: the one on record, or the one that has the image by now.
+pub(super) fn next_node(pass: &Pass<'_>) -> Option<String> {
+    let has_image = |pod: &Arc<Pod>| {
+        !pods::is_deleting(pod) && (pods::runs(pod) || pods::phase(pod) == "Succeeded")
+    };
+    pass.node_name().or_else(|| {
+        let pod = find::placeholder(pass).filter(has_image)?;
+        pods::node(&pod).map(str::to_owned)
+    })
+}
+
+/// What is done for a machine that waits for a slot: nothing is made of its specification yet, so that
+/// its placeholder follows it.
+pub(super) async fn follow(pass: &mut Pass<'_>) -> Outcome<()> {
+    let pod = find::placeholder(pass).filter(|_| pass.node_name().is_none());
+    if let Some(pod) = pod {
+        let prerequisites = prerequisites::all(pass).await?;
+        follow_edits(pass, &prerequisites, Some(&pod)).await?;
+    }
+    Ok(())
+}
+
+/// Ends what was begun for an image that was edited, or made again, since, and a placeholder that was made
+/// by rules for the scheduler that were edited since. False: the end is waited for.
 async fn follow_edits(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,
@@ -103,57 +129,63 @@ async fn follow_edits(
         return Ok(false);
     }
     let asked = pod::asked(&pass.vm, prerequisites);
+    let is_recorded = pass.node_name().is_some();
     let is_outdated = |pod: &Pod| {
         let made_for = pods::annotation(pod, names::PLACEMENT);
-        pods::node(pod).is_none() && made_for.is_some_and(|made_for| made_for != asked)
+        let has_its_place = is_recorded && pods::node(pod).is_some();
+        !has_its_place && made_for.is_some_and(|made_for| made_for != asked)
     };
     match pod.filter(|pod| pods::image(pod) != Some(name) || is_outdated(pod)) {
         Some(pod) => {
-            effects::delete(pass, pod, GRACE).await?;
+            let node = pods::node(pod);
+            let is_confirmed = node.is_none_or(|node| view::is_ready(pass, node));
+            // Without a kubelet that confirms it, the object would stay.
+            let grace = if is_confirmed { GRACE } else { 0 };
+            effects::delete(pass, pod, grace).await?;
             Ok(false)
         }
         None => Ok(true),
     }
 }
 
-/// The node, recorded; `None` while there is none.
+/// The node on record, or else that of the placeholder; `None` while there is none.
 async fn pin(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,
     pod: Option<&Pod>,
 ) -> Outcome<Option<String>> {
-    if let Some(node) = pass.node_name() {
-        let task = task(pass);
-        let is_open = task.as_ref().is_some_and(|task| !has_failed(task));
-        if is_open {
-            return Ok(Some(node));
+    let recorded = pass.node_name();
+    let is_recorded = recorded.is_some();
+    let bound = || pod.and_then(pods::node).map(str::to_owned);
+    let Some(node) = recorded.or_else(bound) else {
+        match pod {
+            None => ensure_placeholder(pass, prerequisites, None).await?,
+            // Its end wakes the machine.
+            Some(pod) if pods::is_deleting(pod) => {}
+            Some(pod) => waits_for_node(pass, pod).await?,
         }
-        let is_there = view::node(pass, &node).is_some();
-        if is_there && (task.is_some() || !is_unfit(pass, &node, pod) || is_begun(pass).await?) {
-            return Ok(Some(node));
-        }
-        // The node left, or is given up, before a disk was complete there.
-        if let Some(task) = task {
-            tasks::delete(pass, &task).await?;
-        }
-        give_up(pass, &node, pod).await?;
-        return Ok(None);
-    }
-    let Some(pod) = pod else {
-        ensure_placeholder(pass, prerequisites, None).await?;
         return Ok(None);
     };
-    if pods::is_deleting(pod) {
-        // Its end wakes the machine.
+    let task = task(pass);
+    let is_open = task.as_ref().is_some_and(|task| !has_failed(task));
+    if is_open {
+        return Ok(Some(node));
+    }
+    let is_leaving = !is_recorded && pod.is_some_and(pods::is_deleting);
+    if is_leaving && view::is_ready(pass, &node) {
+        // The same.
         return Ok(None);
     }
-    let Some(node) = pods::node(pod) else {
-        waits_for_node(pass, pod).await?;
-        return Ok(None);
-    };
-    pass.status().node_name = Some(node.to_owned());
-    pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
-    Ok(Some(node.to_owned()))
+    let is_there = view::node(pass, &node).is_some() && !is_leaving;
+    if is_there && (task.is_some() || !is_unfit(pass, &node, pod) || is_begun(pass).await?) {
+        return Ok(Some(node));
+    }
+    // The node left, or is given up, before a disk was complete there.
+    if let Some(task) = task {
+        tasks::delete(pass, &task).await?;
+    }
+    give_up(pass, &node, pod).await?;
+    Ok(None)
 }
 
 /// Forgets the node: nothing of the machine is there.
@@ -266,15 +298,31 @@ async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
 }
 
 fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
+    pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
     let waiting = pods::waiting(pod);
     // What kubelet reports of every pod before it has pulled the image is no change.
-    if let Some((reason, message)) = waiting.filter(|(reason, _)| *reason != "ContainerCreating") {
-        let text = match message {
-            "" => reason.to_owned(),
-            _ => format!("{reason}: {message}"),
-        };
-        let kind = conditions::IMAGE_CACHE_READY;
-        pass.condition(kind, Status::False, "NotReady", &text);
+    let waiting = waiting.filter(|(reason, _)| *reason != "ContainerCreating");
+    let Some((reason, message)) = waiting else {
+        is_about_to_run(pass, pod);
+        return;
+    };
+    let text = match message {
+        "" => reason.to_owned(),
+        _ => format!("{reason}: {message}"),
+    };
+    let kind = conditions::IMAGE_CACHE_READY;
+    pass.condition(kind, Status::False, "NotReady", &text);
+}
+
+/// Where the node has the image, the pass that records the node follows soon, and writes the status of
+/// both.
+fn is_about_to_run(pass: &mut Pass<'_>, pod: &Pod) {
+    let made = pod.metadata.creation_timestamp.as_ref();
+    let age = made.map_or(AT_ONCE, |at| pass.seconds() - at.0.as_second());
+    // Clocks differ.
+    if (0..AT_ONCE).contains(&age) {
+        let left = u64::try_from(AT_ONCE - age).unwrap_or_default();
+        pass.postpone_status_for(Duration::from_secs(left));
     }
 }
 
@@ -307,6 +355,31 @@ pub(crate) fn has_place_and_image(pass: &mut Pass<'_>) {
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
 }
 
+/// Puts the node on record, on the version of the machine that the task is for.
+async fn record(pass: &mut Pass<'_>, node: &str) -> Outcome<()> {
+    let is_recorded = |pass: &Pass<'_>| {
+        let status = pass.base.status.as_ref();
+        status.and_then(|status| status.node_name.as_deref()) == Some(node)
+    };
+    if is_recorded(pass) {
+        return Ok(());
+    }
+    pass.status().node_name = Some(node.to_owned());
+    status::announce(pass);
+    let written = patch::status(pass).await;
+    if written.is_err() {
+        // No other write of this pass records it: no task follows.
+        pass.status().node_name = None;
+    }
+    written?;
+    // It may have been deleted meanwhile.
+    let is_deleted = pass.base.metadata.deletion_timestamp.is_some();
+    if is_deleted || !is_recorded(pass) {
+        return Err(again());
+    }
+    Ok(())
+}
+
 async fn make(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,
@@ -314,15 +387,12 @@ async fn make(
     slot: Slot,
 ) -> Outcome {
     has_place_and_image(pass);
-    let recorded = pass.base.status.as_ref();
-    if recorded.is_none_or(|status| status.node_name.is_none()) {
-        patch::status(pass).await?;
-    }
     // The node's own limit counts from here on.
     drop(slot);
     let Some(slot) = slot::take_slot(pass, Some(node)) else {
         return Ok(slot::no_slot(pass));
     };
+    record(pass, node).await?;
     if let Some(object) = &prerequisites.image.object {
         used::record(pass.ctx, object).await?;
     }

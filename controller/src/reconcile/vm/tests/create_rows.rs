@@ -144,6 +144,44 @@ async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
 }
 
 #[tokio::test]
+async fn machines_that_wait_for_a_slot_of_their_node_keep_their_order() {
+    let mut config = Config::default();
+    config.machines.creates_per_node = 1;
+    let mut bench = Bench::with(config);
+    let (sender, mut woken) = mpsc::channel(8);
+    bench.ctx.shared.slots.wake_by(sender);
+    bench.provisioning(json!({})).await;
+    for name in ["two", "three"] {
+        bench.key.name = name.to_owned();
+        bench.machine_named(name, json!({}));
+        bench.settle().await.ok();
+        bench.placeholder_is_bound(name, "n1");
+        bench.placeholder_runs(name);
+        bench.settle().await.ok();
+    }
+    bench.key.name = "two".to_owned();
+    bench.pass().await.ok();
+    assert_eq!(bench.tasks("Provision").len(), 1);
+    assert!(woken.try_recv().is_err());
+
+    bench.task_ends("Provision", "Success");
+    bench.key.name = "vm".to_owned();
+    bench.pass().await.ok();
+    bench.key.name = "two".to_owned();
+    assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
+    assert!(woken.try_recv().is_err(), "one at a time");
+    bench.key.name = "three".to_owned();
+    bench.pass().await.ok();
+    bench.key.name = "two".to_owned();
+    bench.pass().await.ok();
+    let tasks = bench.tasks("Provision").into_iter();
+    let names: Vec<_> = tasks.map(|task| task["spec"]["vmName"].clone()).collect();
+    assert!(names.contains(&json!("two")), "{names:?}");
+    assert!(!names.contains(&json!("three")), "{names:?}");
+    assert_eq!(bench.get(VMS, "two")["status"]["nodeName"], "n1");
+}
+
+#[tokio::test]
 async fn a_machine_whose_root_disk_is_a_claim_waits_for_no_slot() {
     let (mut bench, _woken) = one_slot();
     bench.provisioning(json!({})).await;

@@ -252,6 +252,25 @@ async fn x4b_a_machine_without_a_disk_goes_at_once() {
     assert_eq!(bench.events(), ["DeleteSuccess"]);
 }
 
+/// Nothing of the machine is there before its node is on record.
+#[tokio::test]
+async fn a_machine_whose_placeholder_is_on_a_silent_node_goes_at_once() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.node("n1", false);
+    let placeholder = bench.placeholder("vm").unwrap();
+    deleted(&mut bench, json!({})).await;
+    bench.settle().await.ok();
+    assert!(!is_there(&bench));
+    assert!(bench.tasks("DeleteDisk").is_empty());
+    let name = placeholder["metadata"]["name"].as_str().unwrap();
+    let left = bench.try_get(PODS, name);
+    assert!(left.is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null()));
+}
+
 #[tokio::test]
 async fn x4c_a_silent_node_is_waited_for() {
     let mut bench = Bench::new();

@@ -1,12 +1,29 @@
-//! Edits of a machine that has neither node nor disk.
+//! Edits of a machine that has no node on record, and no disk.
 //!
 //! Invariant: until something is made of a specification, what is made follows it.
 //! Failure: none of its own.
 
+use http::Method;
+use podspec::url_image_name;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
+use crate::config::Config;
+
+const OTHER: &str = "https://images.example/other.qcow2";
+
+/// Another image than that of the machines here.
+fn other_image(bench: &mut Bench) {
+    let mut other = image("other");
+    other["spec"]["source"]["http"]["url"] = json!(OTHER);
+    bench.put(IMAGES, other);
+    bench.sync();
+}
+
+fn image_of(pod: &Value) -> &Value {
+    &pod["spec"]["containers"][0]["image"]
+}
 
 fn storage_class(bench: &mut Bench, name: &str) {
     let class = json!({ "metadata": { "name": name }, "provisioner": "p" });
@@ -48,18 +65,140 @@ async fn a_placeholder_that_no_node_has_follows_what_the_scheduler_goes_by(#[cas
     assert_ne!(second["spec"], first["spec"]);
 }
 
-/// It has its place: what was edited counts from the next pod on.
+/// The machine keeps its place: what was edited counts from the next pod on.
 #[tokio::test]
-async fn a_placeholder_on_a_node_stays() {
+async fn a_placeholder_stays_once_its_node_is_on_record() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.task_ends("Provision", "Error");
+    assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+    let edit = json!({ "spec": { "nodeSelector": { "disk": "fast" } } });
+    bench.edit(VMS, "vm", edit);
+    bench.settle().await.ok();
+    assert!(!is_deleting(&bench.placeholder("vm").unwrap()));
+}
+
+#[rstest]
+#[case::image(json!({ "imageName": "other" }))]
+#[case::affinity(json!({ "affinity": { "podAntiAffinity": {} } }))]
+#[case::size_of_the_disk(json!({ "bootDiskCapacity": "1Gi" }))]
+#[tokio::test]
+async fn a_placeholder_on_a_node_follows_edits_before_a_disk_is_made(#[case] edit: Value) {
+    let mut bench = Bench::new();
+    other_image(&mut bench);
+    bench.machine(json!({ "spec": { "bootDiskCapacity": "2Gi" } }));
+    bench.settle().await.ok();
+    let first = bench.placeholder("vm").unwrap();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().node_name, None);
+
+    bench.edit(VMS, "vm", json!({ "spec": edit }));
+    bench.settle().await.ok();
+    assert!(is_deleting(&bench.placeholder("vm").unwrap()));
+    bench.placeholder_is_gone("vm");
+    bench.settle().await.ok();
+    let second = bench.placeholder("vm").unwrap();
+    assert_ne!(second["metadata"]["uid"], first["metadata"]["uid"]);
+    assert_ne!(second["spec"], first["spec"]);
+    assert!(second["spec"]["nodeName"].is_null());
+    bench.placeholder_is_bound("vm", "n1");
+    bench.placeholder_runs("vm");
+    bench.settle().await.ok();
+    let task = bench.task("Provision");
+    assert_eq!(task["spec"]["image"], *image_of(&second));
+    assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+}
+
+/// Its kubelet confirms no end.
+#[tokio::test]
+async fn an_outdated_placeholder_on_a_lost_node_is_made_again_at_once() {
+    let mut bench = Bench::new();
+    other_image(&mut bench);
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.node("n1", false);
+    bench.edit(VMS, "vm", json!({ "spec": { "imageName": "other" } }));
+    bench.settle().await.ok();
+    let second = bench.placeholder("vm").unwrap();
+    assert_eq!(*image_of(&second), json!(url_image_name(OTHER)));
+}
+
+/// The watch of machines may be behind.
+#[tokio::test]
+async fn no_disk_is_made_of_an_image_that_was_edited_away() {
+    let mut bench = Bench::new();
+    other_image(&mut bench);
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    bench.edit_unseen(VMS, "vm", json!({ "spec": { "imageName": "other" } }));
+    let result = bench.pass().await;
+    assert!(is_conflict(&result), "{result:?}");
+    assert_eq!(bench.status().node_name, None);
+    assert!(bench.tasks("Provision").is_empty());
+
+    bench.settle().await.ok();
+    bench.placeholder_is_gone("vm");
+    bench.settle().await.ok();
+    let placeholder = bench.placeholder("vm").unwrap();
+    assert_eq!(*image_of(&placeholder), json!(url_image_name(OTHER)));
+}
+
+/// Nothing is made of it while it waits for others to be made.
+#[tokio::test]
+async fn a_machine_that_waits_for_a_slot_of_its_node_can_be_edited() {
+    let mut config = Config::default();
+    config.machines.creates_per_node = 1;
+    let mut bench = Bench::with(config);
+    other_image(&mut bench);
+    bench.provisioning(json!({})).await;
+    bench.key.name = "two".to_owned();
+    bench.machine_named("two", json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("two", "n1");
+    bench.placeholder_runs("two");
+    bench.settle().await.ok();
+    assert_eq!(bench.tasks("Provision").len(), 1);
+    assert!(bench.get(VMS, "two")["status"]["nodeName"].is_null());
+    bench.edit(VMS, "two", json!({ "spec": { "imageName": "other" } }));
+    bench.settle().await.ok();
+    assert!(is_deleting(&bench.placeholder("two").unwrap()));
+}
+
+#[tokio::test]
+async fn a_machine_whose_node_cannot_be_recorded_gets_no_disk() {
     let mut bench = Bench::new();
     bench.machine(json!({}));
     bench.settle().await.ok();
     bench.placeholder_is_bound("vm", "n1");
     bench.settle().await.ok();
-    let edit = json!({ "spec": { "nodeSelector": { "disk": "fast" } } });
-    bench.edit(VMS, "vm", edit);
+    bench.placeholder_runs("vm");
+    bench.refuse(Method::PATCH, "virtualmachines/vm/status", 500, 1);
+    failure(&bench.pass().await);
+    assert_eq!(bench.status().node_name, None);
+    assert!(bench.tasks("Provision").is_empty());
     bench.settle().await.ok();
-    assert!(!is_deleting(&bench.placeholder("vm").unwrap()));
+    assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n1");
+}
+
+#[tokio::test]
+async fn a_machine_that_is_deleted_while_its_node_is_recorded_gets_no_disk() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } });
+    bench.edit_unseen(VMS, "vm", deleted);
+    let result = bench.pass().await;
+    assert!(is_conflict(&result), "{result:?}");
+    assert!(bench.tasks("Provision").is_empty());
 }
 
 #[tokio::test]

@@ -15,21 +15,30 @@ fn node(bench: &Bench) -> Option<String> {
     bench.status().node_name
 }
 
+/// The node that the placeholder is bound to.
+fn held(bench: &Bench) -> Value {
+    bench.placeholder("vm").unwrap()["spec"]["nodeName"].clone()
+}
+
 fn avoided(bench: &Bench) -> Value {
     let placeholder = bench.placeholder("vm").unwrap();
     let affinity = &placeholder["spec"]["affinity"]["nodeAffinity"];
     affinity["preferredDuringSchedulingIgnoredDuringExecution"][0].clone()
 }
 
-/// A placeholder that is bound to n1, in this state of its container.
-async fn bound(waiting: &Value) -> Bench {
+/// A placeholder that is bound to n1, in this state of its container. Earlier versions put its node on
+/// record at once.
+async fn bound(waiting: &Value, recorded: Option<&str>) -> Bench {
     let mut bench = Bench::new();
     bench.node("n2", true);
     bench.machine(json!({}));
     bench.settle().await.ok();
     bench.placeholder_is_bound("vm", "n1");
     bench.settle().await.ok();
-    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    assert_eq!(node(&bench), None);
+    // The controller's next write has all of it.
+    let record = json!({ "nodeName": recorded, "printableStatus": "Stopped" });
+    bench.edit(VMS, "vm", json!({ "status": record }));
     let placeholder = bench.placeholder("vm").unwrap();
     let name = placeholder["metadata"]["name"].as_str().unwrap();
     bench.edit(
@@ -70,34 +79,77 @@ async fn a_node_that_could_not_make_the_disk_is_avoided() {
     assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n2");
 }
 
+#[rstest]
+#[case::of_the_placeholder(None)]
+#[case::on_record(Some("n1"))]
 #[tokio::test]
-async fn a_node_that_cannot_pull_the_image_is_given_up_after_a_while() {
+async fn a_node_that_cannot_pull_the_image_is_given_up_after_a_while(
+    #[case] recorded: Option<&str>,
+) {
     let reason = json!({ "reason": "ImagePullBackOff", "message": "no route" });
-    let mut bench = bound(&reason).await;
+    let mut bench = bound(&reason, recorded).await;
     bench.settle().await.ok();
-    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    assert_eq!(held(&bench), "n1");
     bench.forward(299);
     bench.settle().await.ok();
-    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    assert_eq!(held(&bench), "n1");
+    assert_eq!(node(&bench).as_deref(), recorded);
     bench.forward(1);
     bench.settle().await.ok();
     assert_eq!(node(&bench), None);
-    assert!(
-        bench
-            .placeholder("vm")
-            .is_some_and(|pod| pod["spec"]["nodeName"].is_null())
+    assert!(held(&bench).is_null());
+    assert_eq!(
+        avoided(&bench)["preference"]["matchFields"][0]["values"],
+        json!(["n1"])
     );
-    assert!(!avoided(&bench).is_null());
 }
 
+#[rstest]
+#[case::of_the_placeholder(None)]
+#[case::on_record(Some("n1"))]
 #[tokio::test]
-async fn a_node_that_does_not_report_is_given_up_before_a_task_is_there() {
-    let mut bench = bound(&json!({ "reason": "ContainerCreating" })).await;
+async fn a_node_that_does_not_report_is_given_up_before_a_task_is_there(
+    #[case] recorded: Option<&str>,
+) {
+    let mut bench = bound(&json!({ "reason": "ContainerCreating" }), recorded).await;
+    bench.forward(10);
     bench.settle().await.ok();
-    assert_eq!(node(&bench).as_deref(), Some("n1"));
+    assert_eq!(held(&bench), "n1");
     bench.node("n1", false);
     bench.settle().await.ok();
     assert_eq!(node(&bench), None);
+    assert!(held(&bench).is_null());
+    assert!(!avoided(&bench).is_null());
+}
+
+/// A drain evicted it, say, and no kubelet is left to confirm its end.
+#[tokio::test]
+async fn a_placeholder_that_is_deleted_on_a_lost_node_is_made_again_elsewhere() {
+    let mut bench = bound(&json!({ "reason": "ContainerCreating" }), None).await;
+    bench.placeholder_runs("vm");
+    let placeholder = bench.placeholder("vm").unwrap();
+    let name = placeholder["metadata"]["name"].as_str().unwrap();
+    let deleted = json!({
+        "deletionTimestamp": "2027-01-15T08:00:00Z", "deletionGracePeriodSeconds": 30,
+    });
+    bench.edit(PODS, name, json!({ "metadata": deleted }));
+    bench.settle().await.ok();
+    assert_eq!(held(&bench), "n1", "its end is waited for");
+    bench.node("n1", false);
+    bench.settle().await.ok();
+    assert!(held(&bench).is_null());
+    assert!(bench.tasks("Provision").is_empty());
+    assert_eq!(node(&bench), None);
+}
+
+/// The pass that recorded the node came to no end.
+#[tokio::test]
+async fn a_machine_of_an_earlier_version_gets_its_disk_on_the_node_on_record() {
+    let mut bench = bound(&json!({ "reason": "ContainerCreating" }), Some("n1")).await;
+    bench.placeholder_runs("vm");
+    bench.settle().await.ok();
+    assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n1");
+    assert_eq!(node(&bench).as_deref(), Some("n1"));
 }
 
 /// The watch of tasks may be behind: the disk may be on its way there.
