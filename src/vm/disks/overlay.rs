@@ -229,7 +229,7 @@ impl<P: Platform> Containers<P> {
     /// Counts the disk that has taken the place of another in the budget of the node.
     pub(super) async fn count_root_disk(&self, sandbox: &SandboxId) {
         let disk = self.paths.root_disk(sandbox);
-        // The larger of both counts then, until the next start of the daemon.
+        // The larger of both counts then, until the disk is removed.
         if let Err(e) = self.parts.disks.qemu_img().recount(&disk).await {
             let (place, error) = (disk.display(), crate::one_line(&e));
             tracing::warn!(%place, error, "root disk not measured");

@@ -329,6 +329,15 @@ impl<P: Platform> Containers<P> {
             .await
     }
 
+    /// Ends a start that was cut short, for a stop; the caller holds the sandbox's lock. A guest that
+    /// was restored and has not run keeps its memory.
+    pub(in crate::vm) async fn give_start_up(&self, row: &Container) -> Result<Arc<Container>> {
+        if row.spec.instance.restore && self.has_unused_memory(row) {
+            return self.undo_start(row).await;
+        }
+        self.settle_starting(row).await
+    }
+
     /// Finishes or undoes a start that was cut short; the caller holds the sandbox's lock.
     pub(in crate::vm) async fn settle_starting(&self, row: &Container) -> Result<Arc<Container>> {
         if !row.boots() {

@@ -51,7 +51,7 @@ impl<P: Platform> Containers<P> {
             drop(stop);
             let row = self.row(id)?;
             if row.phase == Phase::Starting {
-                self.settle_starting(&row).await?;
+                self.give_start_up(&row).await?;
             }
         }
         let kill_at = Deadline::after(grace);

@@ -76,6 +76,12 @@ impl<P: Platform> Containers<P> {
         }
     }
 
+    /// Whether no guest has continued from the memory of the machine.
+    pub(in crate::vm) fn has_unused_memory(&self, row: &Container) -> bool {
+        let disk = row.vm().and_then(|vm| self.parts.disks.get(vm));
+        disk.is_some_and(|disk| disk.has_memory())
+    }
+
     /// Finishes what an earlier process left of a start from saved memory.
     pub(in crate::vm) async fn settle_resume(&self, row: &Container) -> Result<()> {
         match row.vm() {

@@ -193,6 +193,11 @@ pub(crate) fn wait_for_consumer(pass: &Pass<'_>) -> bool {
     data_volumes::wait_for_consumer(pass)
 }
 
+/// Whether nothing but that keeps the data volumes of the machine from being filled.
+pub(crate) fn only_wait_for_consumer(pass: &Pass<'_>) -> bool {
+    wait_for_consumer(pass) && data_volumes::others_are_filled(pass)
+}
+
 fn report<T>(pass: &mut Pass<'_>, kind: &str, found: Result<T, Missing>) -> anyhow::Result<T> {
     match found {
         Ok(value) => {

@@ -170,6 +170,27 @@ async fn a_discard_behind_a_start_is_refused() {
 }
 
 #[tokio::test]
+async fn a_stop_of_a_restored_guest_that_has_not_run_keeps_its_memory() {
+    let (node, second) = suspended().await;
+    let hold = node.hypervisor.hold_restores().await;
+    let start = begun(&node, &second).await;
+    start.abort();
+    // As a daemon that ended between the restore and its record leaves it.
+    let node = node.restarted().await;
+    drop(hold);
+    assert_eq!(node.phase(&second), Phase::Starting);
+    let stopped = node.containers.stop(&second, TIMEOUT);
+    tokio::time::timeout(TIMEOUT, stopped)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(node.phase(&second), Phase::Created);
+    assert!(node.disks.get(vm()).unwrap().has_memory());
+    node.containers.start(&second).await.unwrap();
+    assert_eq!(power(&node).await, Some(Power::On));
+}
+
+#[tokio::test]
 async fn a_guest_whose_restore_was_cut_short_runs_although_its_memory_is_to_be_discarded() {
     let (node, second) = suspended().await;
     node.containers.start(&second).await.unwrap();

@@ -72,8 +72,11 @@ async fn room(cluster: &Cluster) -> Result<()> {
     let names = ["room-1", "room-2", "room-3"];
     make(cluster, &names.map(|name| machine(name, &of("PoweredOn"))))?;
     let waits = two_run_apart(cluster, &names, "Insufficient memory").await?;
-    let node = &cluster.vm(waits)?["status"]["nodeName"];
-    ensure!(node.is_null(), "{waits} is bound to {node}, which is full");
+    let node = placeholder(cluster, waits)?.map(|pod| pod["spec"]["nodeName"].clone());
+    ensure!(
+        node == Some(Value::Null),
+        "the placeholder of {waits} is bound to {node:?}, which is full"
+    );
     cluster.delete(&format!("vm/{waits}"), GONE)?;
 
     cluster.patch_vm("late", &json!({ "powerState": "PoweredOn" }))?;
@@ -175,13 +178,19 @@ fn condition(vm: &Value, kind: &str) -> Result<Value> {
 
 async fn await_no_placeholder(cluster: &Cluster, name: &str) -> Result<()> {
     eventually(GONE, "no placeholder", || async {
-        let all = cluster.get_json(&["pods", "-l", "vmlet.dev/role=provision"])?;
-        let all = all["items"].as_array().context("items")?;
-        let of = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["name"] == name;
-        ensure!(!all.iter().any(|pod| of(&pod)), "{all:?}");
+        let found = placeholder(cluster, name)?;
+        ensure!(found.is_none(), "{found:?}");
         Ok(())
     })
     .await
+}
+
+/// The pod that holds the place of a machine.
+fn placeholder(cluster: &Cluster, name: &str) -> Result<Option<Value>> {
+    let all = cluster.get_json(&["pods", "-l", "vmlet.dev/role=provision"])?;
+    let mut all = all["items"].as_array().context("items")?.iter();
+    let is_its = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["name"] == name;
+    Ok(all.find(is_its).cloned())
 }
 
 fn remove_all(cluster: &Cluster) -> Result<()> {

@@ -163,7 +163,9 @@ pub(crate) async fn can_start(pass: &mut Pass<'_>) -> Outcome<()> {
     }
     let volumes = pass.view.preconditions.volumes;
     // CDI fills a volume that waits for its first consumer only when the machine is off.
-    let is_filled_then = volumes == Volumes::Provisioning && prerequisites::wait_for_consumer(pass);
+    let is_filled_then = volumes == Volumes::Provisioning
+        && prerequisites::only_wait_for_consumer(pass)
+        && !prerequisites::foreign_claim_is_missing(pass);
     if volumes == Volumes::Ready || is_filled_then {
         return Ok(());
     }

@@ -94,13 +94,16 @@ pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot
 
 /// The node that makes the disk next: the one on record, or the one that has the image by now.
 pub(super) fn next_node(pass: &Pass<'_>) -> Option<String> {
-    let has_image = |pod: &Arc<Pod>| {
-        !pods::is_deleting(pod) && (pods::runs(pod) || pods::phase(pod) == "Succeeded")
-    };
     pass.node_name().or_else(|| {
-        let pod = find::placeholder(pass).filter(has_image)?;
-        pods::node(&pod).map(str::to_owned)
+        let pod = find::placeholder(pass).filter(|pod| has_image(pod))?;
+        let node = pods::node(&pod).filter(|node| view::is_ready(pass, node));
+        node.map(str::to_owned)
     })
+}
+
+/// The node has pulled the image for the placeholder.
+fn has_image(pod: &Pod) -> bool {
+    !pods::is_deleting(pod) && (pods::runs(pod) || pods::phase(pod) == "Succeeded")
 }
 
 /// What is done for a machine that waits for a slot: nothing is made of its specification yet, so that
@@ -109,7 +112,10 @@ pub(super) async fn follow(pass: &mut Pass<'_>) -> Outcome<()> {
     let pod = find::placeholder(pass).filter(|_| pass.node_name().is_none());
     if let Some(pod) = pod {
         let prerequisites = prerequisites::all(pass).await?;
-        follow_edits(pass, &prerequisites, Some(&pod)).await?;
+        let stays = follow_edits(pass, &prerequisites, Some(&pod)).await?;
+        if stays && has_image(&pod) {
+            has_place_and_image(pass);
+        }
     }
     Ok(())
 }
@@ -202,6 +208,10 @@ async fn give_up(pass: &mut Pass<'_>, node: &str, pod: Option<&Pod>) -> Outcome<
 
 /// Whether the node cannot take the placeholder, or get its image.
 fn is_unfit(pass: &mut Pass<'_>, node: &str, pod: Option<&Pod>) -> bool {
+    // Nothing binds the machine to a node that does not report, whatever its pods were last.
+    if pass.node_name().is_none() && !view::is_ready(pass, node) {
+        return true;
+    }
     if pod.is_some_and(|pod| pods::runs(pod) || pods::phase(pod) == "Succeeded") {
         return false;
     }
@@ -392,9 +402,20 @@ async fn make(
     let Some(slot) = slot::take_slot(pass, Some(node)) else {
         return Ok(slot::no_slot(pass));
     };
+    let was_recorded = pass
+        .base
+        .status
+        .as_ref()
+        .is_some_and(|s| s.node_name.is_some());
     record(pass, node).await?;
-    if let Some(object) = &prerequisites.image.object {
-        used::record(pass.ctx, object).await?;
+    if let Some(object) = &prerequisites.image.object
+        && let Err(error) = used::record(pass.ctx, object).await
+    {
+        // The image was edited or deleted meanwhile, and no task was made of it.
+        if !was_recorded {
+            pass.status().node_name = None;
+        }
+        return Err(error.into());
     }
     let mut spec = tasks::spec(pass, node, TaskKind::Provision);
     spec.image = Some(prerequisites.image.name.clone());

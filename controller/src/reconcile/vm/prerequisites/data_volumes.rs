@@ -79,6 +79,21 @@ pub(super) fn wait_for_consumer(pass: &Pass<'_>) -> bool {
     })
 }
 
+/// Whether all data volumes of the machine are filled but those that wait for such a pod.
+pub(super) fn others_are_filled(pass: &Pass<'_>) -> bool {
+    let mut templates = pass.vm.spec.data_volume_templates.iter();
+    templates.all(|template| {
+        let key = Key::new(&pass.key.namespace, &template.name);
+        match pass.ctx.stores.data_volumes.get(&key.reference()) {
+            Some(volume) => {
+                let phase = phase(&volume);
+                phase == WAITS_FOR_CONSUMER || READY_PHASES.contains(&phase)
+            }
+            None => is_populated(pass, &template.name),
+        }
+    })
+}
+
 fn phase(volume: &DataVolume) -> &str {
     let status = volume.status.as_ref();
     let phase = status.and_then(|s| s.phase.as_deref());

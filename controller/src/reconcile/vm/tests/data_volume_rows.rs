@@ -316,6 +316,16 @@ async fn a_restart_does_not_wait_for_a_data_volume_that_waits_for_its_first_cons
     bench.settle().await.ok();
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
     phase(&mut bench, "WaitForFirstConsumer");
+    let volumes = bench.get(VMS, "vm")["spec"]["volumes"].clone();
+    let mut more = volumes.as_array().unwrap().clone();
+    more.push(json!({ "name": "more", "persistentVolumeClaim": { "claimName": "missing" } }));
+    bench.edit(VMS, "vm", json!({ "spec": { "volumes": more } }));
+    bench.settle().await.ok();
+    assert!(
+        bench.pod()["metadata"]["deletionTimestamp"].is_null(),
+        "a claim is missing"
+    );
+    bench.edit(VMS, "vm", json!({ "spec": { "volumes": volumes } }));
     bench.settle().await.ok();
     assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }

@@ -122,6 +122,18 @@ async fn a_node_that_does_not_report_is_given_up_before_a_task_is_there(
     assert!(!avoided(&bench).is_null());
 }
 
+/// Its pod stays `Running` until the node is taken for lost.
+#[tokio::test]
+async fn a_node_that_stops_to_report_while_the_placeholder_runs_gets_no_task() {
+    let mut bench = bound(&json!({ "reason": "ContainerCreating" }), None).await;
+    bench.placeholder_runs("vm");
+    bench.node("n1", false);
+    bench.settle().await.ok();
+    assert!(bench.tasks("Provision").is_empty());
+    assert_eq!(node(&bench), None);
+    assert!(held(&bench).is_null());
+}
+
 /// A drain evicted it, say, and no kubelet is left to confirm its end.
 #[tokio::test]
 async fn a_placeholder_that_is_deleted_on_a_lost_node_is_made_again_elsewhere() {
