@@ -259,7 +259,7 @@ impl QemuImg {
         self.budget.forget(directory).await
     }
 
-    /// Counts a disk anew that has taken the place of another, and that no machine has opened yet.
+    /// Counts the size of a disk that has taken the place of another, and that no machine has opened yet.
     pub async fn recount(&self, path: &Path) -> metadata::Result<()> {
         self.budget.recount(path).await
     }

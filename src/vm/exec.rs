@@ -105,9 +105,12 @@ impl<P: Platform> Containers<P> {
         let timeout = timeout.unwrap_or(LONGEST);
         let wait = timeout.min(MACHINE_TURN);
         let machine_slot = tokio::time::timeout(wait, self.exec_slots.in_machine(id)).await;
-        let machine_slot = machine_slot.map_err(|_| match wait == timeout {
-            true => Error::Timeout(timeout),
-            false => Error::MachineCrowded,
+        let machine_slot = machine_slot.map_err(|_| {
+            if wait == timeout {
+                Error::Timeout(timeout)
+            } else {
+                Error::MachineCrowded
+            }
         })?;
         let slot = tokio::time::timeout(TURN, self.exec_slots.on_node(machine_slot)).await;
         let slot = slot.map_err(|_| Error::Crowded)?;

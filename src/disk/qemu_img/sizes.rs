@@ -6,7 +6,7 @@
 //! size, when the disk failed to grow.
 //! A record that cannot be read counts as none: what is measured takes its place.
 //! Of a disk and the one that is made beside it to replace it the larger counts, until
-//! the new one has its name and is counted anew, or the disk is removed.
+//! the new one has its name and is measured, or the disk is removed.
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;

@@ -231,7 +231,8 @@ impl<P: Platform> Containers<P> {
         let disk = self.paths.root_disk(sandbox);
         // The larger of both counts then, until the disk is removed.
         if let Err(e) = self.parts.disks.qemu_img().recount(&disk).await {
-            let (place, error) = (disk.display(), crate::one_line(&e));
+            let place = disk.display();
+            let error = crate::one_line(&e);
             tracing::warn!(%place, error, "root disk not measured");
         }
     }

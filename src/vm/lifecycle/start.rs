@@ -160,10 +160,12 @@ impl<P: Platform> Containers<P> {
         if let (Some(vm), true) = (instance.vm, instance.restore) {
             return self.resume_memory(row, vm, xml, stop).await;
         }
-        let (driver, domain) = (&self.parts.hypervisor, row.domain());
-        let started = match instance.start_paused {
-            true => driver.start_paused_unless(domain, stop.requested()).await,
-            false => driver.start_unless(domain, stop.requested()).await,
+        let driver = &self.parts.hypervisor;
+        let domain = row.domain();
+        let started = if instance.start_paused {
+            driver.start_paused_unless(domain, stop.requested()).await
+        } else {
+            driver.start_unless(domain, stop.requested()).await
         };
         started.map_err(|e| self.unless_stopped(row, "start", e))
     }
@@ -175,10 +177,10 @@ impl<P: Platform> Containers<P> {
         call: &'static str,
         error: libvirt::Error,
     ) -> Error {
-        match self.stops.is_requested(&row.sandbox) {
-            true => Error::Stopped(row.id.clone()),
-            false => hypervisor(call)(error),
+        if self.stops.is_requested(&row.sandbox) {
+            return Error::Stopped(row.id.clone());
         }
+        hypervisor(call)(error)
     }
 
     fn domain(

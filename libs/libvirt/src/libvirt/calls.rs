@@ -132,10 +132,13 @@ impl Calls {
         }));
         let done = tokio::select! {
             done = &mut done => done?,
-            () = given_up => match waits.swap(false, Ordering::AcqRel) {
-                true => None,
-                false => done.await?,
-            },
+            () = given_up => {
+                if waits.swap(false, Ordering::AcqRel) {
+                    None
+                } else {
+                    done.await?
+                }
+            }
         };
         done.ok_or_else(|| Error::Refused {
             call,

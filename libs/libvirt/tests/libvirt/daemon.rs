@@ -279,7 +279,8 @@ async fn a_kill_ends_a_restore_in_progress_and_keeps_the_memory() {
     let file = libvirtd.dir().join("memory");
     hv.save(id, file.clone()).await.unwrap();
     let (emulator, hung) = hanging_emulator(&libvirtd);
-    let (caller, memory) = (hv.clone(), file.clone());
+    let caller = hv.clone();
+    let memory = file.clone();
     let restore = tokio::spawn(async move {
         let xml = xml_with(id, "hang", &emulator);
         caller.restore(xml, memory, std::future::pending()).await

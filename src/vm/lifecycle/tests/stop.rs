@@ -410,7 +410,8 @@ async fn a_start_that_waits_for_its_turn_ends_with_a_stop_of_its_pod_or_containe
     let sandbox = node.row(&id).sandbox.clone();
     for is_of_pod in [true, false] {
         let hold = node.hypervisor.hold_starts().await;
-        let (containers, starting) = (node.containers.clone(), id.clone());
+        let containers = node.containers.clone();
+        let starting = id.clone();
         let start = tokio::spawn(async move { containers.start(&starting).await });
         node.until(&id, |row| row.phase == Phase::Starting).await;
         let stop = is_of_pod.then(|| node.containers.request_stop(&sandbox));

@@ -267,9 +267,10 @@ async fn a_definition_and_a_start_that_wait_end_when_they_are_given_up_and_are_u
             let hv = hv.clone();
             tokio::spawn(async move {
                 let given_up = async { given_up.await.unwrap() };
-                match is_start {
-                    true => hv.start_unless(HEALTHY, given_up).await,
-                    false => hv.define_unless("<domain/>".to_owned(), given_up).await,
+                if is_start {
+                    hv.start_unless(HEALTHY, given_up).await
+                } else {
+                    hv.define_unless("<domain/>".to_owned(), given_up).await
                 }
             })
         };
