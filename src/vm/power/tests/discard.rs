@@ -169,21 +169,24 @@ async fn a_discard_behind_a_start_is_refused() {
     assert_eq!(power(&node).await, Some(Power::On));
 }
 
+/// A daemon that ended between a restore and its record.
+async fn cut_short() -> (Node, ContainerId) {
+    let (node, second) = suspended().await;
+    node.containers.start(&second).await.unwrap();
+    node.disks.begin_memory(vm(), vec![], false).await.unwrap();
+    std::fs::write(node.disks.unfinished_memory(vm()), "LibvirtQemudSave").unwrap();
+    assert!(node.disks.settle_memory(vm()).await.unwrap());
+    node.hypervisor.suspend(vm().uuid()).await.unwrap();
+    node.force(&second, |row| row.phase = Phase::Starting).await;
+    (node.restarted().await, second)
+}
+
 #[tokio::test]
 async fn a_stop_of_a_restored_guest_that_has_not_run_keeps_its_memory() {
-    let (node, second) = suspended().await;
-    let hold = node.hypervisor.hold_restores().await;
-    let start = begun(&node, &second).await;
-    start.abort();
-    // As a daemon that ended between the restore and its record leaves it.
-    let node = node.restarted().await;
-    drop(hold);
-    assert_eq!(node.phase(&second), Phase::Starting);
+    let (node, second) = cut_short().await;
     let stopped = node.containers.stop(&second, TIMEOUT);
-    tokio::time::timeout(TIMEOUT, stopped)
-        .await
-        .unwrap()
-        .unwrap();
+    let stopped = tokio::time::timeout(TIMEOUT, stopped).await;
+    stopped.unwrap().unwrap();
     assert_eq!(node.phase(&second), Phase::Created);
     assert!(node.disks.get(vm()).unwrap().has_memory());
     node.containers.start(&second).await.unwrap();
@@ -192,15 +195,7 @@ async fn a_stop_of_a_restored_guest_that_has_not_run_keeps_its_memory() {
 
 #[tokio::test]
 async fn a_guest_whose_restore_was_cut_short_runs_although_its_memory_is_to_be_discarded() {
-    let (node, second) = suspended().await;
-    node.containers.start(&second).await.unwrap();
-    // As it was between the restore and its record.
-    node.disks.begin_memory(vm(), vec![], false).await.unwrap();
-    std::fs::write(node.disks.unfinished_memory(vm()), "LibvirtQemudSave").unwrap();
-    assert!(node.disks.settle_memory(vm()).await.unwrap());
-    node.hypervisor.suspend(vm().uuid()).await.unwrap();
-    node.force(&second, |row| row.phase = Phase::Starting).await;
-    let node = node.restarted().await;
+    let (node, second) = cut_short().await;
     let refused = node.containers.restore(vm(), true).await.unwrap_err();
     assert!(is_restoring(&refused, &second), "{refused}");
     node.containers.reconcile().await.unwrap();
