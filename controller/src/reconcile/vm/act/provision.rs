@@ -415,7 +415,7 @@ async fn make(
         if !was_recorded {
             pass.status().node_name = None;
         }
-        return Err(error.into());
+        return Err(error);
     }
     let mut spec = tasks::spec(pass, node, TaskKind::Provision);
     spec.image = Some(prerequisites.image.name.clone());
