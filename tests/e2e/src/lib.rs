@@ -31,7 +31,7 @@ mod node;
 mod node_server;
 mod objects;
 mod poll;
-mod program;
+pub mod program;
 mod reader;
 pub mod samples;
 mod secure;

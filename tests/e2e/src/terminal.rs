@@ -6,12 +6,19 @@
 
 use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::pty::{OpenptyResult, Winsize, openpty};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+
+use crate::program;
+use crate::wait::in_time;
+
+/// For the end of a program that was to end.
+const END: Duration = Duration::from_secs(180);
 
 /// A running program.
 #[derive(Debug)]
@@ -85,12 +92,11 @@ impl Terminal {
     /// Changes the size; the program gets SIGWINCH.
     pub async fn resize(&self, rows: u16, columns: u16) -> Result<()> {
         let (rows, columns) = (rows.to_string(), columns.to_string());
-        let status = Command::new("stty")
-            .args(["rows", &rows, "cols", &columns])
-            .stdin(Stdio::from(self.device.try_clone()?))
-            .status()
-            .await?;
-        ensure!(status.success(), "stty: {status}");
+        let mut stty = std::process::Command::new("stty");
+        stty.args(["rows", &rows, "cols", &columns])
+            .stdin(Stdio::from(self.device.try_clone()?));
+        let output = program::output_of(&mut stty)?;
+        ensure!(output.status.success(), "stty: {output:?}");
         Ok(())
     }
 
@@ -117,6 +123,7 @@ impl Terminal {
 
     /// Waits for the end of the program.
     pub async fn end(mut self) -> Result<ExitStatus> {
-        Ok(self.child.wait().await?)
+        let end = async { Ok(self.child.wait().await?) };
+        in_time(END, "the end of the program in the terminal", end).await
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use e2e::program;
 use serde_json::Value;
 
 /// A folder of `deploy/`, or that one.
@@ -53,7 +54,7 @@ fn template(namespace: &str, words: &[&str]) -> Result<Vec<Value>> {
     let chart = chart.to_str().context("a path in UTF-8")?;
     let first = ["template", "vmlet", chart, "--namespace", namespace];
     let mut command = helm(&[&first[..], words].concat())?;
-    objects::parse(&text(command.output()?, &words)?)
+    objects::parse(&text(program::output(&mut command)?, &words)?)
 }
 
 /// Why the chart refuses these words.
@@ -61,7 +62,7 @@ fn refusal(words: &[&str]) -> Result<String> {
     let chart = deploy("chart");
     let chart = chart.to_str().context("a path in UTF-8")?;
     let first = ["template", "vmlet", chart, "--namespace", "vmlet-system"];
-    let output = helm(&[&first[..], words].concat())?.output()?;
+    let output = program::output(&mut helm(&[&first[..], words].concat())?)?;
     ensure!(!output.status.success(), "{words:?} is not refused");
     Ok(String::from_utf8(output.stderr)?)
 }

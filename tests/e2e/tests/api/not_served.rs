@@ -4,7 +4,7 @@
 //! Failure: what kubectl printed.
 
 use anyhow::{Context, Result, ensure};
-use e2e::Control;
+use e2e::{Control, program};
 use serde_json::{Value, json};
 
 /// A case of `protected.rs`.
@@ -48,10 +48,8 @@ fn created(control: &Control, kind: &str, spec: &Value) -> Result<String> {
     });
     std::fs::write(&file, object.to_string())?;
     let file = file.to_str().context("a path in UTF-8")?;
-    let output = control
-        .cluster()
-        .kubectl_command(&["create", "-f", file])?
-        .output()?;
+    let mut create = control.cluster().kubectl_command(&["create", "-f", file])?;
+    let output = program::output(&mut create)?;
     ensure!(output.status.success(), "{kind}: {output:?}");
     Ok(String::from_utf8(output.stderr)?)
 }

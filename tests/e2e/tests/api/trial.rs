@@ -9,7 +9,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Control, eventually};
+use e2e::{Control, eventually, in_time, program};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -91,7 +91,8 @@ fn begin(ctl: &Ctl) -> Result<Child> {
 }
 
 pub(super) async fn ended(child: Child) -> Result<(Output, String)> {
-    let output = tokio::task::spawn_blocking(|| child.wait_with_output()).await??;
+    let output =
+        tokio::task::spawn_blocking(|| program::ended("vmletctl or helm", child)).await??;
     let text = [output.stdout.clone(), output.stderr.clone()].concat();
     Ok((output, String::from_utf8(text)?))
 }
@@ -127,7 +128,8 @@ pub(super) async fn guests_are_tried(control: &Control, ctl: &Ctl) -> Result<()>
             }
         }
     });
-    reported.await.context("no report of the failure")?;
+    let report = async { reported.await.context("no report of the failure") };
+    in_time(WITHIN, "a report of the failure", report).await?;
     control.start_api()?;
     kubelet.start().await?;
     kubelet.end().await?;

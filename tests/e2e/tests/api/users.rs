@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Control, Effect, eventually};
+use e2e::{Control, Effect, eventually, program};
 use serde_json::json;
 
 use crate::vmletctl::Ctl;
@@ -20,10 +20,8 @@ const NAMESPACE: &str = "team";
 fn may(control: &Control, user: &str, words: &[&str]) -> Result<bool> {
     let as_user = format!("--as={user}");
     let who = ["auth", "can-i", "--namespace", NAMESPACE, &as_user];
-    let output = control
-        .cluster()
-        .kubectl_command(&[&who[..], words].concat())?
-        .output()?;
+    let words = [&who[..], words].concat();
+    let output = program::output(&mut control.cluster().kubectl_command(&words)?)?;
     Ok(output.status.success())
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use crds::VirtualMachine;
-use e2e::{Control, Effect};
+use e2e::{Control, Effect, program};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -44,8 +44,7 @@ impl Ctl {
     }
 
     pub(super) fn run(&self, line: &str) -> Result<Output> {
-        let output = self.command(line).output();
-        output.with_context(|| format!("run {}", self.program.display()))
+        program::output(&mut self.command(line))
     }
 
     /// Standard output of a command that succeeds.
@@ -74,11 +73,12 @@ fn kubectl(control: &Control, ctl: &Ctl, arguments: &[&str]) -> Result<String> {
         }
     }
     let path = format!("{}:{}", folder.display(), control.stack().var("PATH")?);
-    let output = Command::new("kubectl")
+    let mut command = Command::new("kubectl");
+    command
         .args(arguments)
         .env("PATH", path)
-        .env("KUBECONFIG", &ctl.kubeconfig)
-        .output()?;
+        .env("KUBECONFIG", &ctl.kubeconfig);
+    let output = program::output(&mut command)?;
     ensure!(output.status.success(), "kubectl {arguments:?}: {output:?}");
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -210,10 +210,8 @@ async fn log_in(control: &Control, ctl: &Ctl, vms: &Api<VirtualMachine>) -> Resu
     let folder = control.stack().dir().join("ssh");
     std::fs::create_dir(&folder)?;
     std::os::unix::fs::symlink("/bin/echo", folder.join("ssh"))?;
-    let output = ctl
-        .command("ssh root@shell -v uptime -p")
-        .env("PATH", &folder)
-        .output()?;
+    let mut ssh = ctl.command("ssh root@shell -v uptime -p");
+    let output = program::output(ssh.env("PATH", &folder))?;
     let uid = vm.metadata.uid.context("UID")?;
     let expected = format!("-o HostKeyAlias=vmlet.dev/{uid} root@10.88.0.7 -v uptime -p\n");
     ensure!(output.stdout == expected.as_bytes(), "{output:?}");
@@ -450,7 +448,7 @@ async fn of_concurrent_writers_one_succeeds_and_the_others_get_a_conflict() -> R
     let children = children.collect::<Result<Vec<_>, _>>()?;
     let outputs = children
         .into_iter()
-        .map(std::process::Child::wait_with_output);
+        .map(|child| program::ended("vmletctl restart", child));
     let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
     let (exchanges, reported): (Vec<_>, Vec<_>) = outputs.iter().partition(|o| o.status.success());
     ensure!(exchanges.len() == 1, "{outputs:?}");

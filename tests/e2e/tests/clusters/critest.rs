@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Options};
+use e2e::{Cluster, Options, program};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -31,9 +31,7 @@ async fn critest_of_containerd_ends_the_same_through_the_proxy() -> Result<()> {
     cluster.stack().kill("kubelet", Signal::SIGTERM).await?;
     // Registries are out of reach. That shows at once, instead of after a minute for each image.
     let mut route = cluster.stack().command("ip");
-    let route = route
-        .args(["route", "replace", "unreachable", "default"])
-        .output()?;
+    let route = program::output(route.args(["route", "replace", "unreachable", "default"]))?;
     ensure!(route.status.success(), "{route:?}");
     let mut direct = critest(&cluster, "VMLET_CONTAINERD_ENDPOINT", "")?;
     let mut proxied = critest(&cluster, "VMLET_PROXY_ENDPOINT", "")?;
@@ -107,7 +105,7 @@ fn critest(cluster: &Cluster, endpoint: &str, only: &str) -> Result<BTreeMap<Str
     if !only.is_empty() {
         critest.args(["-ginkgo.focus", only]);
     }
-    let output = critest.output().context("run critest")?;
+    let output = program::output(&mut critest)?;
     let text = std::fs::read_to_string(&report).with_context(|| {
         let words = String::from_utf8_lossy(&output.stdout);
         format!(

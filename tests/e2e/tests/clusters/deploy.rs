@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Options, eventually, machines, ticks, vm_pod, xtask};
+use e2e::{Cluster, Options, eventually, machines, program, ticks, vm_pod, xtask};
 use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(600);
@@ -262,7 +262,7 @@ async fn remove_in_order(cluster: &Cluster) -> Result<()> {
     );
     let uninstall = |arguments: &[&str]| {
         let mut command = cluster.stack().command("vmletctl");
-        command.arg("uninstall").args(arguments).output()
+        program::output(command.arg("uninstall").args(arguments))
     };
     let left = uninstall(&["--check"])?;
     let text = String::from_utf8_lossy(&left.stdout);
@@ -346,7 +346,7 @@ fn on_node(cluster: &Cluster, script: &str) -> Result<String> {
 }
 
 fn run(command: &mut Command) -> Result<String> {
-    let output = command.output()?;
+    let output = program::output(command)?;
     ensure!(
         output.status.success(),
         "{command:?}: {}",

@@ -5,12 +5,12 @@
 //! written there.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Guest, eventually, vm_pod};
+use e2e::{Cluster, Guest, eventually, program, vm_pod};
 use serde_json::{Value, json};
 
 use super::probes::{fall_sick, restarts, startup_probe};
@@ -57,7 +57,7 @@ pub(crate) async fn hooks_run_in_the_guest(cluster: &Cluster) -> Result<()> {
     restarted(cluster, "called", of_called, &["called"])
         .await
         .context("called")?;
-    delete(cluster).context("deletion")?;
+    delete(cluster).await.context("deletion")?;
     cluster.delete("pod/called", GONE)?;
     failing(cluster).await.context("a hook that fails")
 }
@@ -100,22 +100,23 @@ async fn restarted(cluster: &Cluster, name: &str, before: u64, hook: &[&str]) ->
 
 /// A pod that is deleted has its hook, too; its disk is removed with it, its log is read as it
 /// grows.
-fn delete(cluster: &Cluster) -> Result<()> {
-    let follow = ["logs", "--follow", "hooked"];
-    let mut follow = cluster
-        .kubectl_command(&follow)?
-        .stdout(Stdio::piped())
+async fn delete(cluster: &Cluster) -> Result<()> {
+    let log = cluster.stack().dir().join("hooked.log");
+    let mut follow = cluster.kubectl_command(&["logs", "--follow", "hooked"])?;
+    let follow = follow
+        .stdout(File::create(&log)?)
         .stderr(Stdio::null())
         .spawn()?;
-    let mut log = BufReader::new(follow.stdout.take().context("stdout")?);
-    let mut line = String::new();
-    log.read_line(&mut line)?;
+    eventually(READY, "a line of the log that is followed", || async {
+        ensure!(log.metadata()?.len() > 0, "it is empty");
+        Ok(())
+    })
+    .await?;
     cluster.delete("pod/hooked", GONE)?;
-    let mut rest = Vec::new();
-    log.read_to_end(&mut rest)?;
-    follow.wait()?;
-    let rest = String::from_utf8_lossy(&rest);
-    ensure!(rest.contains("VMLET-PRESTOP"), "its log:\n{line}{rest}");
+    program::ended("kubectl logs --follow", follow)?;
+    let log = std::fs::read(&log)?;
+    let log = String::from_utf8_lossy(&log);
+    ensure!(log.contains("VMLET-PRESTOP"), "its log:\n{log}");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
+use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, program, vm_pod};
 use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(300);
@@ -78,10 +78,9 @@ async fn kubelet_collects_the_images_that_no_machine_uses() -> Result<()> {
 fn serve_another_image(cluster: &Cluster) -> Result<()> {
     let disk = cluster.stack().dir().join("other.qcow2");
     let disk = disk.to_str().context("path")?;
-    let made = Command::new("qemu-img")
-        .args(["create", "-q", "-f", "qcow2", disk, "1M"])
-        .status()?;
-    ensure!(made.success(), "qemu-img: {made}");
+    let mut create = Command::new("qemu-img");
+    let made = program::output(create.args(["create", "-q", "-f", "qcow2", disk, "1M"]))?;
+    ensure!(made.status.success(), "qemu-img: {made:?}");
     cluster.kubectl(&["create", "configmap", "images", "--from-file", disk])?;
     std::fs::remove_file(disk)?;
     let mut server = container_pod("server", "exec httpd -f -p 80 -h /images");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, condition, machine};
 use e2e::{
     Authority, Cluster, Endpoint, Guest, HeldServer, Options, SecureServer, cases, container_pod,
-    eventually, vm_pod,
+    eventually, program, vm_pod,
 };
 use serde_json::{Value, json};
 
@@ -236,7 +236,7 @@ fn pull(cluster: &Cluster, options: &[&str]) -> Result<String> {
 
 fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let mut command = cluster.stack().command("vmletctl");
-    let output = command.args(arguments).output()?;
+    let output = program::output(command.args(arguments))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     let errors = text(&output.stderr);
     ensure!(output.status.success(), "vmletctl {arguments:?}: {errors}");

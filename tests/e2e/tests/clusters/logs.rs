@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Cluster, Guest, Tick, eventually, in_time, ticks, vm_pod};
+use e2e::{Cluster, Guest, Tick, eventually, in_time, program, ticks, vm_pod};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -74,11 +74,12 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
 /// What vmletctl prints, which asks the API server as kubectl does.
 fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let stack = cluster.stack();
-    let output = Command::new("vmletctl")
+    let mut command = Command::new("vmletctl");
+    command
         .env("PATH", stack.var("PATH")?)
         .env("KUBECONFIG", stack.var("KUBECONFIG")?)
-        .args(arguments)
-        .output()?;
+        .args(arguments);
+    let output = program::output(&mut command)?;
     ensure!(
         output.status.success(),
         "vmletctl {arguments:?}: {output:?}"

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::causes::{History, Tally};
 use e2e::machines::{class, machine};
-use e2e::{Cluster, Guest, cases, eventually, ticks};
+use e2e::{Cluster, Guest, cases, eventually, program, ticks};
 use serde_json::{Value, json};
 
 use super::{class_edits, guest_reboot, left_disk, saved_devices};
@@ -458,11 +458,8 @@ async fn memory_inside(cluster: &Cluster, name: &str) -> Result<u64> {
 }
 
 fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
-    let output = cluster
-        .stack()
-        .command("vmletctl")
-        .args(arguments)
-        .output()?;
+    let mut command = cluster.stack().command("vmletctl");
+    let output = program::output(command.args(arguments))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     ensure!(
         output.status.success(),

@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Endpoint, Guest, Options, Stack, container_pod, eventually, service, vm_pod};
+use e2e::{
+    Cluster, Endpoint, Guest, Options, Stack, container_pod, eventually, program, service, vm_pod,
+};
 use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(300);
@@ -48,11 +50,8 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
     ] {
         reach(&cluster, from, to).await?;
     }
-    let bridge = cluster
-        .node(2)
-        .command("ip")
-        .args(["link", "show", "cni0"])
-        .output()?;
+    let mut show = cluster.node(2).command("ip");
+    let bridge = program::output(show.args(["link", "show", "cni0"]))?;
     ensure!(
         !bridge.status.success(),
         "the second node's pods are on a bridge"
@@ -87,8 +86,11 @@ async fn leave_bridge(cluster: &Cluster) -> Result<()> {
     })
     .await?;
     let mut delete = node.command("ip");
-    let deleted = delete.args(["link", "delete", "cni0"]).status()?;
-    ensure!(deleted.success(), "there was no bridge on the second node");
+    let deleted = program::output(delete.args(["link", "delete", "cni0"]))?;
+    ensure!(
+        deleted.status.success(),
+        "there was no bridge on the second node: {deleted:?}"
+    );
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::conversation::{Answer, Line, Question, Server};
-use e2e::{Cluster, container_pod, eventually, ticks, vm_pod};
+use e2e::{Cluster, container_pod, eventually, program, ticks, vm_pod};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -349,7 +349,7 @@ fn check(cluster: &Cluster, complaint: &str) -> Result<()> {
         .arg("check")
         .arg("--config")
         .arg(dir.join("criproxy.toml"));
-    let output = check.output()?;
+    let output = program::output(&mut check)?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success() == complaint.is_empty() && text.contains(complaint),

@@ -13,7 +13,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Terminal, eventually, in_time, vm_pod};
+use e2e::{Cluster, Terminal, eventually, in_time, program, vm_pod};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -72,9 +72,8 @@ async fn commands(cluster: &Cluster) -> Result<()> {
     let name = cluster.kubectl(&["exec", "machine", "--", "hostname"])?;
     ensure!(name == "machine", "{name}");
     let script = "echo to-stdout; echo to-stderr >&2; exit 7";
-    let failed = kubectl(cluster, &["exec", "machine", "--", "sh", "-c", script])?
-        .output()
-        .await?;
+    let mut exec = cluster.kubectl_command(&["exec", "machine", "--", "sh", "-c", script])?;
+    let failed = program::output(&mut exec)?;
     ensure!(
         failed.status.code() == Some(7) && failed.stdout == b"to-stdout\n",
         "{failed:?}"
@@ -103,7 +102,11 @@ async fn input(cluster: &Cluster) -> Result<()> {
         drop(stdin);
         written
     };
-    let (written, output) = tokio::join!(write, cat.wait_with_output());
+    let both = async {
+        let read = async { cat.wait_with_output().await };
+        Ok(tokio::join!(write, read))
+    };
+    let (written, output) = in_time(READY, "the end of cat", both).await?;
     written?;
     let Output {
         status,
@@ -210,10 +213,12 @@ async fn forward(cluster: &Cluster) -> Result<()> {
             .args(["-sS", "-m", "120", &format!("http://{address}/")])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .kill_on_drop(true)
             .spawn()
     });
     for fetch in fetches.collect::<std::io::Result<Vec<_>>>()? {
-        let page = fetch.wait_with_output().await?;
+        let page = async { Ok(fetch.wait_with_output().await?) };
+        let page = in_time(READY, "a page", page).await?;
         ensure!(page.status.success() && !page.stdout.is_empty(), "{page:?}");
     }
     ensure!(forward.try_wait()?.is_none(), "kubectl port-forward ended");

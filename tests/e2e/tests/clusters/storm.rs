@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, eventually, vm_pod};
+use e2e::{Cluster, eventually, program, vm_pod};
 use serde_json::{Value, json};
 
 const MOMENT: Duration = Duration::from_secs(300);
@@ -78,14 +78,12 @@ async fn twice(cluster: &Cluster) -> Result<()> {
         "--grace-period=2",
         "--timeout=180s",
     ];
-    let mut first = cluster.kubectl_command(&arguments)?.spawn()?;
-    let mut second = cluster.kubectl_command(&arguments)?.spawn()?;
-    let ended = [first.wait()?, second.wait()?];
+    let first = cluster.kubectl_command(&arguments)?.spawn()?;
+    let second = cluster.kubectl_command(&arguments)?.spawn()?;
+    let ended = [first, second].map(|child| program::ended("kubectl delete", child));
+    let ended = ended.into_iter().collect::<Result<Vec<_>>>()?;
     // The later one may find nothing any more.
-    ensure!(
-        ended.iter().any(std::process::ExitStatus::success),
-        "{ended:?}"
-    );
+    ensure!(ended.iter().any(|one| one.status.success()), "{ended:?}");
     cluster.await_gone("pod/twice", GONE)?;
     cluster.await_clean().await
 }

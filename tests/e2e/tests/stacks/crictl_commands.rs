@@ -5,11 +5,11 @@
 //! Failure: the command line, with both streams.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, await_text, eventually};
+use e2e::{Cri, PodOptions, Stack, await_text, eventually, program};
 use serde_json::{Value, json};
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -440,6 +440,6 @@ fn crictl(stack: &Stack, arguments: &[String]) -> Result<Output> {
     let mut command: Command = stack.command("crictl");
     // Deadlines of the client are not the subject.
     command.args(["-r", endpoint, "-i", endpoint, "-t", "60s"]);
-    let output = command.args(arguments).stdin(Stdio::null()).output();
+    let output = program::output(command.args(arguments));
     output.with_context(|| format!("crictl {arguments:?}"))
 }

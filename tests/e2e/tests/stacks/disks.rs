@@ -4,7 +4,7 @@
 //! Failure: what the guest sees, or the node's device has, that differs.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, LoopDevice, PodOptions, Stack, v1};
+use e2e::{Cri, LoopDevice, PodOptions, Stack, program, v1};
 use tonic::Code;
 
 /// The size of the test image's disk.
@@ -118,10 +118,7 @@ fn base_of(stack: &Stack, sandbox: &str) -> Result<Option<String>> {
     let id = sandbox.get(..20).context("a short id")?;
     let disk = stack.dir().join("state/pods").join(id).join("root.qcow2");
     let mut info = std::process::Command::new("qemu-img");
-    let output = info
-        .args(["info", "-U", "--output=json"])
-        .arg(&disk)
-        .output()?;
+    let output = program::output(info.args(["info", "-U", "--output=json"]).arg(&disk))?;
     let info: serde_json::Value = serde_json::from_slice(&output.stdout)
         .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
     Ok(info["backing-filename"].as_str().map(str::to_owned))

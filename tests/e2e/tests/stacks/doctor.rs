@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Stack, eventually};
+use e2e::{Stack, eventually, program};
 use nix::sys::signal::Signal;
 use nodeapi::v1::host::Readiness;
 use nodeapi::v1::{InfoRequest, InfoResponse};
@@ -80,9 +80,9 @@ async fn await_info(
 }
 
 fn doctor(stack: &Stack) -> Result<Value> {
-    let program = stack.dir().join("bin/vmletctl");
-    let program = program.to_str().context("a path of text")?;
-    let output = stack.command(program).args(["doctor", "--json"]).output()?;
+    let vmletctl = stack.dir().join("bin/vmletctl");
+    let vmletctl = vmletctl.to_str().context("a path of text")?;
+    let output = program::output(stack.command(vmletctl).args(["doctor", "--json"]))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     serde_json::from_str(&text).with_context(|| format!("{output:?}"))
 }

@@ -91,9 +91,10 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
         cri.run(pod.sandbox()).await
     })
     .await?;
-    // Only a container in the place of one with another image passes this point.
+    // Only a container in the place of one with another image passes these points.
     let earlier = format!("{REGISTRY}/pause:3.9");
-    let is_replaced = point == "vm.create.image";
+    let is_replaced = ["vm.create.image", "vm.replace.", "images.move."];
+    let is_replaced = is_replaced.iter().any(|start| point.starts_with(start));
     if is_replaced {
         let other = pod.container(&earlier, 0);
         step(stack, "PullImage", async |cri| cri.pull(&earlier).await).await?;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{LoopDevice, PodOptions, Stack, await_text, eventually, in_time};
+use e2e::{LoopDevice, PodOptions, Stack, await_text, eventually, in_time, program};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use nix::sys::statvfs::statvfs;
@@ -176,7 +176,7 @@ fn mount_at(device: &LoopDevice, place: &Path) -> Result<()> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
+    let output = program::output(command)?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {said}");
     Ok(())

@@ -5,12 +5,11 @@
 //! aside in a guest whose seed image has one.
 //! Failure: the program that runs, or the command that failed.
 
-use std::io::Write;
-use std::process::Stdio;
+use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, eventually};
+use e2e::{Cri, PodOptions, Stack, eventually, program};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(180);
@@ -87,20 +86,12 @@ fn install(stack: &Stack, container: &str, package: &str) -> Result<()> {
                   test -x /usr/sbin/vmlet-guest && test -s /lib/udev/rules.d/60-vmlet-guest.rules && \
                   test -s /lib/systemd/system/vmlet-guest.service";
     let endpoint = stack.var("CONTAINER_RUNTIME_ENDPOINT")?;
-    let mut install = stack
-        .command("crictl")
-        .args([
-            "-r", endpoint, "-i", endpoint, "exec", "-i", container, "sh", "-c", script,
-        ])
-        .stdin(Stdio::piped())
-        .spawn()?;
-    let bytes = std::fs::read(package).with_context(|| package.to_owned())?;
-    install
-        .stdin
-        .take()
-        .context("no input")?
-        .write_all(&bytes)?;
-    let status = install.wait()?;
-    ensure!(status.success(), "install {package}: {status}");
+    let mut install = stack.command("crictl");
+    install.args([
+        "-r", endpoint, "-i", endpoint, "exec", "-i", container, "sh", "-c", script,
+    ]);
+    let file = File::open(package).with_context(|| package.to_owned())?;
+    let output = program::output_of(install.stdin(file))?;
+    ensure!(output.status.success(), "install {package}: {output:?}");
     Ok(())
 }

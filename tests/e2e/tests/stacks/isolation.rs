@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack};
+use e2e::{Cri, PodOptions, Stack, program};
 use serde_json::Value;
 
 /// Tries one thing with the first argument; the exit code is 0 if it worked.
@@ -217,15 +217,15 @@ impl Machine {
 }
 
 /// Whether a program with these credentials manages something.
-fn tries(credentials: &[String], program: &str, path: &Path) -> Result<bool> {
+fn tries(credentials: &[String], script: &str, path: &Path) -> Result<bool> {
     let mut command = Command::new("setpriv");
     command
         .args(credentials)
-        .args(["perl", "-e", program])
+        .args(["perl", "-e", script])
         .arg(path);
-    let output = command.output().context("run setpriv")?;
+    let output = program::output(&mut command)?;
     let words = String::from_utf8_lossy(&output.stderr);
-    ensure!(words.is_empty(), "{program}: {words}");
+    ensure!(words.is_empty(), "{script}: {words}");
     Ok(output.status.success())
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{PodOptions, Stack, eventually, in_time};
+use e2e::{PodOptions, Stack, eventually, in_time, program};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodeapi::v1;
@@ -105,12 +105,11 @@ async fn await_lost(stack: &Stack, wanted: &str) -> Result<()> {
 
 /// How many shares the daemon has found lost.
 fn lost(stack: &Stack) -> Result<String> {
-    let output = stack
-        .command("curl")
-        .args(["-fsS", "-m", "30", "--unix-socket"])
+    let mut curl = stack.command("curl");
+    curl.args(["-fsS", "-m", "30", "--unix-socket"])
         .arg(stack.dir().join("run/metrics.sock"))
-        .arg("http://localhost/metrics")
-        .output()?;
+        .arg("http://localhost/metrics");
+    let output = program::output(&mut curl)?;
     let page = String::from_utf8(output.stdout)?;
     let mut lines = page.lines();
     let value = lines.find_map(|line| line.strip_prefix("vmlet_shares_lost_total "));

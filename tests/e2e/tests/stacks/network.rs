@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
-use e2e::{Cri, PodOptions, Stack, await_text, eventually};
+use e2e::{Cri, PodOptions, Stack, await_text, eventually, program};
 use serde_json::{Value, json};
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -62,7 +62,7 @@ impl Guest<'_> {
             &self.domain,
             &request.to_string(),
         ]);
-        let output = virsh.output()?;
+        let output = program::output(&mut virsh)?;
         let words = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "virsh: {words}");
         let mut answer: Value = serde_json::from_slice(&output.stdout)?;
@@ -85,7 +85,7 @@ async fn boot<'a>(stack: &'a Stack, cri: &Cri, pod: &PodOptions) -> Result<(Stri
 }
 
 fn node(stack: &Stack, command: &str) -> Result<String> {
-    let output = stack.command("sh").args(["-ec", command]).output()?;
+    let output = program::output(stack.command("sh").args(["-ec", command]))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command}: {text}{words}");

@@ -6,7 +6,8 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use e2e::program;
 
 /// `$1`: the script, `$2`: a folder. Prints the mode of the container's file, then that of the
 /// node's.
@@ -35,14 +36,14 @@ fn the_nodes_device_file_keeps_its_mode() -> Result<()> {
     for tool in ["sh", "mkdir", "mknod", "mount", "stat"] {
         std::os::unix::fs::symlink("/bin/busybox", tools.join(tool))?;
     }
-    let output = Command::new("/usr/bin/unshare")
+    let mut unshare = Command::new("/usr/bin/unshare");
+    unshare
         .args(["--mount", "--propagation", "private"])
         .arg(tools.join("sh"))
         .args(["-c", CONTAINER, "container", script])
         .arg(dev)
-        .env("PATH", &tools)
-        .output()
-        .context("unshare")?;
+        .env("PATH", &tools);
+    let output = program::output(&mut unshare)?;
     let reported = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{reported}{words}");

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use e2e::Stack;
+use e2e::{Stack, program};
 use nix::mount::{MsFlags, mount};
 
 /// The least that libvirt defines; it is never started.
@@ -109,7 +109,7 @@ fn controller() -> Result<std::path::PathBuf> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
+    let output = program::output(command)?;
     ensure!(output.status.success(), "{command:?}: {output:?}");
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use e2e::conversation::{Line, Question};
-use e2e::{PodOptions, Stack, cases, v1};
+use e2e::{PodOptions, Stack, cases, program, v1};
 use http::{HeaderName, HeaderValue};
 use tonic::{Code, Status};
 
@@ -290,9 +290,9 @@ async fn another_user_gets_nothing_even_through_an_open_socket(stack: &Stack) ->
 
 /// Runs vmletctl as another user, by `setpriv`.
 fn vmletctl(stack: &Stack, how: &[&str], arguments: &[&str]) -> Result<std::process::Output> {
-    let program = stack.dir().join("bin/vmletctl");
+    let vmletctl = stack.dir().join("bin/vmletctl");
     let mut command = std::process::Command::new("setpriv");
-    Ok(command.args(how).arg(program).args(arguments).output()?)
+    program::output(command.args(how).arg(vmletctl).args(arguments))
 }
 
 fn open(path: &std::path::Path, mode: u32) -> Result<()> {

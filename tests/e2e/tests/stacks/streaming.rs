@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, Terminal, await_text, cases, eventually, in_time, v1};
+use e2e::{Cri, PodOptions, Stack, Terminal, await_text, cases, eventually, in_time, program, v1};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tonic::Code;
@@ -95,14 +95,16 @@ async fn input(stack: &Stack, container: &str) -> Result<()> {
         .kill_on_drop(true)
         .spawn()?;
     let mut stdin = cat.stdin.take().context("no input")?;
-    let (written, output) = tokio::join!(
-        async {
-            let written = stdin.write_all(&sent).await;
-            drop(stdin);
-            written
-        },
-        cat.wait_with_output()
-    );
+    let write = async {
+        let written = stdin.write_all(&sent).await;
+        drop(stdin);
+        written
+    };
+    let both = async {
+        let read = async { cat.wait_with_output().await };
+        Ok(tokio::join!(write, read))
+    };
+    let (written, output) = in_time(BOOT, "the end of cat", both).await?;
     written?;
     let output = output?;
     ensure!(
@@ -187,13 +189,11 @@ async fn connections(stack: &Stack, sandbox: &str) -> Result<()> {
         fetches.push(curl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
     }
     for fetch in fetches {
-        let output = fetch.wait_with_output()?;
+        let output = program::ended("curl", fetch)?;
         ensure!(output.stdout == page.as_bytes(), "{output:?}");
     }
-    let closed = stack
-        .command("curl")
-        .args(["-sS", "-m", "30", "http://127.0.0.1:18081/"])
-        .output()?;
+    let mut curl = stack.command("curl");
+    let closed = program::output(curl.args(["-sS", "-m", "30", "http://127.0.0.1:18081/"]))?;
     // The connection ends as soon as the guest has refused it: 28 is curl's own time-out.
     let code = closed.status.code();
     ensure!(code != Some(0) && code != Some(28), "{closed:?}");
@@ -217,10 +217,9 @@ async fn urls(stack: &Stack, cri: &Cri, container: &str) -> Result<()> {
     let other_kind = format!("{}/{token}", base.replace("/exec", "/attach"));
     // The first request takes the token, also when it is no upgrade.
     for (url, expected) in [(&url, "400"), (&url, "404"), (&other_kind, "404")] {
-        let output = stack
-            .command("curl")
-            .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", url])
-            .output()?;
+        let mut curl = stack.command("curl");
+        let curl = curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", url]);
+        let output = program::output(curl)?;
         ensure!(output.stdout == expected.as_bytes(), "{url}: {output:?}");
     }
     for _ in 0..MOST_URLS {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Control, eventually};
+use e2e::{Control, eventually, program};
 use kube::Api;
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ async fn pod(control: &Control, name: &str) -> Result<Value> {
 async fn uninstall(control: &Control, ctl: &Ctl) -> Result<(bool, String)> {
     let helm = begin(control, "uninstall")?;
     let pod = pod(control, CHECK).await?;
-    let output = command(ctl, &pod)?.output()?;
+    let output = program::output(&mut command(ctl, &pod)?)?;
     let errors = String::from_utf8(output.stderr)?;
     ensure!(errors.is_empty(), "too few rights: {errors}");
     report(control, &pod, output.status.code().context("a code")?)?;

@@ -6,7 +6,7 @@
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
-use e2e::Control;
+use e2e::{Control, program};
 
 use super::{deploy, helm, text};
 
@@ -29,7 +29,7 @@ impl Helm<'_> {
     }
 
     pub(super) fn output(&self, words: &[&str]) -> Result<Output> {
-        self.command(words)?.output().context("run helm")
+        program::output(&mut self.command(words)?)
     }
 
     pub(super) fn ok(&self, words: &[&str]) -> Result<String> {

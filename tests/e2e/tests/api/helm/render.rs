@@ -6,6 +6,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use e2e::program;
 use serde_json::{Value, json};
 
 use super::objects::{by_key, find, is_hook, named, parse, pod, settings};
@@ -36,11 +37,8 @@ fn as_the_api_server_sees(object: &mut Value) -> Result<()> {
 #[test]
 #[ignore = "needs root"]
 fn the_defaults_are_the_objects_of_the_kustomization() -> Result<()> {
-    let kubectl = tool("kubectl")?;
-    let output = Command::new(kubectl)
-        .arg("kustomize")
-        .arg(deploy(""))
-        .output()?;
+    let mut kustomize = Command::new(tool("kubectl")?);
+    let output = program::output(kustomize.arg("kustomize").arg(deploy("")))?;
     let mut wanted = parse(&text(output, &"kubectl kustomize")?)?;
     // Helm creates it, or finds it.
     wanted.retain(|one| one["kind"] != "Namespace");
@@ -208,7 +206,8 @@ fn helm_lint_finds_nothing() -> Result<()> {
     let chart = deploy("chart");
     let chart = chart.to_string_lossy();
     for values in ["platform=kubeadm", EVERYTHING] {
-        let output = helm(&["lint", "--strict", &chart, "--set", values])?.output()?;
+        let mut lint = helm(&["lint", "--strict", &chart, "--set", values])?;
+        let output = program::output(&mut lint)?;
         let text = text(output, &values)?;
         ensure!(text.contains("0 chart(s) failed"), "{text}");
         ensure!(!text.contains("[WARNING]"), "{text}");

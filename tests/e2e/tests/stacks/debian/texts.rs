@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Error, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use e2e::program;
 use podspec::{Content, GuestData, GuestName, Source, SourceKind, ignored_user_data};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -353,11 +354,9 @@ fn unpack(root: &Path) -> Result<()> {
         let file = entry?.path();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         if wanted.iter().any(|start| name.starts_with(start)) && name.ends_with(".deb") {
-            let status = Command::new("dpkg-deb")
-                .arg("-x")
-                .args([&file, root])
-                .status()?;
-            ensure!(status.success(), "dpkg-deb -x {}", file.display());
+            let mut dpkg = Command::new("dpkg-deb");
+            let output = program::output(dpkg.arg("-x").args([&file, root]))?;
+            ensure!(output.status.success(), "{dpkg:?}: {output:?}");
             count += 1;
         }
     }
@@ -378,21 +377,15 @@ fn workspace() -> PathBuf {
 }
 
 fn read(root: &Path, texts: &[Vec<u8>]) -> Result<Vec<Seen>> {
-    let mut python = Command::new("chroot")
-        .arg(root)
-        .args(["/usr/bin/python3", "/texts.py"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
     let input: Vec<_> = texts.iter().map(|text| STANDARD.encode(text)).collect();
-    let mut stdin = python.stdin.take().context("standard input")?;
+    let mut stdin = tempfile::tempfile()?;
     stdin.write_all(json!(input).to_string().as_bytes())?;
-    drop(stdin);
-    let mut output = String::new();
-    let mut stdout = python.stdout.take().context("standard output")?;
-    stdout.read_to_string(&mut output)?;
-    ensure!(python.wait()?.success(), "texts.py: {output}");
-    let seen: Vec<Seen> = serde_json::from_str(&output).context("output of texts.py")?;
+    stdin.rewind()?;
+    let mut python = Command::new("chroot");
+    python.arg(root).args(["/usr/bin/python3", "/texts.py"]);
+    let output = program::output_of(python.stdin(stdin))?;
+    ensure!(output.status.success(), "texts.py: {output:?}");
+    let seen: Vec<Seen> = serde_json::from_slice(&output.stdout).context("output of texts.py")?;
     ensure!(seen.len() == texts.len(), "{} readings", seen.len());
     Ok(seen)
 }
