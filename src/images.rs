@@ -98,6 +98,7 @@ pub const FAULT_POINTS: &[&str] = &[
     "images.pull.renamed",
     "images.pull.recorded",
     "images.pin.recorded",
+    "images.move.recorded",
     "images.remove.unrecorded",
     "images.remove.unlinked",
     "images.unpin.unrecorded",
@@ -319,6 +320,12 @@ impl Images {
     /// pin that is there.
     pub async fn pin_as(&self, owner: &str, reference: &str, text: &str) -> Result<Image> {
         self.inner.pin(owner, reference, Some(text)).await
+    }
+
+    /// Makes the image that is pinned for `from` that of `owner`, which calls it `text`, in the place of
+    /// the one that was pinned for it: `owner` has the one or the other, whatever fails.
+    pub async fn move_pin(&self, from: &str, owner: &str, text: &str) -> Result<()> {
+        self.inner.move_pin(from, owner, text).await
     }
 
     /// The image pinned for `owner`, unless its file was lost behind our back.

@@ -259,9 +259,15 @@ impl QemuImg {
         self.budget.forget(directory).await
     }
 
-    /// Counts the size of a disk that has taken the place of another, and that no machine has opened yet.
-    pub async fn recount(&self, path: &Path) -> metadata::Result<()> {
-        self.budget.recount(path).await
+    /// Counts the disk in a directory alone again in the budget of the node: the one that was to replace it
+    /// was removed.
+    pub async fn count_kept(&self, directory: &Path) -> metadata::Result<()> {
+        self.budget.keep(directory).await
+    }
+
+    /// Counts the disk that was made to replace the one in a directory: that one was removed.
+    pub async fn count_replacement(&self, directory: &Path) -> metadata::Result<()> {
+        self.budget.replace(directory).await
     }
 
     /// As [`Self::forget`], for all disks below `root` in directories whose names `is_gone` accepts.
@@ -280,10 +286,14 @@ impl QemuImg {
         // A part of a disk is worth nothing; the error is what counts.
         let removed = tokio::fs::remove_file(path).await;
         let is_gone = removed.map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true);
-        let is_last = is_gone && !sizes::is_beside_another(path).await;
-        if let Some(directory) = path.parent().filter(|_| is_last) {
-            // One that stays counts until the next attempt, or the next start.
-            if let Err(error) = self.forget(directory).await {
+        // One that stays counts until the next attempt, or the next start.
+        if let Some(directory) = path.parent().filter(|_| is_gone) {
+            let forgotten = if sizes::is_beside_another(path).await {
+                self.count_kept(directory).await
+            } else {
+                self.forget(directory).await
+            };
+            if let Err(error) = forgotten {
                 let (path, error) = (path.display(), crate::one_line(&error));
                 tracing::warn!(%path, error, "size of root disk not forgotten");
             }

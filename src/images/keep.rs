@@ -104,6 +104,61 @@ impl Inner {
         }
     }
 
+    /// Moves the pin of `from` to `owner`, and ends the pin that `owner` has.
+    pub(super) async fn move_pin(
+        self: &Arc<Self>,
+        from: &str,
+        owner: &str,
+        text: &str,
+    ) -> Result<()> {
+        loop {
+            let Some(digest) = self.pin_of(from) else {
+                return Err(Error::Absent {
+                    reference: text.chars().take(256).collect(),
+                });
+            };
+            let old = self.pin_of(owner);
+            // The new image needs no lock: it is pinned all the time.
+            let held = self.locks.lock(&old.unwrap_or(digest)).await;
+            if self.pin_of(from) != Some(digest) || self.pin_of(owner) != old {
+                continue;
+            }
+            let inner = Arc::clone(self);
+            let from = from.to_owned();
+            let owner = owner.to_owned();
+            let pin = Pin {
+                digest,
+                text: Some(text.to_owned()),
+            };
+            let moving = async move {
+                let now = clock::now();
+                let change = rows::Move {
+                    from: from.clone(),
+                    owner: owner.clone(),
+                    pin: pin.clone(),
+                    old,
+                };
+                rows::moved(&inner.db, change, now).await?;
+                faultpoint::point("images.move.recorded");
+                let unneeded = inner.catalog.change(|rows| {
+                    let unneeded = old.filter(|old| {
+                        rows.used(*old, now);
+                        rows.unpin(&owner, *old)
+                    });
+                    rows.pins.remove(&from);
+                    rows.pins.insert(owner, pin);
+                    unneeded
+                });
+                if let Some(old) = unneeded {
+                    inner.unlink(old).await?;
+                }
+                drop(held);
+                Ok(())
+            };
+            return self.detached(moving).await;
+        }
+    }
+
     /// Records how the owner of a pin names its image.
     async fn rename(self: &Arc<Self>, owner: &str, digest: Digest, text: &str) -> Result<()> {
         let is_named = |pin: &Pin| pin.text.as_deref() == Some(text);

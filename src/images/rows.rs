@@ -251,6 +251,41 @@ pub(super) async fn pinned(db: &Db, owner: String, pin: Pin, now: i64) -> Result
     Ok(written.await?)
 }
 
+/// A pin that goes from one owner to another.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) from: String,
+    pub(super) owner: String,
+    /// That of `owner` afterwards.
+    pub(super) pin: Pin,
+    /// The image that was pinned for `owner`.
+    pub(super) old: Option<Digest>,
+}
+
+/// Moves a pin, and removes the row of a removed image that has no other pin than the one it had.
+pub(super) async fn moved(db: &Db, change: Move, now: i64) -> Result<()> {
+    let written = db.write(move |t| {
+        let Move {
+            from,
+            owner,
+            pin,
+            old,
+        } = change;
+        t.execute("DELETE FROM image_pins WHERE owner = ?1", [from])?;
+        t.execute(
+            "INSERT INTO image_pins (owner, digest, text) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (owner) DO UPDATE SET digest = excluded.digest, text = excluded.text",
+            params![owner, pin.digest.to_string(), pin.text],
+        )?;
+        if let Some(old) = old {
+            used(t, old, now)?;
+            drop_unneeded(t, &[old.to_string()])?;
+        }
+        Ok(())
+    });
+    Ok(written.await?)
+}
+
 /// Records how `owner` names the image that is pinned for it.
 pub(super) async fn renamed(db: &Db, owner: String, text: String) -> Result<()> {
     let written = db.write(move |t| {

@@ -8,6 +8,7 @@
 mod blocks;
 pub(super) mod instance;
 pub(super) mod overlay;
+mod replace;
 pub(super) mod seed;
 
 pub(super) use blocks::serial;

@@ -66,10 +66,18 @@ impl Budget {
         }
     }
 
-    /// Counts a disk by its header, which no machine has written.
-    pub(super) async fn recount(&self, path: &Path) -> metadata::Result<()> {
+    /// Counts the disk in a directory without the one that was to replace it.
+    pub(super) async fn keep(&self, directory: &Path) -> metadata::Result<()> {
         match &self.sizes {
-            Some(sizes) => sizes.recount(path).await,
+            Some(sizes) => sizes.keep(directory).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Counts the one that was made to replace the disk in a directory, without that one.
+    pub(super) async fn replace(&self, directory: &Path) -> metadata::Result<()> {
+        match &self.sizes {
+            Some(sizes) => sizes.replace(directory).await,
             None => Ok(()),
         }
     }

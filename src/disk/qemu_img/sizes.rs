@@ -5,8 +5,8 @@
 //! when the daemon finds the disk without a record at its start, and, within the bounds of old and new
 //! size, when the disk failed to grow.
 //! A record that cannot be read counts as none: what is measured takes its place.
-//! Of a disk and the one that is made beside it to replace it the larger counts, until
-//! the new one has its name and is measured, or the disk is removed.
+//! The record of a disk has also the size of the one that is made beside it to replace it. The larger
+//! counts as long as both may be there, and then that of the one that is left.
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;
@@ -23,9 +23,10 @@ use crate::metadata::{self, Db, Record, RecordStore};
 /// Beginning of every qcow2 file up to the virtual size.
 const HEADER: usize = 32;
 const MAGIC: &[u8] = b"QFI\xfb";
-/// A disk, and one that is being made.
+/// The name of a disk.
 const DISK: &str = "root.qcow2";
-const UNFINISHED: &str = "root.new";
+/// What it begins with, as do the names of one that is being made, or that is replaced.
+const BEGINNING: &str = "root.";
 
 /// The size of one disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,24 @@ pub(super) struct Size {
     /// Its directory, by the last two names of the path.
     place: String,
     virtual_bytes: u64,
+    /// Of the disk that is to replace it, as long as both may be there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replacement_bytes: Option<u64>,
+}
+
+impl Size {
+    const fn alone(place: String, virtual_bytes: u64) -> Self {
+        Self {
+            place,
+            virtual_bytes,
+            replacement_bytes: None,
+        }
+    }
+
+    fn counted(&self) -> u64 {
+        let beside = self.replacement_bytes.unwrap_or_default();
+        self.virtual_bytes.max(beside)
+    }
 }
 
 impl Record for Size {
@@ -86,7 +105,7 @@ impl Sizes {
                 Ok(0) => {}
                 Ok(size) => {
                     tracing::info!(place, size, "root disk measured");
-                    self.put(place, size).await?;
+                    self.put(Size::alone(place, size)).await?;
                 }
                 Err(e) => tracing::warn!(place, error = %e, "root disk not measured"),
             }
@@ -108,15 +127,14 @@ impl Sizes {
         let _turn = self.turn.lock().await;
         let others = self.records.all().into_iter();
         let others = others.filter(|record| record.place != place);
-        allowed(others.fold(0, |sum, one| sum.saturating_add(one.virtual_bytes)))?;
+        allowed(others.fold(0, |sum, one| sum.saturating_add(one.counted())))?;
         let before = self.records.get(&place).map(|record| record.virtual_bytes);
-        let there = before.unwrap_or_default();
-        let counted = if is_beside_another(path).await {
-            size.max(there)
-        } else {
-            size
-        };
-        let recorded = self.put(place, counted).await;
+        let mut record = Size::alone(place, size);
+        if is_beside_another(path).await {
+            record.virtual_bytes = before.unwrap_or(size);
+            record.replacement_bytes = Some(size);
+        }
+        let recorded = self.put(record).await;
         recorded.map_err(|e| format!("record its size: {}", crate::one_line(&e)))?;
         Ok(before)
     }
@@ -139,20 +157,33 @@ impl Sizes {
         let measured = tokio::task::spawn_blocking(move || measure(&directory));
         let measured = measured.await.map_err(metadata::Error::Thread)?;
         let size = measured.unwrap_or(to).max(from).min(to);
-        self.put(place, size).await
+        self.put(Size::alone(place, size)).await
     }
 
-    /// Records the size in the header of the disk at `path`, which no machine has opened yet; without
-    /// a header its record stays.
-    pub(super) async fn recount(&self, path: &Path) -> metadata::Result<()> {
-        let Some(place) = path.parent().and_then(|disk| self.place(disk)) else {
-            return Ok(());
+    /// Counts the disk in a directory alone: the one that was to replace it is removed.
+    pub(super) async fn keep(&self, directory: &Path) -> metadata::Result<()> {
+        let without_other = |size: &mut Size| size.replacement_bytes.take().is_some();
+        self.change(directory, without_other).await
+    }
+
+    /// Counts the one that was made to replace the disk in a directory, which is removed.
+    pub(super) async fn replace(&self, directory: &Path) -> metadata::Result<()> {
+        let by_other = |size: &mut Size| {
+            let replacement = size.replacement_bytes.take();
+            size.virtual_bytes = replacement.unwrap_or(size.virtual_bytes);
+            replacement.is_some()
         };
-        let disk = path.to_owned();
-        let measured = tokio::task::spawn_blocking(move || virtual_size(&disk));
-        match measured.await.map_err(metadata::Error::Thread)? {
-            Ok(size @ 1..) => self.put(place, size).await,
-            Ok(0) | Err(_) => Ok(()),
+        self.change(directory, by_other).await
+    }
+
+    async fn change(
+        &self,
+        directory: &Path,
+        change: impl FnOnce(&mut Size) -> bool + Send,
+    ) -> metadata::Result<()> {
+        match self.place(directory) {
+            Some(place) => self.records.change(&place, change).await.map(drop),
+            None => Ok(()),
         }
     }
 
@@ -183,11 +214,7 @@ impl Sizes {
         Ok(())
     }
 
-    async fn put(&self, place: String, virtual_bytes: u64) -> metadata::Result<()> {
-        let record = Size {
-            place,
-            virtual_bytes,
-        };
+    async fn put(&self, record: Size) -> metadata::Result<()> {
         let there = self.records.get(&record.place);
         if there.is_none_or(|there| *there != record) {
             self.records.replace(record).await?;
@@ -232,11 +259,25 @@ fn list(roots: &[PathBuf]) -> io::Result<BTreeMap<String, PathBuf>> {
     Ok(all)
 }
 
-/// The size in the header of the disk in a directory; 0 where there is none.
+/// The size in the header of the disk in a directory, the largest where there are several; 0 where there
+/// is none.
 fn measure(directory: &Path) -> io::Result<u64> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(0);
+        }
+        entries => entries?,
+    };
     let mut most = 0;
-    for name in [DISK, UNFINISHED] {
-        most = virtual_size(&directory.join(name))?.max(most);
+    for entry in entries {
+        let entry = entry?;
+        if entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(BEGINNING.as_bytes())
+        {
+            most = virtual_size(&entry.path())?.max(most);
+        }
     }
     Ok(most)
 }
@@ -244,9 +285,7 @@ fn measure(directory: &Path) -> io::Result<u64> {
 fn virtual_size(path: &Path) -> io::Result<u64> {
     let mut header = [0; HEADER];
     let file = match File::open(path) {
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(0);
-        }
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
         file => file?,
     };
     match (&file).read_exact(&mut header) {

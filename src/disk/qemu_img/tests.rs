@@ -15,6 +15,7 @@ use crate::metadata::Db;
 use crate::space::Space;
 
 mod lent;
+mod replaced;
 
 /// The user ID of a user without rights.
 const UNPRIVILEGED: u32 = 65534;
@@ -262,44 +263,6 @@ async fn disks_beyond_the_budget_of_the_node_are_refused_in_words() {
     std::fs::remove_dir_all(whole).unwrap();
     qemu_img.forget(whole).await.unwrap();
     qemu_img.grow(&pod, 8 << 20).await.unwrap();
-}
-
-/// A disk that could not be replaced is there as before.
-#[tokio::test]
-async fn the_larger_of_a_disk_and_the_one_beside_it_counts() {
-    let dir = tempfile::tempdir().unwrap();
-    let (image, _) = files(dir.path());
-    let node = TestNode::new(dir.path());
-    let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
-    let disk = node.place("pods/a/root.qcow2");
-    qemu_img.overlay(&disk, raw(&image), 6 << 20).await.unwrap();
-    let other = node.place("pods/b/root.new");
-    let counted = async || {
-        let refused = qemu_img.overlay(&other, raw(&image), 10 << 20).await;
-        refused.unwrap_err().reason
-    };
-    let failing = script(dir.path(), "exit 1").within(qemu_img.budget.clone());
-    let beside = disk.with_file_name("root.new");
-    for qemu_img in [&failing, &qemu_img] {
-        let made = qemu_img.overlay(&beside, raw(&image), 2 << 20).await;
-        assert_eq!(made.is_ok(), beside.exists());
-        let reason = counted().await;
-        assert!(reason.contains("have 6291456 bytes"), "{reason}");
-    }
-    qemu_img
-        .overlay(&beside, raw(&image), 8 << 20)
-        .await
-        .unwrap();
-    let reason = counted().await;
-    assert!(reason.contains("have 8388608 bytes"), "{reason}");
-    qemu_img
-        .overlay(&beside, raw(&image), 2 << 20)
-        .await
-        .unwrap();
-    std::fs::rename(&beside, &disk).unwrap();
-    qemu_img.recount(&disk).await.unwrap();
-    let reason = counted().await;
-    assert!(reason.contains("have 2097152 bytes"), "{reason}");
 }
 
 /// QEMU writes its disk, and with it the header.

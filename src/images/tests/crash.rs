@@ -43,10 +43,14 @@ async fn live(images: &Images, server: &str, first: usize) {
         images.pull(&names[0]).await.unwrap();
     }
     let pinned = images.pin("pod", &names[0]).await.unwrap();
+    let other = images.pin("container", &names[1]).await.unwrap();
     for name in &names {
         images.remove(name).await.unwrap();
     }
-    assert!(pinned.path.exists());
+    assert!(pinned.path.exists() && other.path.exists());
+    images.move_pin("container", "pod", "other").await.unwrap();
+    assert_eq!(images.owners(), ["pod"]);
+    assert_eq!(images.pinned("pod").unwrap().digest, other.digest);
     images.unpin("pod").await.unwrap();
 }
 

@@ -103,6 +103,48 @@ async fn the_name_by_which_an_owner_knows_its_image_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn a_pin_that_moves_takes_the_place_of_another_or_changes_nothing() {
+    let env = TestEnvironment::new().await;
+    let old = env.pulled("a.img", &disk(4, 1)).await;
+    let new = env.pulled("b.img", &disk(4, 2)).await;
+    env.images.pin("pod", &old.digest.hex()).await.unwrap();
+    let refused = env.images.move_pin("container", "pod", "b").await;
+    assert!(matches!(refused, Err(Error::Absent { .. })), "{refused:?}");
+    env.images
+        .pin("container", &new.digest.hex())
+        .await
+        .unwrap();
+    for image in [&old, &new] {
+        env.images.remove(&image.digest.hex()).await.unwrap();
+    }
+    let pins = |env: &TestEnvironment| {
+        ["pod", "container"].map(|owner| env.images.pinned(owner).map(|pinned| pinned.digest))
+    };
+    let refuse =
+        |set: bool| move |t: &rusqlite::Transaction<'_>| t.pragma_update(None, "query_only", set);
+    env.db.write(refuse(true)).await.unwrap();
+    let refused = env.images.move_pin("container", "pod", "b").await;
+    assert!(refused.is_err());
+    env.db.write(refuse(false)).await.unwrap();
+    assert_eq!(pins(&env), [Some(old.digest), Some(new.digest)]);
+    let env = env.reopened().await;
+    assert_eq!(pins(&env), [Some(old.digest), Some(new.digest)]);
+
+    env.images.move_pin("container", "pod", "b").await.unwrap();
+    assert_eq!(pins(&env), [Some(new.digest), None]);
+    assert!(new.path.exists() && !old.path.exists());
+    let env = env.reopened().await;
+    assert_eq!(pins(&env), [Some(new.digest), None]);
+    let text = env.images.pinned("pod").unwrap().text;
+    assert_eq!(text.as_deref(), Some("b"));
+    // To an owner without a pin.
+    env.images.move_pin("pod", "other", "c").await.unwrap();
+    assert_eq!(env.images.owners(), ["other"]);
+    env.images.unpin("other").await.unwrap();
+    assert!(!new.path.exists());
+}
+
+#[tokio::test]
 async fn an_image_that_is_pulled_again_while_pinned_is_listed_again() {
     let env = TestEnvironment::new().await;
     let image = env.pulled("a.img", &disk(4, 1)).await;

@@ -65,7 +65,8 @@ impl Root {
 }
 
 impl<P: Platform> Containers<P> {
-    /// What a new container of the sandbox boots from, checked as far as it is there.
+    /// What a new container of the sandbox boots from, checked as far as it is there. What an earlier
+    /// request left of a replacement is settled.
     pub(in crate::vm) async fn wanted_root(
         &self,
         sandbox: &SandboxId,
@@ -73,6 +74,7 @@ impl<P: Platform> Containers<P> {
         image: &ImageSpec,
         has_root: bool,
     ) -> Result<Root> {
+        self.settle_root_disk(sandbox).await?;
         if instance.role == Role::Provision {
             return Ok(Root::Nothing(self.choose_image(sandbox, image).await?));
         }
@@ -132,12 +134,8 @@ impl<P: Platform> Containers<P> {
         let found = self
             .prepare_root_block(row, root.written(), content)
             .await?;
-        if let Some(choice) = root.choice().filter(|choice| choice.replaces) {
+        if let Some(choice) = root.choice() {
             self.replace_image(row, choice).await?;
-            if matches!(root, Root::Image(_)) {
-                self.name_root_disk(&row.sandbox).await?;
-                self.count_root_disk(&row.sandbox).await;
-            }
         }
         Ok(found)
     }

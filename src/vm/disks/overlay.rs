@@ -2,19 +2,18 @@
 //!
 //! Invariant: the disk is made of the pinned image as its pod requests and is complete when it has
 //! its name. Disk and pin follow the text by which the pod names its image: while that is the same,
-//! a new container boots the same disk. A disk is removed for another image only when all that the
+//! a new container boots the same disk. A disk gives way to that of another image only when all that the
 //! request needs is there: the other image is pinned, its disk is made beside the old one, and every
-//! device and file is taken.
+//! device and file is taken ([`replace`](super::replace)).
 //! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then, and an old disk is as
-//! it was. Only a database that takes no write between the removal of the old disk and the new pin costs
-//! both: a disk whose base another pin names would be worse.
+//! it was.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 
 use podspec::{Annotations, FastDeploy, SandboxId};
 
+use super::replace::{beside, unfinished};
 use crate::disk::qemu_img::{Base, Failed};
 use crate::files;
 use crate::images::{self, Digest, Image, Locator, Pinned, Reference};
@@ -30,9 +29,9 @@ use crate::vm::settings::UnknownImage;
 pub(in crate::vm) struct Choice {
     pub(in crate::vm) image: Image,
     /// How the pod names it.
-    text: String,
-    /// The sandbox's disk was made of another image, by another name.
-    pub(super) replaces: bool,
+    pub(super) text: String,
+    /// Of which image the sandbox's disk was made, if that is another one, by another name.
+    pub(super) replaces: Option<Digest>,
     /// What the name means today, where that is another image.
     meant_today: Option<Digest>,
 }
@@ -120,11 +119,12 @@ impl<P: Platform> Containers<P> {
         let wanted = self.known(sandbox, spec).ok_or_else(absent)?;
         let reference = wanted.to_string();
         let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
-        if pinned.is_some_and(|pinned| pinned != wanted) {
+        let replaces = pinned.filter(|pinned| *pinned != wanted);
+        if replaces.is_some() {
             return Ok(Choice {
                 image: images.find(&reference).ok_or_else(absent)?,
                 text,
-                replaces: true,
+                replaces,
                 meant_today: None,
             });
         }
@@ -137,38 +137,12 @@ impl<P: Platform> Containers<P> {
                 .filter(|d| *d != image.digest),
             image,
             text,
-            replaces: false,
+            replaces: None,
         })
     }
 
-    /// Keeps the image of a choice for the container, until it can take the place of another one.
-    pub(super) async fn keep_choice(&self, row: &Container, choice: &Choice) -> Result<()> {
-        if choice.replaces {
-            let image = choice.image.digest.to_string();
-            self.parts.images.pin(row.id.as_str(), &image).await?;
-        }
-        Ok(())
-    }
-
-    /// Removes the disk that the sandbox has of another image, and pins this one in its place. No disk
-    /// is there in between, so that disk and pin never contradict each other. The caller has nothing
-    /// left that could refuse the request.
-    pub(super) async fn replace_image(&self, row: &Container, choice: &Choice) -> Result<()> {
-        let images = &self.parts.images;
-        let sandbox = &row.sandbox;
-        faultpoint::point("vm.create.image");
-        if remove_file(&self.paths.root_disk(sandbox)).await? {
-            tracing::info!(%sandbox, image = choice.text, "root disk of another image removed");
-        }
-        images.unpin(sandbox.as_str()).await?;
-        let reference = choice.image.digest.to_string();
-        let pin = images.pin_as(sandbox.as_str(), &reference, &choice.text);
-        pin.await?;
-        Ok(images.unpin(row.id.as_str()).await?)
-    }
-
     /// Makes the disk unless it is there. One that is to replace another is made beside it, until
-    /// [`Self::name_root_disk`].
+    /// [`Self::replace_image`].
     pub(super) async fn ensure_root_disk(
         &self,
         sandbox: &Sandbox,
@@ -178,7 +152,8 @@ impl<P: Platform> Containers<P> {
         let image = &choice.image;
         let disk = self.paths.root_disk(&row.sandbox);
         let is_there = tokio::fs::try_exists(&disk).await;
-        if is_there.map_err(files::failed("look for", &disk))? && !choice.replaces {
+        let is_there = is_there.map_err(files::failed("look for", &disk))?;
+        if is_there && choice.replaces.is_none() {
             return Ok(());
         }
         let directory = self.paths.pod(&row.sandbox);
@@ -213,35 +188,12 @@ impl<P: Platform> Containers<P> {
             }
         };
         made.map_err(|Failed { path, reason }| Error::Disk { path, reason })?;
-        if choice.replaces {
-            return Ok(());
-        }
-        self.name_root_disk(&row.sandbox).await
-    }
-
-    /// Gives the disk that was made its name.
-    pub(super) async fn name_root_disk(&self, sandbox: &SandboxId) -> Result<()> {
-        let disk = self.paths.root_disk(sandbox);
-        let named = tokio::fs::rename(unfinished(&disk), &disk).await;
-        Ok(named.map_err(files::failed("name", &disk))?)
-    }
-
-    /// Counts the disk that has taken the place of another in the budget of the node.
-    pub(super) async fn count_root_disk(&self, sandbox: &SandboxId) {
-        let disk = self.paths.root_disk(sandbox);
-        // The larger of both counts then, until the disk is removed.
-        if let Err(e) = self.parts.disks.qemu_img().recount(&disk).await {
-            let place = disk.display();
-            let error = crate::one_line(&e);
-            tracing::warn!(%place, error, "root disk not measured");
-        }
-    }
-
-    /// Removes the disk that was begun for a container that never came to be; success when there is
-    /// none.
-    pub(in crate::vm) async fn remove_unfinished_root(&self, sandbox: &SandboxId) -> Result<()> {
-        let unfinished = unfinished(&self.paths.root_disk(sandbox));
-        remove_file(&unfinished).await.map(drop)
+        let name = match choice.replaces {
+            Some(_) => beside(&disk, image.digest),
+            None => disk,
+        };
+        let named = tokio::fs::rename(&unfinished, &name).await;
+        Ok(named.map_err(files::failed("name", &name))?)
     }
 
     /// Removes the disk and lets the image go; success when there is none.
@@ -255,23 +207,6 @@ impl<P: Platform> Containers<P> {
         }
         self.parts.disks.qemu_img().forget(&directory).await?;
         Ok(self.parts.images.unpin(sandbox.as_str()).await?)
-    }
-}
-
-/// The name of a disk until it is whole.
-fn unfinished(disk: &Path) -> PathBuf {
-    disk.with_extension("new")
-}
-
-/// Removes a file; whether there was one.
-async fn remove_file(path: &Path) -> Result<bool> {
-    match tokio::fs::remove_file(path).await {
-        // The directory is made with the first disk.
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-        removed => {
-            removed.map_err(files::failed("remove", path))?;
-            Ok(true)
-        }
     }
 }
 

@@ -5,4 +5,5 @@
 
 mod instance;
 mod mounts;
+mod replaced;
 mod seed;

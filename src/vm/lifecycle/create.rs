@@ -269,7 +269,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn drop_creating(&self, row: &Container) -> Result<()> {
         self.undo_file_disks(row).await;
         self.give_disk_back(row).await?;
-        self.remove_unfinished_root(&row.sandbox).await?;
+        self.settle_root_disk(&row.sandbox).await?;
         self.parts.images.unpin(row.id.as_str()).await?;
         self.forget_answer(&row.id);
         Ok(self.parts.table.remove(&row.id).await?)

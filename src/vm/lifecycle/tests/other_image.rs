@@ -82,11 +82,12 @@ async fn a_request_for_another_image_that_fails_late_costs_the_guest_nothing() {
     assert!(matches!(refused, Err(Error::Files(_))), "{refused:?}");
     assert!(!unfinished.exists() && node.rows.all().is_empty());
     std::fs::create_dir(&seeds).unwrap();
-    // The new root disk has none.
-    std::fs::create_dir(&unfinished).unwrap();
-    let refused = node.containers.create(&sandbox, other(2)).await;
+    // The new root disk is larger than qcow2 can be.
+    let size = ("vmlet.dev/root-volume-size", i64::MAX.to_string());
+    let mut large = other(2);
+    large.annotations.extend([(size.0.to_owned(), size.1)]);
+    let refused = node.containers.create(&sandbox, large).await;
     assert!(matches!(refused, Err(Error::Disk { .. })), "{refused:?}");
-    std::fs::remove_dir(&unfinished).unwrap();
 
     let again = node.containers.create(&sandbox, node.machine(3)).await;
     let again = again.unwrap();
