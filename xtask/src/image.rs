@@ -82,7 +82,7 @@ fn build(
 }
 
 /// Makes `path` an empty folder.
-fn fresh_folder(path: PathBuf) -> Result<PathBuf> {
+pub(crate) fn fresh_folder(path: PathBuf) -> Result<PathBuf> {
     if path.exists() {
         fs::remove_dir_all(&path).with_context(|| format!("empty {}", path.display()))?;
     }

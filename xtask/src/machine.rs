@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-pub(crate) use kubeadm::write as write_kubeadm;
+pub(crate) use kubeadm::Cluster;
 pub(crate) use power::{Machine, Stay, build, down};
 pub(crate) use shell::open as shell;
 pub(crate) use steps::Step;

@@ -21,9 +21,14 @@ pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// What `tools` makes, with its stamps.
+pub(crate) fn tools() -> PathBuf {
+    target().join("tools")
+}
+
 /// Where `tools` puts crictl, critest and cargo-deny.
 pub(crate) fn tools_bin() -> PathBuf {
-    target().join("tools/bin")
+    tools().join("bin")
 }
 
 /// The guest image that `guest` builds.

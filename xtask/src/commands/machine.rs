@@ -54,9 +54,11 @@ struct Run {
 
 #[derive(Debug, clap::Args)]
 struct Kubeadm {
-    /// The folder, in which `kubernetes` is created.
+    /// The folder, in which `kubernetes` is created or replaced.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    #[command(flatten)]
+    cluster: machine::Cluster,
 }
 
 #[derive(Debug, clap::Args)]
@@ -82,7 +84,7 @@ impl Machine {
             Action::Build => machine::build(self.os)?,
             Action::Run(run) => return run.run(self.os),
             Action::Kubeadm(kubeadm) => {
-                machine::write_kubeadm(&kubeadm.folder.join("kubernetes"))?;
+                kubeadm.cluster.write(kubeadm.folder.join("kubernetes"))?;
             }
             Action::Shell(shell) => {
                 let machine = shell.start.machine(self.os)?;

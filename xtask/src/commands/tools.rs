@@ -5,9 +5,10 @@
 //! Failure: without Go, or without access to the module proxy, the error is Go's own.
 
 mod go;
+mod minor;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -15,6 +16,7 @@ use clap::ValueEnum;
 
 pub(crate) use self::go::can_build;
 use self::go::{Family, Verb};
+pub(crate) use self::minor::Minor;
 use crate::stamp::Stamp;
 use crate::{run, workspace};
 
@@ -131,15 +133,21 @@ fn suite() -> Vec<Tool> {
 
 /// The part that `test` and `up` share.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
-    fs::create_dir_all(workspace::tools_bin()).context("create target/tools/bin")?;
+    ensure_with(Minor::default(), tools)
+}
+
+/// Builds `tools`, those of Kubernetes in this version.
+pub(crate) fn ensure_with(kubernetes: Minor, tools: &[Tool]) -> Result<()> {
     for tool in tools {
         let name = tool.name();
-        let stamp = tool.inputs(&name)?;
-        let product = workspace::tools_bin().join(&name);
+        let stamp = tool.inputs(kubernetes)?;
+        let bin = tool.folder(kubernetes).join("bin");
+        fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
+        let product = tool.product(kubernetes);
         let fresh = stamp.is_fresh(std::slice::from_ref(&product));
         if !fresh {
             println!("tools: building {name}");
-            tool.build(&product)
+            tool.build(kubernetes, &product)
                 .with_context(|| format!("build {name}"))?;
             stamp.write()?;
         }
@@ -161,14 +169,29 @@ enum Source {
 }
 
 impl Tool {
-    fn name(self) -> String {
+    /// The name of its program.
+    pub(crate) fn name(self) -> String {
         self.to_possible_value()
             .map(|value| value.get_name().to_owned())
             .unwrap_or_default()
     }
 
-    fn source(self) -> Source {
-        use Family::{Containerd, CriTools, Etcd, Helm, Kubernetes, Prometheus};
+    /// The program, of this version if it belongs to Kubernetes. `ensure_with` builds it.
+    pub(crate) fn product(self, kubernetes: Minor) -> PathBuf {
+        self.folder(kubernetes).join("bin").join(self.name())
+    }
+
+    /// The folder of its stamp, with the program in `bin`.
+    fn folder(self, kubernetes: Minor) -> PathBuf {
+        match self.source(kubernetes) {
+            Source::Go(Family::Kubernetes(minor), ..) => minor.folder(),
+            _ => workspace::tools(),
+        }
+    }
+
+    fn source(self, minor: Minor) -> Source {
+        use Family::{Containerd, CriTools, Etcd, Helm, Prometheus};
+        let kubernetes = Family::Kubernetes(minor);
         match self {
             Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
             Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
@@ -182,30 +205,31 @@ impl Tool {
             Self::Ctr => Source::Go(Containerd, Verb::Build, "cmd/ctr"),
             // Its root package is the program.
             Self::Etcd => Source::Go(Etcd, Verb::Build, ""),
-            Self::KubeApiserver => Source::Go(Kubernetes, Verb::Build, "cmd/kube-apiserver"),
+            Self::KubeApiserver => Source::Go(kubernetes, Verb::Build, "cmd/kube-apiserver"),
             Self::KubeControllerManager => {
-                Source::Go(Kubernetes, Verb::Build, "cmd/kube-controller-manager")
+                Source::Go(kubernetes, Verb::Build, "cmd/kube-controller-manager")
             }
-            Self::KubeScheduler => Source::Go(Kubernetes, Verb::Build, "cmd/kube-scheduler"),
-            Self::KubeProxy => Source::Go(Kubernetes, Verb::Build, "cmd/kube-proxy"),
-            Self::Kubeadm => Source::Go(Kubernetes, Verb::Build, "cmd/kubeadm"),
-            Self::Kubectl => Source::Go(Kubernetes, Verb::Build, "cmd/kubectl"),
-            Self::Kubelet => Source::Go(Kubernetes, Verb::Build, "cmd/kubelet"),
+            Self::KubeScheduler => Source::Go(kubernetes, Verb::Build, "cmd/kube-scheduler"),
+            Self::KubeProxy => Source::Go(kubernetes, Verb::Build, "cmd/kube-proxy"),
+            Self::Kubeadm => Source::Go(kubernetes, Verb::Build, "cmd/kubeadm"),
+            Self::Kubectl => Source::Go(kubernetes, Verb::Build, "cmd/kubectl"),
+            Self::Kubelet => Source::Go(kubernetes, Verb::Build, "cmd/kubelet"),
             Self::CheckRules => Source::Go(Prometheus, Verb::Build, "check-rules"),
             Self::Helm => Source::Go(Helm, Verb::Build, "cmd/helm"),
         }
     }
 
-    fn inputs(self, name: &str) -> Result<Stamp> {
-        let stamp = Stamp::new(workspace::target().join(format!("tools/{name}.stamp")));
-        match self.source() {
+    fn inputs(self, kubernetes: Minor) -> Result<Stamp> {
+        let name = format!("{}.stamp", self.name());
+        let stamp = Stamp::new(self.folder(kubernetes).join(name));
+        match self.source(kubernetes) {
             Source::Go(family, ..) => family.inputs(stamp),
             Source::Crate(version) => Ok(stamp.value("version", version)),
         }
     }
 
-    fn build(self, product: &Path) -> Result<()> {
-        match self.source() {
+    fn build(self, kubernetes: Minor, product: &Path) -> Result<()> {
+        match self.source(kubernetes) {
             Source::Go(family, verb, package) => family.build(verb, package, product),
             Source::Crate(version) => cargo_install(&self.name(), version),
         }
@@ -234,10 +258,23 @@ mod tests {
     fn every_tool_has_the_name_of_its_program() {
         assert_eq!(Tool::ContainerdShimRuncV2.name(), "containerd-shim-runc-v2");
         for tool in Tool::value_variants() {
-            if let Source::Go(_, _, package) = tool.source() {
+            if let Source::Go(_, _, package) = tool.source(Minor::default()) {
                 let last = package.rsplit('/').next().unwrap_or_default();
                 assert!(last.is_empty() || last == tool.name(), "{package}");
             }
         }
+    }
+
+    #[test]
+    fn only_programs_of_kubernetes_are_in_the_folder_of_an_older_version() {
+        let bin = workspace::tools_bin();
+        assert_eq!(Tool::Kubelet.product(Minor::default()), bin.join("kubelet"));
+        assert_eq!(Tool::Etcd.product(Minor::V1_36), bin.join("etcd"));
+        let older = workspace::tools().join("kubernetes-1.36");
+        assert_eq!(
+            Tool::Kubelet.product(Minor::V1_36),
+            older.join("bin/kubelet")
+        );
+        assert_eq!(Tool::Kubelet.folder(Minor::V1_36), older);
     }
 }

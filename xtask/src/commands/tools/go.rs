@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::minor::Minor;
 use crate::stamp::Stamp;
 use crate::{run, workspace};
 
@@ -23,8 +24,8 @@ pub(crate) enum Family {
     Etcd,
     /// Helm.
     Helm,
-    /// The control plane, kubelet and kubectl.
-    Kubernetes,
+    /// The control plane, kubelet and kubectl, of this version.
+    Kubernetes(Minor),
     /// Our checker of alerts and dashboards, which uses Prometheus's parsers.
     Prometheus,
 }
@@ -84,7 +85,7 @@ impl Family {
             Self::Containerd => "containerd",
             Self::Etcd => "etcd",
             Self::Helm => "helm",
-            Self::Kubernetes => "kubernetes",
+            Self::Kubernetes(minor) => minor.module(),
             Self::Prometheus => "prometheus",
         })
     }
@@ -95,7 +96,7 @@ impl Family {
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
             Self::Helm => "helm.sh/helm/v4",
-            Self::Kubernetes => "k8s.io/kubernetes",
+            Self::Kubernetes(_) => "k8s.io/kubernetes",
             Self::Prometheus => "github.com/prometheus/prometheus",
         }
     }
@@ -112,7 +113,7 @@ impl Family {
             }
             Self::Etcd | Self::Prometheus => String::new(),
             Self::Helm => format!(" -X helm.sh/helm/v4/internal/version.version={version}"),
-            Self::Kubernetes => kubernetes_version(version),
+            Self::Kubernetes(_) => kubernetes_version(version),
         };
         let mut flags = vec!["-ldflags".to_owned(), format!("-s -w{stamp}")];
         if self == Self::Containerd {
@@ -156,6 +157,8 @@ fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]
@@ -187,10 +190,27 @@ mod tests {
             Family::Containerd,
             Family::Etcd,
             Family::Helm,
-            Family::Kubernetes,
             Family::Prometheus,
         ] {
             assert!(family.version().unwrap().starts_with('v'));
+        }
+    }
+
+    #[test]
+    fn each_minor_version_pins_a_patch_version_and_all_staging_modules_of_it() {
+        for minor in Minor::value_variants() {
+            let family = Family::Kubernetes(*minor);
+            let name = minor.to_possible_value().unwrap();
+            let version = family.version().unwrap();
+            let patch = version.strip_prefix(&format!("v{}.", name.get_name()));
+            assert!(patch.is_some(), "{version} is not a {name:?}");
+            let staging = version.replacen("v1", "v0", 1);
+            let text = fs::read_to_string(family.folder().join("go.mod")).unwrap();
+            let replaced: Vec<_> = text.lines().filter(|line| line.contains("=>")).collect();
+            assert!(replaced.len() > 30, "{replaced:?}");
+            for line in replaced {
+                assert!(line.ends_with(&format!(" {staging}")), "{line}");
+            }
         }
     }
 }
