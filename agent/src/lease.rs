@@ -36,6 +36,7 @@ use crate::daemon::{Daemon, status_message};
 use crate::emulation::Emulation;
 use crate::metrics::Metrics;
 use crate::tasks::{FIELD_MANAGER, request::object_kind};
+use crate::scale_down::DiskCount;
 
 /// Longest wait for the daemon.
 const DAEMON: Duration = Duration::from_secs(3);
@@ -57,7 +58,7 @@ pub(crate) struct Renewal {
     pub(crate) boot_id: String,
     pub(crate) machines: Arc<AtomicU32>,
     /// None until they were counted.
-    pub(crate) disks: watch::Receiver<Option<u32>>,
+    pub(crate) disks: watch::Receiver<Option<DiskCount>>,
     pub(crate) metrics: Arc<Metrics>,
     /// The daemon's last answer, until the events that follow from it are written.
     pub(crate) answered: Option<InfoResponse>,
@@ -126,12 +127,14 @@ impl Renewal {
             None => None,
         };
         let facts = NodeFacts {
+        let disks = *self.disks.borrow();
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot_id: self.boot_id.clone(),
             daemon: known.clone(),
             proxy,
             machines: self.machines.load(Ordering::Relaxed),
-            disks: *self.disks.borrow(),
+            disks: disks.map(|count| count.all),
+            unreadable_disks: disks.map(|count| count.unreadable),
         };
         let owner = tokio::time::timeout(API, self.owner.find(&self.client, &self.node)).await;
         let owner = owner.map_err(|_| SILENT.to_owned())??;

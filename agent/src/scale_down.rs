@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 use crate::daemon::{Daemon, status_message};
 use crate::metrics::Metrics;
 
+pub(crate) use decide::DiskCount;
+
 /// Between two counts of the disks: far less than autoscalers wait before they delete a node.
 const ROUND: Duration = Duration::from_secs(RENEW_SECONDS as u64);
 /// Time after which the Node is read again, although the disks are as they were: it may have been
@@ -41,7 +43,7 @@ pub(crate) struct Keeper {
     pub(crate) daemon: Daemon,
     pub(crate) node: String,
     /// The number of disks, as soon as it is known; also for the node's facts.
-    pub(crate) disks: watch::Sender<Option<u32>>,
+    pub(crate) disks: watch::Sender<Option<DiskCount>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -83,7 +85,7 @@ impl Keeper {
     async fn round(&mut self, settled: Option<Settled>) -> Result<Settled, String> {
         let count = self.count().await?;
         self.disks.send_replace(Some(count));
-        let has_disks = count > 0;
+        let has_disks = count.all > 0;
         let is_settled =
             |known: &Settled| known.has_disks == has_disks && known.at.elapsed() < READ_AGAIN;
         if let Some(known) = settled.filter(is_settled) {
@@ -96,7 +98,7 @@ impl Keeper {
         })
     }
 
-    async fn count(&mut self) -> Result<u32, String> {
+    async fn count(&mut self) -> Result<DiskCount, String> {
         let answer = tokio::time::timeout(ANSWER, self.daemon.list_disks(ListDisksRequest {}));
         let answer = answer.await.map_err(|_| silent("the daemon"))?;
         let answer = answer.map_err(|status| status_message(&status))?;

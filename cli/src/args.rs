@@ -159,7 +159,8 @@ pub(crate) enum Command {
     /// Deletes nothing. Shows virtual machines, tasks, VM pods and disks on nodes, in the order in
     /// which they are to be removed, and exits with code 1 while there are any. If nothing is left,
     /// it lets an administrator delete the CustomResourceDefinitions of Vmlet, which the cluster
-    /// refuses otherwise. Needs the rights of an administrator of the cluster.
+    /// refuses otherwise, and no machine can be created until they are deleted, or until --cancel
+    /// takes that back. Needs the rights of an administrator of the cluster.
     Uninstall(uninstall::UninstallArgs),
     /// Print the version of this program.
     Version,
@@ -274,6 +275,15 @@ mod tests {
             let ps = help(verb);
             assert!(ps.contains("--endpoint") && !ps.contains("--kubeconfig"));
             assert!(ps.starts_with("List pods"), "{ps}");
+        }
+    }
+
+    #[test]
+    fn a_permission_is_taken_back_without_a_look() {
+        assert!(parsed("vmletctl uninstall --cancel").is_ok());
+        for flag in ["--check", "--keep-disks", "--check --node n1"] {
+            let line = format!("vmletctl uninstall --cancel {flag}");
+            assert!(parsed(&line).is_err(), "{line}");
         }
     }
 

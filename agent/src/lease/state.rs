@@ -31,6 +31,7 @@ fn facts() -> NodeFacts {
         machines: 3,
         disks: None,
     }
+        unreadable_disks: None,
 }
 
 #[test]

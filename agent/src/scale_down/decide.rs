@@ -16,10 +16,23 @@ const VALUE: &str = "true";
 /// Keys with their new values; none removes the key.
 pub(super) type Changes = BTreeMap<&'static str, Option<String>>;
 
-/// How many disks the node has: all of them. Also one that is being made, one without a machine, and one
-/// whose record cannot be read has data that are lost with the node.
-pub(super) fn count(disks: &[Disk]) -> u32 {
-    u32::try_from(disks.len()).unwrap_or(u32::MAX)
+/// How many disks a node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DiskCount {
+    /// All of them. Also one that is being made, one without a machine, and one whose record cannot be
+    /// read has data that are lost with the node.
+    pub(crate) all: u32,
+    /// Those whose record cannot be read.
+    pub(crate) unreadable: u32,
+}
+
+pub(super) fn count(disks: &[Disk]) -> DiskCount {
+    let bounded = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let unreadable = disks.iter().filter(|disk| !disk.unreadable.is_empty());
+    DiskCount {
+        all: bounded(disks.len()),
+        unreadable: bounded(unreadable.count()),
+    }
 }
 
 /// What is to be changed on a Node with these annotations.
@@ -84,10 +97,12 @@ mod tests {
         };
         let in_the_making = Disk::default();
         let disks = [of_lost_record, in_the_making];
-        assert_eq!(count(&disks), 2);
-        assert_eq!(count(&[]), 0);
+        let counted = |all, unreadable| DiskCount { all, unreadable };
+        assert_eq!(count(&disks), counted(2, 1));
+        assert_eq!(count(&disks[1..]), counted(1, 0));
+        assert_eq!(count(&[]), counted(0, 0));
         let mut kept = BTreeMap::new();
-        apply(&mut kept, count(&disks[..1]) > 0);
+        apply(&mut kept, count(&disks[..1]).all > 0);
         assert_eq!(kept.get(CLUSTER).map(String::as_str), Some("true"));
     }
 

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, ClusterArgs, listed};
 use crate::colour::When;
 
-use progress::progress;
+use progress::{may_wait_for_its_turn, progress};
 use row::{Columns, Row};
 pub(super) use row::{age, dash, desired_state};
 
@@ -114,7 +114,7 @@ async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::
         return Ok(());
     }
     // For the others no pods are listed: conditions say what is in the way.
-    let pods = if machines.iter().any(is_ending) {
+    let pods = if machines.iter().any(needs_pods) {
         pods(cluster, all).await
     } else {
         Vec::new()
@@ -128,15 +128,17 @@ async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::
     Ok(())
 }
 
-/// The pods of machines. Without them the end of a grace period is not shown; the machines are all the
-/// same.
+/// The pods of machines. Without them the end of a grace period and the node of a new machine are not
+/// shown; the machines are all the same.
 async fn pods(cluster: &Cluster, all: bool) -> Vec<Pod> {
     let ours = ListParams::default().labels(VM_UID_LABEL);
     let api: Api<Guarded<Pod>> = cluster.api_of(all);
     match listed::each(&api, &ours).await {
         Ok(pods) => pods.into_iter().filter_map(|pod| pod.0.ok()).collect(),
         Err(error) => {
-            eprintln!("warning: the ends of grace periods are not shown: {error}");
+            eprintln!(
+                "warning: ends of grace periods and nodes of new machines are not shown: {error}"
+            );
             Vec::new()
         }
     }
@@ -145,7 +147,7 @@ async fn pods(cluster: &Cluster, all: bool) -> Vec<Pod> {
 fn rows(machines: &[Guarded<VirtualMachine>], pods: &[Pod], now: Timestamp) -> Vec<Row> {
     let row = |one: &Guarded<VirtualMachine>| match &one.0 {
         Ok(vm) => {
-            let around = Around::of_ending(one, pods);
+            let around = Around::of_one(one, pods);
             Row::of(vm, progress(vm, &around, now), now)
         }
         Err(unreadable) => Row::unreadable(unreadable, now),
@@ -158,6 +160,11 @@ fn is_ending(one: &Guarded<VirtualMachine>) -> bool {
     let status = one.0.as_ref().ok().and_then(|vm| vm.status.as_ref());
     let word = status.and_then(|status| status.printable_status);
     matches!(word, Some(Word::Stopping | Word::Terminating))
+}
+
+/// Whether its progress is known of its pod only.
+fn needs_pods(one: &Guarded<VirtualMachine>) -> bool {
+    is_ending(one) || one.0.as_ref().is_ok_and(may_wait_for_its_turn)
 }
 
 /// Untyped, so that fields that this program does not know are printed too.
@@ -227,9 +234,9 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// The pods of a machine whose guest is to power off; nothing for another machine.
-    fn of_ending(one: &Guarded<VirtualMachine>, pods: &[Pod]) -> Self {
-        let uid = one.meta().uid.as_ref().filter(|_| is_ending(one));
+    /// The pods of a machine whose progress is known of them only; nothing for another machine.
+    fn of_one(one: &Guarded<VirtualMachine>, pods: &[Pod]) -> Self {
+        let uid = one.meta().uid.as_ref().filter(|_| needs_pods(one));
         let is_its = |pod: &&Pod| uid.is_some() && pod.labels().get(VM_UID_LABEL) == uid;
         Self {
             tasks: Vec::new(),
@@ -240,6 +247,9 @@ impl Around {
 
 #[cfg(test)]
 mod tests {
+    use crds::conditions::{IMAGE_CACHE_READY, PLACEMENT_READY};
+    use crds::names::POD_ROLE_LABEL;
+
     use super::*;
 
     fn object<K: serde::de::DeserializeOwned>(value: &Value) -> K {
@@ -285,5 +295,55 @@ mod tests {
         assert!(!lines[3].contains("12:07"), "{text}");
         // A machine whose pods were not listed is there all the same.
         assert_eq!(super::rows(&machines, &[], Timestamp::now()).len(), 3);
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_its_turn_says_on_which_node_without_a_watch_too() {
+        let condition = |kind: &str| {
+            json!({ "type": kind, "status": "True", "reason": "True", "message": "",
+                "lastTransitionTime": "2026-01-01T12:00:00Z" })
+        };
+        let waiting = |name: &str, node: Value| -> Guarded<VirtualMachine> {
+            object(&json!({
+                "metadata": { "name": name, "namespace": "default", "uid": name },
+                "spec": { "runStrategy": "Always" },
+                "status": { "printableStatus": "Provisioning", "nodeName": node, "conditions": [
+                    condition(PLACEMENT_READY), condition(IMAGE_CACHE_READY),
+                ] },
+            }))
+        };
+        let machines = [
+            waiting("web", Value::Null),
+            waiting("db", json!("n2")),
+            machine("new", "Provisioning"),
+        ];
+        assert_eq!(
+            machines.each_ref().map(needs_pods),
+            [true, false, false],
+            "a machine with a node, and one without a place, wait for no turn"
+        );
+        let placeholder: Pod = object(&json!({
+            "metadata": { "name": "p", "labels": { VM_UID_LABEL: "web", POD_ROLE_LABEL: "provision" } },
+            "spec": { "nodeName": "n1", "containers": [] },
+            "status": { "containerStatuses": [{ "name": "vm", "image": "", "imageID": "",
+                "ready": false, "restartCount": 0, "state": { "running": {} } }] },
+        }));
+        let columns = Columns {
+            progress: true,
+            ..Columns::default()
+        };
+        let shown = |pods: &[Pod]| {
+            let rows = rows(&machines, pods, Timestamp::now());
+            row::render(&rows, columns, false)
+        };
+        let text = shown(&[placeholder]);
+        let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+        let turn = "waits for its turn to make the disk";
+        assert!(lines[1].ends_with(&format!("{turn} on node n1")), "{text}");
+        assert_eq!(text.matches(turn).count(), 1, "{text}");
+        // Without the right to list pods.
+        let text = shown(&[]);
+        let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+        assert!(lines[1].ends_with(turn), "{text}");
     }
 }

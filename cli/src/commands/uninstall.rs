@@ -1,12 +1,15 @@
 //! `uninstall`: what is left of virtual machines in a cluster, in the order in which it is to be
-//! removed; allows the removal of our kinds when nothing is left.
+//! removed; allows the removal of our kinds when nothing is left, and takes that back.
 //!
-//! Invariant: nothing is deleted. The removal of a kind is allowed only after a look that found
-//! nothing; with `--check`, and for one node, nothing is written.
+//! Invariant: nothing is deleted. The removal of the kinds is allowed after a look that found nothing,
+//! and stays allowed only after a second one: until the permission is in force, machines can be created.
+//! With `--check`, and for one node, nothing is written.
 //! Failure: the cluster's; a list or an object that cannot be read ends the command, since what is not
-//! seen may be left.
+//! seen may be left, and ends the permission. One that cannot be taken back stands; the next call, with
+//! `--cancel` or without, begins there.
 
 mod left;
+mod permission;
 
 use std::process::ExitCode;
 
@@ -20,10 +23,9 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::json;
 
 use self::left::{Agent, Kind, Left, Purpose};
 use crate::called;
@@ -31,7 +33,6 @@ use crate::cluster::{ClusterArgs, ClusterError, listed};
 
 /// Objects for each request: a cluster may have very many pods.
 const PAGE: u32 = 500;
-const MANAGER: &str = "vmletctl";
 
 /// What to look for, and whether to write anything.
 #[derive(Debug, Args)]
@@ -45,6 +46,9 @@ pub(crate) struct UninstallArgs {
     /// Disks on nodes are left on purpose, and do not count.
     #[arg(long)]
     keep_disks: bool,
+    /// Take the permission to remove the kinds back, so that machines can be created again.
+    #[arg(long, conflicts_with_all = ["check", "keep_disks"])]
+    cancel: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -57,29 +61,65 @@ pub(crate) async fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
         super::print("no kind of vmlet.dev is installed: nothing is left in the cluster\n")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut left = look(client, kinds).await?;
-    left.disks_are_kept = args.keep_disks;
+    if args.cancel {
+        permission::withdraw(client, &kinds).await?;
+        super::print(&called::adapted(&left::cancelled(&kinds)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let purpose = match &args.node {
         Some(node) => Purpose::Node(node.clone()),
         None if args.check => Purpose::Check,
         None => Purpose::Removal,
     };
-    if let Purpose::Node(node) = &purpose {
-        left.only_on(node);
-    }
+    let mut left = look(client, kinds, args, &purpose).await?;
     super::print(&called::adapted(&left.report(&purpose)))?;
-    if left.is_something() {
-        return Ok(ExitCode::FAILURE);
-    }
     if matches!(purpose, Purpose::Removal) {
-        allow(client, &left.kinds).await?;
-        super::print(left::ALLOWED)?;
+        left = allow(client, left, args).await?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if left.is_something() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Allows the removal of the kinds if nothing is left; takes it back if something is. What is left in the
+/// end.
+async fn allow(client: &Client, first: Left, args: &UninstallArgs) -> anyhow::Result<Left> {
+    let mut left = first;
+    if !left.is_something() {
+        permission::give(client, &left.kinds).await?;
+        // Perhaps one was created since it was looked for. From here on none can be.
+        let second = look_again(client, args).await;
+        if second.is_err() {
+            permission::withdraw(client, &left.kinds).await?;
+        }
+        left = second?;
+        if !left.is_something() {
+            super::print(&called::adapted(left::ALLOWED))?;
+            return Ok(left);
+        }
+        super::print(&called::adapted(&left.report(&Purpose::Removal)))?;
+    }
+    if left.is_allowed() {
+        permission::withdraw(client, &left.kinds).await?;
+        super::print(left::WITHDRAWN)?;
+    }
+    Ok(left)
+}
+
+async fn look_again(client: &Client, args: &UninstallArgs) -> Result<Left, ClusterError> {
+    let kinds = kinds(client).await?;
+    look(client, kinds, args, &Purpose::Removal).await
 }
 
 /// Everything that is removed before the kinds are.
-async fn look(client: &Client, kinds: Vec<Kind>) -> Result<Left, ClusterError> {
+async fn look(
+    client: &Client,
+    kinds: Vec<Kind>,
+    args: &UninstallArgs,
+    purpose: &Purpose,
+) -> Result<Left, ClusterError> {
     let now = Timestamp::now();
     let has = |plural: &str| kinds.iter().any(|kind| kind.is(plural));
     let machines: Vec<VirtualMachine> = match has("virtualmachines") {
@@ -106,7 +146,7 @@ async fn look(client: &Client, kinds: Vec<Kind>) -> Result<Left, ClusterError> {
         .iter()
         .filter_map(|lease| agent(lease, now))
         .collect();
-    Ok(Left::find(&left::Seen {
+    let mut left = Left::find(&left::Seen {
         machines: &machines,
         tasks: &tasks,
         pods: &pods,
@@ -115,15 +155,22 @@ async fn look(client: &Client, kinds: Vec<Kind>) -> Result<Left, ClusterError> {
         agents,
         kinds,
         now,
-    }))
+    });
+    left.disks_are_kept = args.keep_disks;
+    if let Purpose::Node(node) = purpose {
+        left.only_on(node);
+    }
+    Ok(left)
 }
 
 fn agent(lease: &Lease, now: Timestamp) -> Option<Agent> {
+    let facts = NodeFacts::of_lease(lease);
     Some(Agent {
         node: node_of_lease(lease.metadata.name.as_deref()?)?.to_owned(),
         namespace: lease.namespace().unwrap_or_default(),
         is_alive: is_fresh(lease, &Time(now)),
-        disks: NodeFacts::of_lease(lease).and_then(|facts| facts.disks),
+        disks: facts.as_ref().and_then(|facts| facts.disks),
+        unreadable: facts.and_then(|facts| facts.unreadable_disks),
     })
 }
 
@@ -131,9 +178,12 @@ async fn kinds(client: &Client) -> Result<Vec<Kind>, ClusterError> {
     let definitions: Api<Guarded<CustomResourceDefinition>> = Api::all(client.clone());
     let mut found = all(&definitions).await?;
     found.retain(|one| one.spec.group == crds::GROUP);
+    // Its annotation keeps machines from being created.
+    found.sort_by_key(|one| one.spec.names.plural != "virtualmachines");
     let kind = |one: CustomResourceDefinition| Kind {
         name: one.name_any(),
         is_going: one.metadata.deletion_timestamp.is_some(),
+        is_allowed: permission::is_given(&one),
     };
     Ok(found.into_iter().map(kind).collect())
 }
@@ -155,20 +205,4 @@ where
             None => return Ok(found),
         }
     }
-}
-
-/// Lets an administrator delete the kinds.
-async fn allow(client: &Client, kinds: &[Kind]) -> Result<(), ClusterError> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let params = PatchParams {
-        field_manager: Some(MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
-    let annotations = json!({ names::REMOVAL: names::REMOVAL_ALLOWED });
-    let change = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-    for kind in kinds {
-        let patched = api.patch_metadata(&kind.name, &params, &change).await;
-        patched.map_err(ClusterError::of)?;
-    }
-    Ok(())
 }

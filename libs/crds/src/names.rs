@@ -95,8 +95,9 @@ pub const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-do
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// On a pod: cluster-autoscaler does not evict it while this is `false`.
 pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// On a CustomResourceDefinition of ours: `allowed` lets it be deleted, and with it all its objects.
-/// Written by `vmletctl uninstall` when no machine and no disk is left.
+/// On a CustomResourceDefinition of ours: `allowed` lets it be deleted, and with it all its objects; no
+/// machine can be created meanwhile. Written by `vmletctl uninstall` when no machine and no disk is left,
+/// and removed by `vmletctl uninstall --cancel`.
 pub const REMOVAL: &str = "vmlet.dev/removal";
 /// The value of [`REMOVAL`].
 pub const REMOVAL_ALLOWED: &str = "allowed";

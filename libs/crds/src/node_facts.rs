@@ -39,8 +39,8 @@ pub struct NodeFacts {
     pub proxy: Option<ProxyFacts>,
     /// Virtual machines that the daemon knows, running or not.
     pub machines: u32,
-    /// Disks of virtual machines on the node, also of those that are off; absent until the agent
-    /// has counted them.
+    /// Disks of virtual machines on the node, also of those that are off, and those whose record
+    /// cannot be read; absent until the agent has counted them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disks: Option<u32>,
 }
@@ -49,6 +49,10 @@ pub struct NodeFacts {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonFacts {
+    /// Those of [`Self::disks`] whose record cannot be read; absent until the agent has counted them, and
+    /// in the report of an agent that does not count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable_disks: Option<u32>,
     /// Whether it answers now.
     pub reachable: bool,
     /// Why it does not.
@@ -240,6 +244,7 @@ mod tests {
             Err(Error::TooLong(_))
         ));
     }
+            unreadable_disks: Some(u32::MAX),
 
     #[rstest]
     #[case::just_renewed("2026-01-02T03:04:05Z", true)]
@@ -251,6 +256,16 @@ mod tests {
         let lease = Lease {
             spec: Some(LeaseSpec {
                 renew_time: Some(MicroTime(renewed.parse().unwrap())),
+    #[test]
+    fn facts_of_another_version_are_read_with_more_or_fewer_fields() {
+        let older = NodeFacts::from_json(r#"{"machines":3,"disks":5}"#).unwrap();
+        assert_eq!((older.disks, older.unreadable_disks), (Some(5), None));
+        assert!(!older.to_json().contains("unreadableDisks"));
+        let newer = r#"{"disks":5,"unreadableDisks":1,"ofALaterVersion":{"x":[1]}}"#;
+        let newer = NodeFacts::from_json(newer).unwrap();
+        assert_eq!((newer.disks, newer.unreadable_disks), (Some(5), Some(1)));
+    }
+
                 ..LeaseSpec::default()
             }),
             ..Lease::default()

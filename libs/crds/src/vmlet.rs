@@ -114,6 +114,7 @@ mod watch {
             "vmlet-internal",
             "vmlet-data-volumes",
             "vmlet-removal",
+            "vmlet-removal-allowed",
             "vmlet-pods",
         ]
         .map(str::to_owned)

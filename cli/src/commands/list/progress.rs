@@ -8,7 +8,7 @@
 use crds::conditions::{FAILURE, IMAGE_CACHE_READY, PLACEMENT_READY, READY, find};
 use crds::vm::PrintableStatus as Word;
 use crds::{TaskKind, TaskState, VirtualMachine, VirtualMachineTask, names};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -43,8 +43,8 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
             format!("{what}, next start in {retry}s")
         }
         Some(Word::Starting | Word::Provisioning | Word::WaitingForVolumeBinding) => {
-            nearest(around)
-                .map(of_pod)
+            turn(vm, around)
+                .or_else(|| nearest(around).map(of_pod))
                 .filter(|text| !text.is_empty())
                 .or_else(|| failure(vm))
                 .unwrap_or_default()
@@ -53,6 +53,36 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
         Some(Word::Stopping | Word::Terminating) => timeout(around).unwrap_or_default(),
         _ => String::new(),
     }
+}
+
+/// Where a machine waits for others whose disks are made first. Its node has the image by then, and is on
+/// record only when it begins with this disk.
+fn turn(vm: &VirtualMachine, around: &Around) -> Option<String> {
+    let text = "waits for its turn to make the disk";
+    let pod = nearest(around);
+    if pod.is_none() && may_wait_for_its_turn(vm) {
+        return Some(text.to_owned());
+    }
+    let holder = pod.filter(|pod| is_placeholder(pod) && runs(pod) && has_no_node(vm))?;
+    let node = holder.spec.as_ref()?.node_name.as_deref()?;
+    Some(format!("{text} on node {node}"))
+}
+
+/// Whether its conditions say that nothing but its turn is missing. They may be those of a place that was
+/// given up, which its placeholder shows.
+pub(super) fn may_wait_for_its_turn(vm: &VirtualMachine) -> bool {
+    let status = vm.status.clone().unwrap_or_default();
+    let is_true = |kind| find(&status.conditions, kind).is_some_and(|c| c.status == "True");
+    status.printable_status == Some(Word::Provisioning)
+        && has_no_node(vm)
+        && [PLACEMENT_READY, IMAGE_CACHE_READY]
+            .into_iter()
+            .all(is_true)
+}
+
+fn has_no_node(vm: &VirtualMachine) -> bool {
+    let status = vm.status.as_ref();
+    status.is_none_or(|status| status.node_name.is_none())
 }
 
 /// What the readiness probe says of a guest that runs and is not ready, if there is one.
@@ -131,16 +161,22 @@ fn is_placeholder(pod: &Pod) -> bool {
     role.is_some_and(|role| role == "provision")
 }
 
+fn runs(pod: &Pod) -> bool {
+    container_state(pod).running.is_some()
+}
+
+fn container_state(pod: &Pod) -> ContainerState {
+    let status = pod.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_ref());
+    let first = containers.and_then(|all| all.first());
+    first.and_then(|c| c.state.clone()).unwrap_or_default()
+}
+
 /// What a pod that does not run its machine yet is at.
 fn of_pod(pod: &Pod) -> String {
     // Its node was chosen, and its image is in its disk.
     let has_disk = pod.annotations().contains_key(names::VM_DISK);
-    let status = pod.status.clone().unwrap_or_default();
-    let containers = status.container_statuses.unwrap_or_default();
-    let state = containers
-        .first()
-        .and_then(|c| c.state.clone())
-        .unwrap_or_default();
+    let state = container_state(pod);
     let has_node = pod.spec.as_ref().is_some_and(|s| s.node_name.is_some());
     let waiting = state.waiting.unwrap_or_default();
     match waiting.reason.as_deref() {

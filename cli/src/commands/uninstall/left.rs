@@ -18,12 +18,43 @@ const MOST: usize = 20;
 
 /// Printed when the kinds may be deleted.
 pub(super) const ALLOWED: &str = "\
-The kinds may be removed now. Until they are, create no machine.
+The kinds may be removed now. Until they are, no machine can be created.
+  vmletctl uninstall --cancel      takes that back, if Vmlet is to stay
   kubectl delete -k DIRECTORY      the overlay that was applied: agents, controller, DaemonSet, kinds
                                    (of a release of Helm: helm uninstall, then kubectl delete -f CHART/crds)
   kubectl label node --all vmlet.dev/node-
 Then point kubelet of each node at its own runtime again: docs/operations.md, Remove.
 ";
+
+/// Printed when the kinds may no longer be deleted, since something is left.
+pub(super) const WITHDRAWN: &str =
+    "The removal of the kinds is no longer allowed: machines can be created.\n";
+
+/// Printed when the kinds may no longer be deleted by the choice of the user.
+pub(super) fn cancelled(kinds: &[Kind]) -> String {
+    let was_allowed = kinds.iter().any(|kind| kind.is_allowed);
+    let mut text = if was_allowed {
+        "The removal of the kinds is no longer allowed: machines can be created again.\n".to_owned()
+    } else {
+        "The removal of the kinds was not allowed.\n".to_owned()
+    };
+    text.push_str(&going(kinds));
+    text
+}
+
+/// What cannot be taken back.
+fn going(kinds: &[Kind]) -> String {
+    let going = kinds.iter().filter(|kind| kind.is_going);
+    let going: Vec<_> = going.map(|kind| kind.name.as_str()).collect();
+    if going.is_empty() {
+        return String::new();
+    }
+    let names = going.join(", ");
+    format!(
+        "being deleted: {names}. Their objects are deleted, too; those with a finalizer wait \
+         for the controller.\n"
+    )
+}
 
 /// Everything that was listed.
 pub(super) struct Seen<'a> {
@@ -48,6 +79,8 @@ pub(super) struct Agent {
     /// Disks of machines on its node, also those whose record cannot be read; none when it did not
     /// count them.
     pub(super) disks: Option<u32>,
+    /// Those whose record cannot be read; none when it did not count them.
+    pub(super) unreadable: Option<u32>,
 }
 
 /// A kind of ours.
@@ -56,6 +89,8 @@ pub(super) struct Kind {
     /// Such as `virtualmachines.vmlet.dev`.
     pub(super) name: String,
     pub(super) is_going: bool,
+    /// It may be deleted, and no machine can be created.
+    pub(super) is_allowed: bool,
 }
 
 impl Kind {
@@ -130,6 +165,11 @@ impl Left {
         self.machines.len() + self.tasks.len() + self.pods.len() + disks > 0
     }
 
+    /// Whether a kind may be deleted.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.is_allowed)
+    }
+
     /// All of it, for people.
     pub(super) fn report(&self, purpose: &Purpose) -> String {
         let mut text = String::new();
@@ -161,15 +201,7 @@ impl Left {
         ] {
             step(&mut text, title, items, what_to_do);
         }
-        let going = self.kinds.iter().filter(|kind| kind.is_going);
-        let going: Vec<_> = going.map(|kind| kind.name.as_str()).collect();
-        if !going.is_empty() {
-            let names = going.join(", ");
-            text.push_str(&format!(
-                "being deleted: {names}. Their objects are deleted, too; those with a finalizer wait \
-                 for the controller.\n"
-            ));
-        }
+        text.push_str(&going(&self.kinds));
         text.push_str(&self.conclusion(purpose));
         text
     }
@@ -187,8 +219,18 @@ impl Left {
                  kubectl label node {node} {}-\n",
                 names::NODE_LABEL
             ),
+            Purpose::Check if is_left && self.is_allowed() => {
+                "The removal of the kinds is allowed, and would delete all this: vmletctl uninstall \
+                 --cancel takes that back.\n"
+                    .to_owned()
+            }
             Purpose::Check | Purpose::Removal if is_left => {
                 "Do not remove the kinds, the controller or the agents before that.\n".to_owned()
+            }
+            Purpose::Check if self.is_allowed() => {
+                "Nothing is left, and the removal of the kinds is allowed. Until they are removed no \
+                 machine can be created; vmletctl uninstall --cancel takes that back.\n"
+                    .to_owned()
             }
             Purpose::Check => {
                 "Nothing is left. vmletctl uninstall allows the removal of the kinds.\n".to_owned()
@@ -305,9 +347,13 @@ fn disks(agent: &Agent) -> Option<Item> {
     } else {
         ", by the last report of its agent, which no longer reports"
     };
+    let unreadable = match agent.unreadable {
+        None | Some(0) => String::new(),
+        Some(count) => format!(", {count} of them with a record that cannot be read"),
+    };
     let text = match agent.disks {
         Some(0) => return None,
-        Some(count) => format!("{node}: {count}{silent}"),
+        Some(count) => format!("{node}: {count}{unreadable}{silent}"),
         None if agent.is_alive => {
             format!(
                 "{node}: not known: its agent has not counted them; see its log, or upgrade it if it \

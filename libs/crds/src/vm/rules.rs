@@ -98,6 +98,18 @@ pub(super) const STORAGE_CLASS_FIXED: &str = concat!(
     nothing_made!()
 );
 
+pub(super) const BIOS_UUID_FIXED: &str = concat!(
+    "(has(self.spec.biosUUID) == has(oldSelf.spec.biosUUID) && \
+    (!has(self.spec.biosUUID) || self.spec.biosUUID == oldSelf.spec.biosUUID)) || ",
+    nothing_made!()
+);
+
+pub(super) const INSTANCE_UUID_FIXED: &str = concat!(
+    "(has(self.spec.instanceUUID) == has(oldSelf.spec.instanceUUID) && \
+    (!has(self.spec.instanceUUID) || self.spec.instanceUUID == oldSelf.spec.instanceUUID)) || ",
+    nothing_made!()
+);
+
 /// A time that has not come can be withdrawn, or become an earlier one; one before the last restart
 /// would have no effect.
 pub(super) const RESTART_LATER: &str = "!has(self.spec.nextRestartTime) || \

@@ -13,13 +13,14 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{self, edit, edit_of, immutable, rule};
+use crate::rules::{self, edit, edit_of, rule};
 
 use super::rules::{
-    AFFINITY_FIXED, BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED, MACHINE_TYPE_NOT_LOWERED,
-    MACHINE_TYPE_WHILE_OFF, NAME, NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT,
-    RESTART_LATER, RESTART_WHILE_ON, REVERT_UNDER_WAY, SOME_ROOT, STORAGE_CLASS_FIXED,
-    SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON, SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
+    AFFINITY_FIXED, BIOS_UUID_FIXED, BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED,
+    INSTANCE_UUID_FIXED, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF, NAME,
+    NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
+    REVERT_UNDER_WAY, SOME_ROOT, STORAGE_CLASS_FIXED, SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON,
+    SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
 };
 use super::{
     Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
@@ -54,6 +55,9 @@ use super::{
         a disk: make another machine for another provider"),
     validation = edit_of("affinity", AFFINITY_FIXED, "affinity cannot change once the machine has a node or a disk: use \
         nodeSelector and tolerations, which can, or make another machine"),
+    validation = edit_of("biosUUID", BIOS_UUID_FIXED, "biosUUID cannot change once the machine has a node or a disk"),
+    validation = edit_of("instanceUUID", INSTANCE_UUID_FIXED, "instanceUUID cannot change once the machine has a node or a \
+        disk"),
     validation = edit_of("nextRestartTime", RESTART_LATER, "nextRestartTime must be later than the last restart"),
     validation = edit_of("currentSnapshotName", REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes \
         back to a snapshot"),
@@ -81,8 +85,6 @@ use super::{
     validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),
     validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, \
         not both"),
-    validation = immutable("biosUUID"),
-    validation = immutable("instanceUUID"),
     validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName \
         cannot be set when a machine is created").optional_old_self(true),
     validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot \
@@ -176,11 +178,13 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = "^pc-q35-[0-9]{1,3}[.][0-9]{1,3}$"))]
     pub min_machine_type: Option<String>,
-    /// UUID in the SMBIOS tables of the guest. If empty, the controller generates it. Immutable.
+    /// UUID in the SMBIOS tables of the guest. If empty, the controller generates it. Cannot change
+    /// once the machine has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]
     #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub bios_uuid: Option<String>,
-    /// UUID of the libvirt domain. If empty, the controller generates it. Immutable.
+    /// UUID of the libvirt domain. If empty, the controller generates it. Cannot change once the
+    /// machine has a node or a disk.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

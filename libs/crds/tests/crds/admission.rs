@@ -11,7 +11,12 @@ use std::path::Path;
 use serde_json::Value;
 
 /// Policies that make no difference between users.
-const FOR_EVERYBODY: [&str; 3] = ["vmlet-removal", "vmlet-not-served", "vmlet-pods"];
+const FOR_EVERYBODY: [&str; 4] = [
+    "vmlet-removal",
+    "vmlet-removal-allowed",
+    "vmlet-not-served",
+    "vmlet-pods",
+];
 /// Those that only warn.
 const WARNING: [&str; 1] = ["vmlet-not-served"];
 

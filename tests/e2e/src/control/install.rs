@@ -218,6 +218,30 @@ impl Control {
                 "ValidatingAdmissionPolicy",
             )
         })
+        .await?;
+        self.await_parameters(&unprivileged).await
+    }
+
+    /// Waits until the API server can read the parameters of policies: it begins to watch them when
+    /// the policy comes into force, and refuses machines until then.
+    async fn await_parameters(&self, who: &Who) -> Result<()> {
+        let api: Api<crds::VirtualMachine> = Api::namespaced(self.client_as(who)?, "default");
+        let machine = crds::VirtualMachine::new(
+            "check",
+            crds::VirtualMachineSpec {
+                image_name: Some("check".to_owned()),
+                running: Some(true),
+                ..Default::default()
+            },
+        );
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        eventually(TIMEOUT, "the parameters of policies", || async {
+            api.create(&params, &machine).await?;
+            Ok(())
+        })
         .await
     }
 }

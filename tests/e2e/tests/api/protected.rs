@@ -366,6 +366,34 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded(
     Ok(())
 }
 
+/// Sets, changes and removes both UUIDs of a machine of which nothing is made yet.
+async fn identities_are_edited_by_privileged_users_only(
+    parties: &Parties,
+    uuid: &str,
+) -> anyhow::Result<()> {
+    let Parties { tenant, controller } = parties;
+    for field in ["instanceUUID", "biosUUID"] {
+        for value in [json!(uuid), json!(uuid.replace('3', "4")), Value::Null] {
+            let patch = json!({ "spec": { field: value } });
+            denied(
+                tenant.patch(VM, "m", &patch, Effect::DryRun).await?,
+                "for privileged users",
+            );
+            controller
+                .patch(VM, "m", &patch, Effect::Real)
+                .await?
+                .map_err(Error::msg)?;
+            // What has a UUID can be edited otherwise.
+            let patch = json!({ "spec": { "powerOffTimeout": "1m" } });
+            tenant
+                .patch(VM, "m", &patch, Effect::DryRun)
+                .await?
+                .map_err(Error::msg)?;
+        }
+    }
+    Ok(())
+}
+
 async fn only_the_controller_speaks_for_the_controller(control: &Control) -> anyhow::Result<()> {
     let parties = Parties::of(control, "identities").await?;
     let Parties { tenant, controller } = &parties;
@@ -385,8 +413,10 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
             .map_err(Error::msg)?;
     }
 
-    // A status that sends the controller to another node's or machine's disk.
     parties.machine("m", json!({})).await?;
+    identities_are_edited_by_privileged_users_only(&parties, uuid).await?;
+
+    // A status that sends the controller to another node's or machine's disk.
     for lie in [
         json!({ "nodeName": "node2" }),
         json!({ "instanceUUID": uuid }),

@@ -1,12 +1,14 @@
-//! `vmletctl uninstall`, and the policy that keeps our kinds until it allows their removal.
+//! `vmletctl uninstall`, the policy that keeps our kinds until it allows their removal, and the one
+//! that keeps machines from being created from then on.
 //!
 //! Invariant: no controller and no agent runs: what they would report is written by the test.
 //! Failure: the command's own output.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::Control;
+use e2e::{Answer, Control, Effect, eventually};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -14,6 +16,11 @@ use crate::vmletctl::Ctl;
 
 const NODE: &str = "n1";
 const MACHINES: &str = "virtualmachines.vmlet.dev";
+const VM: &str = "VirtualMachine";
+const TASK: &str = "VirtualMachineTask";
+/// What a refusal says is to be done.
+const CANCEL: &str = "vmletctl uninstall --cancel";
+const SOON: Duration = Duration::from_secs(60);
 
 /// The lease of the node, as an agent with this many disks renews it.
 fn lease(disks: u32) -> Value {
@@ -138,5 +145,89 @@ async fn the_kinds_are_deleted_only_after_nothing_is_left() -> Result<()> {
     cluster.kubectl(&["delete", "crd", MACHINES])?;
     // Also when a part of the kinds is gone.
     ctl.ok("uninstall --check")?;
+    control.down()
+}
+
+/// Whether a machine can be created.
+async fn made(control: &Control) -> Result<Answer> {
+    let machine = json!({
+        "metadata": { "name": "new" }, "spec": { "imageName": "debian", "running": true },
+    });
+    let objects = control.objects("default")?;
+    objects.create(VM, &machine, Effect::DryRun).await
+}
+
+/// Waits for what the API server sees of an annotation a moment later.
+async fn await_answer(control: &Control, refusal: Option<&str>) -> Result<()> {
+    eventually(SOON, "the policy", || async {
+        let answer = made(control).await?;
+        let is_as_wanted = match refusal {
+            Some(words) => answer.as_ref().is_err_and(|found| found.contains(words)),
+            None => answer.is_ok(),
+        };
+        ensure!(is_as_wanted, "{answer:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Work on a machine that is there, however it came there, and the making of a disk.
+async fn only_the_task_that_makes_a_disk_is_refused(control: &Control) -> Result<()> {
+    let objects = control.objects("default")?;
+    for kind in ["Provision", "DeleteDisk", "GuestShutdown", "InspectImage"] {
+        let task = json!({ "metadata": { "name": "work" }, "spec": {
+            "nodeName": NODE, "vmName": "off", "vmUID": "0f0f0f0f-0000-4000-8000-000000000001", "kind": kind,
+        } });
+        let answer = objects.create(TASK, &task, Effect::DryRun).await?;
+        let is_refused = answer.as_ref().is_err_and(|found| found.contains(CANCEL));
+        ensure!(is_refused == (kind == "Provision"), "{kind}: {answer:?}");
+        ensure!(is_refused || answer.is_ok(), "{kind}: {answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn no_machine_is_created_while_the_removal_of_the_kinds_is_allowed() -> Result<()> {
+    let control = Control::up().await?;
+    let ctl = Ctl::new(&control)?;
+    let none = ctl.ok("uninstall --cancel")?;
+    ensure!(none.contains("was not allowed"), "{none}");
+    await_answer(&control, None).await?;
+
+    ctl.ok("uninstall")?;
+    await_answer(&control, Some(CANCEL)).await?;
+    let refused = ctl.refused("create vm new --image debian --memory 64Mi --apply")?;
+    ensure!(refused.contains(CANCEL), "{refused}");
+    only_the_task_that_makes_a_disk_is_refused(&control).await?;
+    let check = ctl.ok("uninstall --check")?;
+    ensure!(check.contains(CANCEL), "{check}");
+    // Again changes nothing.
+    ctl.ok("uninstall")?;
+    await_answer(&control, Some(CANCEL)).await?;
+
+    let back = ctl.ok("uninstall --cancel")?;
+    ensure!(back.contains("no longer allowed"), "{back}");
+    deletion_is_refused(&control)?;
+    await_answer(&control, None).await?;
+    ctl.ok("create vm new --image debian --memory 64Mi --apply")?;
+
+    // A permission that stands beside a machine, as one that was given by hand, is taken back.
+    let cluster = control.cluster();
+    cluster.kubectl(&["annotate", "crd", MACHINES, "vmlet.dev/removal=allowed"])?;
+    let output = ctl.run("uninstall")?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(output.status.code() == Some(1), "{text}");
+    ensure!(text.contains("no longer allowed"), "{text}");
+    deletion_is_refused(&control)?;
+
+    // Without the kind nothing can be created, and a new one has no permission from before.
+    cluster.kubectl(&["delete", "vm", "new"])?;
+    ctl.ok("uninstall")?;
+    cluster.kubectl(&["delete", "crd", MACHINES])?;
+    let answer = made(&control).await?;
+    ensure!(answer.is_err(), "{answer:?}");
+    control.install_kinds().await?;
+    await_answer(&control, None).await?;
     control.down()
 }

@@ -193,36 +193,44 @@ fn the_steps_come_in_one_order() {
     let instance = |node, state: Value| of("instance", pod(node, state));
     let making = || task(json!({"state": "Running", "progressPercent": 43}));
     let made = || task(json!({"state": "Success"}));
-    let (new, starts) = ("Provisioning", "Starting");
+    let new = || json!({ "printableStatus": "Provisioning" });
+    let begun = || json!({ "printableStatus": "Provisioning", "nodeName": "n" });
+    let starts = || json!({ "printableStatus": "Starting", "nodeName": "n" });
     let reported: Vec<_> = [
         (
-            new,
+            new(),
             json!([]),
             json!([of("provision", pod(None, json!({})))]),
         ),
         (
-            new,
+            new(),
             json!([]),
             json!([of("provision", pod(Some("n"), creating()))]),
         ),
-        (new, json!([]), json!([holds()])),
-        (new, making(), json!([holds()])),
-        (new, made(), json!([holds()])),
-        (starts, made(), json!([holds()])),
-        (starts, made(), json!([holds(), instance(None, json!({}))])),
-        (starts, made(), json!([instance(Some("n"), creating())])),
+        (new(), json!([]), json!([holds()])),
+        (begun(), json!([]), json!([holds()])),
+        (begun(), making(), json!([holds()])),
+        (begun(), made(), json!([holds()])),
+        (starts(), made(), json!([holds()])),
         (
-            starts,
+            starts(),
+            made(),
+            json!([holds(), instance(None, json!({}))]),
+        ),
+        (starts(), made(), json!([instance(Some("n"), creating())])),
+        (
+            starts(),
             made(),
             json!([instance(Some("n"), json!({"running": {}}))]),
         ),
     ]
     .into_iter()
-    .map(|(word, tasks, pods)| reported(json!({"printableStatus": word}), tasks, pods))
+    .map(|(status, tasks, pods)| reported(status, tasks, pods))
     .collect();
     let steps = [
         "looking for a node",
         "getting the image",
+        "waits for its turn to make the disk on node n",
         "making the disk",
         "Provision 43%",
         "Provision 100%",
@@ -232,4 +240,39 @@ fn the_steps_come_in_one_order() {
         "booting",
     ];
     assert_eq!(reported, steps);
+}
+
+/// A machine whose place was given up has a new placeholder, and the conditions of the old one.
+#[test]
+fn a_placeholder_says_more_than_conditions_about_a_turn() {
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "reason": "True", "message": "",
+            "lastTransitionTime": "2026-01-01T12:00:00Z"})
+    };
+    let status = || {
+        json!({"printableStatus": "Provisioning", "conditions": [
+            condition("VirtualMachineConditionPlacementReady"),
+            condition("VirtualMachineConditionImageCacheReady"),
+        ]})
+    };
+    let placed = |state: Value| {
+        let mut pods = pod(Some("n"), state);
+        pods[0]["metadata"]["labels"] = json!({"vmlet.dev/role": "provision"});
+        reported(status(), json!([]), pods)
+    };
+    assert_eq!(
+        reported(status(), json!([]), json!([])),
+        "waits for its turn to make the disk"
+    );
+    assert_eq!(
+        placed(json!({"running": {}})),
+        "waits for its turn to make the disk on node n"
+    );
+    let pulling = json!({"waiting": {"reason": "ContainerCreating"}});
+    assert_eq!(placed(pulling), "getting the image");
+    // A task is nearer to the end.
+    assert_eq!(
+        reported(status(), task(json!({})), json!([])),
+        "Provision waits for its node"
+    );
 }

@@ -27,6 +27,7 @@ fn agent(node: &str, is_alive: bool, disks: Option<u32>) -> Agent {
         namespace: "machines".to_owned(),
         is_alive,
         disks,
+        unreadable: None,
     }
 }
 
@@ -132,6 +133,60 @@ fn disks_whose_records_cannot_be_read_are_left_and_the_way_to_them_is_named() {
     assert!(left.is_something());
     let text = left.report(&Purpose::Check);
     assert!(text.contains("see its log"), "{text}");
+}
+
+#[test]
+fn the_disks_of_a_node_whose_records_cannot_be_read_are_counted_apart() {
+    let with = |node: &str, is_alive, unreadable| Agent {
+        unreadable,
+        ..agent(node, is_alive, Some(3))
+    };
+    let agents = vec![
+        with("n1", true, Some(2)),
+        with("n2", false, Some(1)),
+        with("n3", true, Some(0)),
+        with("n4", true, None),
+    ];
+    let text = found(&[], &[], agents).report(&Purpose::Check);
+    for line in [
+        "disks on nodes: 4\n",
+        "  n1: 3, 2 of them with a record that cannot be read\n",
+        "  n2: 3, 1 of them with a record that cannot be read, by the last report",
+        "  n3: 3\n",
+        "  n4: 3\n",
+    ] {
+        assert!(text.contains(line), "{line} is missing: {text}");
+    }
+}
+
+#[test]
+fn a_permission_that_stands_is_named_with_the_way_to_take_it_back() {
+    let kind = |is_allowed| Kind {
+        name: "virtualmachines.vmlet.dev".to_owned(),
+        is_going: false,
+        is_allowed,
+    };
+    let report = |machines: &[VirtualMachine], is_allowed| {
+        let mut left = found(machines, &[], Vec::new());
+        left.kinds = vec![kind(is_allowed)];
+        assert_eq!(left.is_allowed(), is_allowed);
+        left.report(&Purpose::Check)
+    };
+    let machines = [vm("web", "u1", None)];
+    for machines in [&[][..], &machines] {
+        let text = report(machines, true);
+        assert!(text.contains("vmletctl uninstall --cancel"), "{text}");
+        assert!(!report(machines, false).contains("--cancel"));
+    }
+    assert!(report(&machines, true).contains("would delete all this"));
+
+    assert!(cancelled(&[kind(true)]).contains("no longer allowed"));
+    assert!(cancelled(&[kind(false)]).contains("was not allowed"));
+    let going = Kind {
+        is_going: true,
+        ..kind(true)
+    };
+    assert!(cancelled(&[going]).contains("being deleted: virtualmachines.vmlet.dev"));
 }
 
 #[test]

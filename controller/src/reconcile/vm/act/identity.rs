@@ -1,7 +1,8 @@
 //! The two UUIDs of a machine.
 //!
-//! Invariant: they follow from the machine's UID unless its owner chose them, are recorded before
-//! the first pod, and never change after that.
+//! Invariant: they follow from the machine's UID unless its owner chose them. They are recorded
+//! before the first pod, follow the specification as long as nothing is made of it, and never change
+//! after that.
 //! Failure: none.
 
 use uuid::Uuid;
@@ -18,16 +19,25 @@ pub(crate) fn choose(pass: &mut Pass<'_>) {
         let text = format!("{what}/{uid}");
         Uuid::new_v5(&NAMESPACE, text.as_bytes()).to_string()
     };
-    let (bios, instance) = (derived("bios"), derived("instance"));
+    let is_open = is_open(pass);
     let spec = &pass.vm.spec;
-    let chosen = (spec.bios_uuid.clone(), spec.instance_uuid.clone());
+    let bios = spec.bios_uuid.clone();
+    let bios = bios.unwrap_or_else(|| derived("bios"));
+    let instance = spec.instance_uuid.clone();
+    let instance = instance.unwrap_or_else(|| derived("instance"));
     let status = pass.status();
-    if status.bios_uuid.is_none() {
-        status.bios_uuid = Some(chosen.0.unwrap_or(bios));
+    if is_open || status.bios_uuid.is_none() {
+        status.bios_uuid = Some(bios);
     }
-    if status.instance_uuid.is_none() {
-        status.instance_uuid = Some(chosen.1.unwrap_or(instance));
+    if is_open || status.instance_uuid.is_none() {
+        status.instance_uuid = Some(instance);
     }
+}
+
+/// No node makes the root disk, no disk is on record, and no pod is the machine: until then the API
+/// server lets the owner change his choice.
+fn is_open(pass: &Pass<'_>) -> bool {
+    pass.node_name().is_none() && !pass.is_created() && pass.instance().is_none()
 }
 
 /// BIOS and instance UUID recorded.

@@ -12,6 +12,8 @@ use super::bench::*;
 use crate::config::Config;
 
 const OTHER: &str = "https://images.example/other.qcow2";
+const BIOS: &str = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+const INSTANCE: &str = "7b0e4a7e-2a61-4d0e-8a53-0c7a4d1b2e3f";
 
 /// Another image than that of the machines here.
 fn other_image(bench: &mut Bench) {
@@ -147,6 +149,69 @@ async fn no_disk_is_made_of_an_image_that_was_edited_away() {
     bench.settle().await.ok();
     let placeholder = bench.placeholder("vm").unwrap();
     assert_eq!(*image_of(&placeholder), json!(url_image_name(OTHER)));
+}
+
+/// What the owner chose last before a node began with the disk is what the guest boots with.
+#[tokio::test]
+async fn uuids_follow_edits_until_a_disk_is_made_and_then_stay() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    let first = bench.status();
+    let placeholder = bench.placeholder("vm").unwrap();
+    let edit = json!({ "spec": { "biosUUID": BIOS, "instanceUUID": INSTANCE } });
+    bench.edit(VMS, "vm", edit.clone());
+    bench.settle().await.ok();
+    assert_eq!(bench.status().bios_uuid.as_deref(), Some(BIOS));
+    assert_eq!(bench.status().instance_uuid.as_deref(), Some(INSTANCE));
+    // The scheduler does not go by them.
+    assert_eq!(bench.placeholder("vm").unwrap(), placeholder);
+
+    let withdrawn = json!({ "spec": { "biosUUID": null, "instanceUUID": null } });
+    bench.edit(VMS, "vm", withdrawn);
+    bench.settle().await.ok();
+    assert_eq!(bench.status().bios_uuid, first.bios_uuid);
+    assert_eq!(bench.status().instance_uuid, first.instance_uuid);
+
+    bench.edit(VMS, "vm", edit);
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    bench.settle().await.ok();
+    bench.task_ends("Provision", "Success");
+    bench.settle().await.ok();
+    let booted_with = |bench: &Bench| {
+        let annotations = bench.pod()["metadata"]["annotations"].clone();
+        let uuids = ["vmlet.dev/bios-uuid", "vmlet.dev/instance-uuid"];
+        uuids.map(|key| annotations[key].clone())
+    };
+    assert_eq!(booted_with(&bench), [json!(BIOS), json!(INSTANCE)]);
+
+    // The API server refuses that by now. A controller that sees it all the same keeps what is recorded.
+    let late = json!({ "spec": { "biosUUID": INSTANCE, "instanceUUID": BIOS } });
+    bench.edit(VMS, "vm", late);
+    bench.settle().await.ok();
+    assert_eq!(bench.status().bios_uuid.as_deref(), Some(BIOS));
+    assert_eq!(bench.status().instance_uuid.as_deref(), Some(INSTANCE));
+}
+
+/// The watch of machines may be behind.
+#[tokio::test]
+async fn no_disk_is_made_for_a_uuid_that_was_edited_away() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    bench.edit_unseen(VMS, "vm", json!({ "spec": { "instanceUUID": INSTANCE } }));
+    let result = bench.pass().await;
+    assert!(is_conflict(&result), "{result:?}");
+    assert!(bench.tasks("Provision").is_empty());
+
+    bench.settle().await.ok();
+    assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n1");
+    assert_eq!(bench.status().instance_uuid.as_deref(), Some(INSTANCE));
 }
 
 /// Nothing is made of it while it waits for others to be made.
