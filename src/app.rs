@@ -53,6 +53,8 @@ pub type Sandboxes = pods::Sandboxes<Real>;
 pub type Agenda = node::Agenda<Real>;
 /// The running machines, as clients use them.
 pub type Machines = node::Machines<Real>;
+/// The readiness probes, as clients use them.
+pub type Probes = node::Probes<Real>;
 /// The health check, as clients use it.
 pub type Health = health::Health<Real>;
 
@@ -110,6 +112,8 @@ pub struct App {
     agenda: Arc<Agenda>,
     /// What is known of machines that run.
     machines: Arc<Machines>,
+    /// Readiness probes of machines.
+    probes: Arc<Probes>,
     identity: node::Identity,
     hypervisor: Arc<Libvirt>,
     tasks: Tasks,
@@ -199,6 +203,7 @@ impl App {
         let app = Self {
             agenda: Arc::new(agenda.await?),
             machines: Arc::new(machines),
+            probes: Arc::new(Probes::new(Arc::clone(&containers))),
             identity: node::Identity {
                 installation,
                 boot: boot::read(&config.boot_id_file).unwrap_or_default(),
@@ -229,6 +234,7 @@ impl App {
             identity: self.identity.clone(),
             agenda: Arc::clone(&self.agenda),
             machines: Arc::clone(&self.machines),
+            probes: Arc::clone(&self.probes),
             containers: Arc::clone(&self.containers),
             disks: Arc::clone(&self.disks),
             images: Arc::clone(&self.images),

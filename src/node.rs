@@ -18,6 +18,7 @@ mod agenda;
 mod describe;
 pub(crate) mod facts;
 mod machines;
+mod probes;
 mod run;
 mod server;
 mod task;
@@ -26,6 +27,7 @@ mod wire;
 
 pub use agenda::{Agenda, Limits, Refused};
 pub use machines::Machines;
+pub use probes::Probes;
 pub use task::{Failure, Progress, State, Task, TaskUid, Work};
 
 use crate::config::Config;
@@ -71,6 +73,8 @@ pub struct Services<P: Platform> {
     pub agenda: Arc<Agenda<P>>,
     /// What is known of machines that run.
     pub machines: Arc<Machines<P>>,
+    /// Readiness probes of machines.
+    pub probes: Arc<Probes<P>>,
     /// Containers.
     pub containers: Arc<Containers<P>>,
     /// Disks that outlive pods.

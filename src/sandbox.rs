@@ -3,6 +3,7 @@
 //! Invariant: plain values and their rows; `pods` makes, stops and removes them.
 //! Failure: a row that cannot be decoded stops the start of the daemon.
 
+mod addresses;
 mod model;
 mod rows;
 pub mod state;

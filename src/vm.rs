@@ -21,6 +21,7 @@ mod model;
 mod paths;
 mod power;
 pub mod process;
+mod readiness;
 mod recovery;
 mod resources;
 mod rows;
@@ -43,6 +44,7 @@ pub use model::{
     LinuxResources, Mount, Part, Spec, Unused,
 };
 pub use paths::Paths;
+pub use readiness::TcpProbe;
 pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};
 pub use settings::{Settings, ShareSettings, UnknownImage, Unsupported};

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crds::names;
 use crds::node_facts::{DaemonFacts, LEASE_SECONDS, NodeFacts, RENEW_SECONDS, lease_name};
+use crds::{TaskKind, names};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
@@ -35,8 +35,8 @@ use crate::announce::Answer;
 use crate::daemon::{Daemon, status_message};
 use crate::emulation::Emulation;
 use crate::metrics::Metrics;
-use crate::tasks::{FIELD_MANAGER, request::object_kind};
 use crate::scale_down::DiskCount;
+use crate::tasks::{FIELD_MANAGER, request::object_kind};
 
 /// Longest wait for the daemon.
 const DAEMON: Duration = Duration::from_secs(3);
@@ -126,10 +126,11 @@ impl Renewal {
             Some(proxy) => Some(proxy.query().await),
             None => None,
         };
-        let facts = NodeFacts {
         let disks = *self.disks.borrow();
+        let facts = NodeFacts {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot_id: self.boot_id.clone(),
+            features: features(known),
             daemon: known.clone(),
             proxy,
             machines: self.machines.load(Ordering::Relaxed),
@@ -179,6 +180,16 @@ fn daemon_facts(info: InfoResponse) -> DaemonFacts {
         machine_types: info.machine_types,
         features: info.features,
     }
+}
+
+/// What this agent and its daemon can do together that earlier versions cannot.
+fn features(daemon: &DaemonFacts) -> Vec<String> {
+    let set_probe = format!("{:?}", TaskKind::SetProbe);
+    let mut all = Vec::new();
+    if daemon.task_kinds.contains(&set_probe) {
+        all.push(names::NODE_PROBES.to_owned());
+    }
+    all
 }
 
 fn lease(node: &str, owner: Option<OwnerReference>, facts: &NodeFacts, now: Timestamp) -> Lease {

@@ -31,7 +31,7 @@ use crate::{client, health, operator, reconcile, runner, watch};
 /// The lease was lost: nothing is wrong here, and a new process may try again.
 const EX_TEMPFAIL: u8 = 75;
 
-/// Machines that are to be woken by a probe's answer or a free slot and may wait for that.
+/// Machines that are to be woken by a free slot or the loss of an agent and may wait for that.
 const SIGNALS: usize = 256;
 
 /// Why the controller ended although no shutdown was requested.
@@ -145,7 +145,6 @@ async fn work(
     };
     let (signal, mut signalled) = mpsc::channel(SIGNALS);
     context.shared.slots.wake_by(signal.clone());
-    context.shared.prober.wake_by(signal.clone());
     let signals = async {
         while let Some(key) = signalled.recv().await {
             intake.signal(key);

@@ -13,6 +13,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use crds::conditions::{self, PROBE_UNAVAILABLE, READY};
 use crds::names::POD_ROLE_LABEL;
 use crds::{PowerState, VirtualMachine};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -88,8 +89,8 @@ impl Intake {
             .push_all(images.map(|key| (key, Options::default())));
     }
 
-    /// An agent lives that did not, or its daemon can do more: images without an answer may get
-    /// one, and nodes may pull those that they are to have.
+    /// An agent lives that did not, or it and its daemon can do more: images without an answer may get
+    /// one, nodes may pull those that they are to have, and probe machines that they could not.
     pub fn agents_can_do_more(&self) {
         let unanswered = |image: &Object| {
             image.pre_pull().is_some() || image.ready().is_none_or(|r| r.status != "True")
@@ -97,6 +98,9 @@ impl Intake {
         let waiting = Object::all(&self.stores).filter(unanswered);
         self.images
             .push_all(waiting.map(|image| (image.key(), Options::default())));
+        let machines = self.stores.vms.state().into_iter();
+        let unprobed = machines.filter(|vm| is_unprobed(vm));
+        unprobed.for_each(|vm| self.signal(Key::of(&*vm)));
     }
 
     /// Something outside the API server happened to a machine.
@@ -216,6 +220,13 @@ fn node_state(pod: &Pod, stores: &Stores) -> NodeState {
         Some(node) if !is_ready(&node) => NodeState::NotReady,
         _ => NodeState::Ready,
     }
+}
+
+/// Whether its node was to probe the machine when it could not.
+fn is_unprobed(vm: &VirtualMachine) -> bool {
+    let all = vm.status.as_ref().map(|status| &status.conditions);
+    let ready = all.and_then(|all| conditions::find(all, READY));
+    ready.is_some_and(|ready| ready.reason == PROBE_UNAVAILABLE)
 }
 
 /// Whether the node reports that it is ready.

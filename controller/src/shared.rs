@@ -1,17 +1,15 @@
 //! State that passes share beside the cluster's objects.
 //!
-//! Invariant: a restart loses nothing of it that matters: slots are counted from tasks, probes
-//! begin again, and what was expected has been seen by the time the stores are full.
+//! Invariant: a restart loses nothing of it that matters: slots are counted from tasks, and what was
+//! expected has been seen by the time the stores are full.
 //! Failure: none.
 
 pub mod avoided;
 pub mod expectations;
-pub mod prober;
 pub mod slots;
 
 use self::avoided::Avoided;
 use self::expectations::Expectations;
-use self::prober::Prober;
 use self::slots::Slots;
 
 /// What passes share. Clones share their content.
@@ -21,8 +19,6 @@ pub struct Shared {
     pub slots: Slots,
     /// Writes whose effect the watches have not shown yet.
     pub expected: Expectations,
-    /// TCP probes.
-    pub prober: Prober,
     /// Nodes that new machines avoid.
     pub avoided: Avoided,
 }

@@ -33,6 +33,7 @@ impl App {
         tokio::spawn(keep_ballast(ballast));
         let events = self.hypervisor.events();
         tokio::spawn(Arc::clone(&self.machines).follow(self.hypervisor.events()));
+        tokio::spawn(Arc::clone(&self.probes).follow());
         let stalled = Arc::clone(&self.containers);
         tokio::spawn(stalled.resume_stalled(self.hypervisor.events()));
         tokio::spawn(Arc::clone(&self.agenda).work());

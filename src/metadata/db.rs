@@ -30,6 +30,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0009_pin_texts.sql")),
     M::up(include_str!("migrations/0010_held_guests.sql")),
     M::up(include_str!("migrations/0011_boot_clock.sql")),
+    M::up(include_str!("migrations/0012_readiness_probes.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

@@ -11,6 +11,8 @@ use podspec::ContainerId;
 
 use super::facts::Interface;
 use super::machines::{Agent, Machines};
+use super::probes::Probes;
+use super::wire;
 use crate::disk::Disks;
 use crate::platform::Platform;
 use crate::vm::Container;
@@ -25,11 +27,17 @@ const MILLI: i64 = 1_000_000;
 /// Every machine of the node; pods that never boot are none.
 pub(super) fn all<P: Platform>(
     machines: &Machines<P>,
+    probes: &Probes<P>,
     disks: &Disks,
 ) -> BTreeMap<ContainerId, v1::Machine> {
     let rows = machines.containers.machines().into_iter();
-    rows.map(|row| (row.id.clone(), one(machines, disks, &row)))
-        .collect()
+    let described = rows.map(|row| {
+        let mut machine = one(machines, disks, &row);
+        let probe = row.probe.as_ref().filter(|_| row.phase.runs());
+        machine.probe = probe.map(|probe| wire::probe_state(probe, probes.outcome(&row)));
+        (row.id.clone(), machine)
+    });
+    described.collect()
 }
 
 fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v1::Machine {
@@ -77,6 +85,7 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
         domain_uuid: row.domain().to_string(),
         unsupported,
         started_ms: row.started_at / MILLI,
+        probe: None,
     }
 }
 

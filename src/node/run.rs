@@ -204,6 +204,9 @@ impl<P: Platform> Agenda<P> {
             Work::Restore { discard } => machines.restore(vm, *discard).await?,
             Work::Pause => machines.pause(vm).await?,
             Work::Unpause => machines.unpause(vm).await?,
+            Work::SetProbe { pod, probe } => {
+                machines.set_probe(vm, pod, probe.as_ref()).await?;
+            }
             Work::InspectImage {
                 image,
                 url,

@@ -169,14 +169,16 @@ impl<P: Platform> Node for Service<P> {
         _request: Request<v1::WatchMachinesRequest>,
     ) -> Reply<Self::WatchMachinesStream> {
         let machines = Arc::clone(&self.services.machines);
+        let probes = Arc::clone(&self.services.probes);
         let disks = Arc::clone(&self.services.disks);
         let changes = vec![
             self.services.containers.changes(),
             self.services.containers.share_changes(),
             disks.changes(),
             machines.changes(),
+            probes.changes(),
         ];
-        let look = move || describe::all(&machines, &disks);
+        let look = move || describe::all(&machines, &probes, &disks);
         let encode = |change: Change<'_, podspec::ContainerId, v1::Machine>| {
             Some(match change {
                 Change::Is(machine) => v1::MachineEvent {

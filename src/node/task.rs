@@ -15,7 +15,7 @@ use service::telemetry;
 use crate::image_tls;
 use crate::images::{self, Inspected};
 use crate::metadata::Record;
-use crate::vm;
+use crate::vm::{self, TcpProbe};
 
 /// UID of a VirtualMachineTask object; spelt as every UID.
 pub type TaskUid = VmUid;
@@ -132,6 +132,13 @@ pub enum Work {
         #[serde(default)]
         tls_secret: Option<String>,
     },
+    /// Sets the readiness probe of the machine of a pod.
+    SetProbe {
+        /// UID of the pod.
+        pod: String,
+        /// The probe; none ends it.
+        probe: Option<TcpProbe>,
+    },
 }
 
 /// The state of a task.
@@ -188,6 +195,7 @@ impl Work {
                 | Self::Restore { .. }
                 | Self::InspectImage { .. }
                 | Self::PullImage { .. }
+                | Self::SetProbe { .. }
         )
     }
 }

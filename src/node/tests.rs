@@ -3,6 +3,7 @@
 //! Invariant: a second agenda over the same database is what a restarted daemon has.
 //! Failure: waits have a deadline and panic after it.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use podspec::VmUid;
@@ -11,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
+use crate::vm::TcpProbe;
 
 mod disks;
 mod info;
@@ -58,6 +60,7 @@ async fn service(node: &Node) -> Service<Fake> {
         },
         agenda: agenda(node).await,
         machines: Arc::new(Machines::new(Arc::clone(&containers), hypervisor)),
+        probes: Arc::new(Probes::new(Arc::clone(&containers))),
         containers,
         disks: Arc::clone(&node.disks),
         images: Arc::clone(&node.images),
@@ -78,6 +81,19 @@ fn provision(node: &Node, image: &str) -> Work {
         linked: true,
         name: "default/vm".to_owned(),
         tls_secret: None,
+    }
+}
+
+fn probe() -> Work {
+    let probe = TcpProbe {
+        host: None,
+        port: NonZeroU16::MIN,
+        period_seconds: 10,
+        timeout_seconds: 1,
+    };
+    Work::SetProbe {
+        pod: "p".to_owned(),
+        probe: Some(probe),
     }
 }
 
@@ -247,6 +263,7 @@ async fn a_task_for_a_stopped_machine_fails_with_that_reason() {
         (2, Work::Save),
         (3, Work::GuestReboot { timeout: 5 }),
         (4, Work::Restore { discard: false }),
+        (7, probe()),
     ] {
         agenda.submit(uid(task), uid(9), work).await.unwrap();
         let ended = ended(&agenda, uid(task)).await;

@@ -12,10 +12,12 @@ use crate::disk::{Disk, Phase, UnreadableDisk};
 
 mod host;
 mod images;
+mod probes;
 mod pulls;
 mod sources;
 
 pub(super) use host::host;
+pub(super) use probes::probe_state;
 pub(super) use pulls::pull_event;
 pub(super) use sources::{answer, source_event};
 
@@ -68,21 +70,24 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::Unpause(_) => Work::Unpause,
         Kind::InspectImage(wanted) => images::inspect(wanted)?,
         Kind::PullImage(wanted) => images::pull(wanted)?,
+        Kind::SetProbe(wanted) => probes::set_probe(&wanted)?,
     };
     Ok((task, vm, work))
 }
 
 fn power_off(how: &v1::PowerOff) -> Result<Work, Invalid> {
-    if how.pod_uid.is_empty() || how.pod_uid.len() > POD_UID {
-        return Err(Invalid {
-            field: "power_off.pod_uid",
-            reason: "the UID of a pod is needed",
-        });
-    }
     Ok(Work::PowerOff {
         timeout: how.timeout_seconds,
-        pod: how.pod_uid.clone(),
+        pod: pod_uid("power_off.pod_uid", &how.pod_uid)?,
     })
+}
+
+fn pod_uid(field: &'static str, text: &str) -> Result<String, Invalid> {
+    if text.is_empty() || text.len() > POD_UID {
+        let reason = "the UID of a pod is needed";
+        return Err(Invalid { field, reason });
+    }
+    Ok(text.to_owned())
 }
 
 fn provision(wanted: v1::Provision) -> Result<Work, Invalid> {

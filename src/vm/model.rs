@@ -17,6 +17,7 @@ use super::state::Phase;
 use crate::block::Number;
 use crate::clock;
 use crate::vm::file_disks::FileDisk;
+use crate::vm::readiness::TcpProbe;
 use crate::vm::shares::{Protocol, Share, ShareUser};
 
 /// Exit code of a container that never ran, as containerd gives it.
@@ -41,6 +42,8 @@ pub struct Container {
     pub kill_at: Option<Deadline>,
     /// A client has paused its guest: only a request lets it run again.
     pub held: bool,
+    /// The readiness probe that the node makes of it.
+    pub probe: Option<TcpProbe>,
     /// How it ended.
     pub exit: Option<Exit>,
     /// Processes of the pod's cgroup that lack of memory had killed when the machine was started.
@@ -65,6 +68,7 @@ impl Container {
             finished_at: 0,
             kill_at: None,
             held: false,
+            probe: None,
             exit: None,
             oom_kills: 0,
             updated: None,

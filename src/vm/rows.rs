@@ -54,7 +54,7 @@ impl Row for Container {
     fn load(t: &Transaction<'_>) -> rusqlite::Result<Loaded<Self, Remnant>> {
         let mut statement = t.prepare(
             "SELECT id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec,
-                    oom_kills, resources, wanted, held, kill_by
+                    oom_kills, resources, wanted, held, kill_by, probe
              FROM containers",
         )?;
         let now = Now {
@@ -85,8 +85,8 @@ impl Row for Container {
         t.execute(
             "UPDATE containers
              SET phase = ?1, started_at = ?2, finished_at = ?3, kill_at = 0, kill_by = ?4, exit = ?5,
-                 oom_kills = ?6, resources = ?7, wanted = ?8, held = ?9, spec = ?10
-             WHERE id = ?11 AND phase = ?12",
+                 oom_kills = ?6, resources = ?7, wanted = ?8, held = ?9, spec = ?10, probe = ?11
+             WHERE id = ?12 AND phase = ?13",
             params![
                 self.phase.as_str(),
                 self.started_at,
@@ -98,6 +98,7 @@ impl Row for Container {
                 self.wanted.as_ref().map(encode).transpose()?,
                 self.held,
                 encode(&self.spec)?,
+                self.probe.as_ref().map(encode).transpose()?,
                 self.id.as_str(),
                 expected.as_str(),
             ],
@@ -127,6 +128,7 @@ fn read(row: &rusqlite::Row<'_>, now: &Now) -> rusqlite::Result<Container> {
         updated: json(row, 10)?,
         wanted: json(row, 11)?,
         held: row.get(12)?,
+        probe: json(row, 14)?,
     })
 }
 

@@ -7,9 +7,11 @@ use crds::guest_facts::{
     AddressSource, AgentState, GuestFacts, GuestInterface, GuestOs, POD_GUEST_AGENT_CONNECTED,
     POD_GUEST_NETWORK_READY, POD_PAUSED, Power,
 };
+use crds::{GuestProbe, NodeProbe, ProbeOutcome};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use nodeapi::v1::{Agent, Interface, Machine, interface, machine};
+use nodeapi::v1::probe_state::Outcome;
+use nodeapi::v1::{Agent, Interface, Machine, ProbeState, interface, machine};
 
 /// What is known of a machine.
 pub(super) fn facts(machine: &Machine) -> GuestFacts {
@@ -45,6 +47,7 @@ pub(super) fn facts(machine: &Machine) -> GuestFacts {
         interfaces: machine.interfaces.iter().map(interface).collect(),
         info: machine.guest_info.clone(),
         unsupported: machine.unsupported.clone(),
+        probe: machine.probe.as_ref().and_then(probe),
     };
     facts.bounded()
 }
@@ -61,6 +64,26 @@ fn interface(published: &Interface) -> GuestInterface {
         addresses: published.addresses.clone(),
         source,
     }
+}
+
+/// None for a probe that no request of ours can have set.
+fn probe(state: &ProbeState) -> Option<GuestProbe> {
+    let probe = state.probe.as_ref()?;
+    let outcome = match Outcome::try_from(state.outcome) {
+        Ok(Outcome::Connected) => ProbeOutcome::Connected,
+        Ok(Outcome::Refused) => ProbeOutcome::Refused,
+        Ok(Outcome::TimedOut) => ProbeOutcome::TimedOut,
+        Ok(Outcome::NoAddress) => ProbeOutcome::NoAddress,
+        Ok(Outcome::NotAllowed) => ProbeOutcome::NotAllowed,
+        Ok(Outcome::Unknown) | Err(_) => ProbeOutcome::Unknown,
+    };
+    let probe = NodeProbe {
+        port: probe.port.try_into().ok()?,
+        host: Some(probe.host.clone()).filter(|host| !host.is_empty()),
+        period_seconds: probe.period_seconds,
+        timeout_seconds: probe.timeout_seconds,
+    };
+    Some(GuestProbe { probe, outcome })
 }
 
 /// One condition of the pod.
@@ -138,6 +161,35 @@ mod tests {
             }],
             ..Machine::default()
         }
+    }
+
+    #[test]
+    fn a_probe_is_reported_with_its_result() {
+        let reported = |outcome: i32, port: u32| {
+            let probe = nodeapi::v1::TcpProbe {
+                host: String::new(),
+                port,
+                period_seconds: 10,
+                timeout_seconds: 1,
+            };
+            let machine = Machine {
+                probe: Some(ProbeState {
+                    probe: Some(probe),
+                    outcome,
+                }),
+                ..machine()
+            };
+            facts(&machine).probe
+        };
+        let refused = reported(Outcome::Refused.into(), 22).unwrap();
+        assert_eq!(
+            (refused.outcome, refused.probe.port),
+            (ProbeOutcome::Refused, 22)
+        );
+        assert_eq!(refused.probe.host, None);
+        assert_eq!(reported(77, 22).unwrap().outcome, ProbeOutcome::Unknown);
+        assert_eq!(reported(Outcome::Connected.into(), 65_536), None);
+        assert_eq!(facts(&machine()).probe, None);
     }
 
     fn conditions_of(machine: &Machine) -> Vec<(&'static str, String)> {

@@ -14,6 +14,7 @@ fn facts() -> NodeFacts {
     NodeFacts {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: "0a1b2c3d-0000-4000-8000-000000000001".to_owned(),
+        features: Vec::new(),
         daemon: daemon_facts(InfoResponse {
             version: "0.1.0".to_owned(),
             installation_id: "0a1b2c3d-0000-4000-8000-000000000002".to_owned(),
@@ -30,8 +31,21 @@ fn facts() -> NodeFacts {
         proxy: None,
         machines: 3,
         disks: None,
-    }
         unreadable_disks: None,
+    }
+}
+
+#[test]
+fn probes_are_announced_only_where_the_daemon_makes_them() {
+    let daemon = |kinds: &[&str]| {
+        daemon_facts(InfoResponse {
+            task_kinds: kinds.iter().map(ToString::to_string).collect(),
+            ..InfoResponse::default()
+        })
+    };
+    assert_eq!(features(&daemon(&["provision"])), Vec::<String>::new());
+    let both = features(&daemon(&["provision", "set_probe"]));
+    assert_eq!(both, [names::NODE_PROBES]);
 }
 
 #[test]

@@ -4,11 +4,11 @@
 //! `cancel` is no part of it.
 //! Failure: a sentence for people: what this node cannot do, or what the spec lacks.
 
-use crds::{TaskKind, VirtualMachineTaskSpec};
+use crds::{NodeProbe, TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
     DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Provision, PullImage,
-    Reset, Restore, RunTaskRequest, Save, Unpause, provision,
+    Reset, Restore, RunTaskRequest, Save, SetProbe, TcpProbe, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -45,10 +45,7 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         TaskKind::GuestShutdown => Kind::GuestShutdown(GuestShutdown { timeout_seconds }),
         TaskKind::PowerOff => Kind::PowerOff(PowerOff {
             timeout_seconds: spec.timeout_seconds.unwrap_or_default(),
-            pod_uid: spec
-                .instance_uid
-                .clone()
-                .ok_or("a task of kind PowerOff needs spec.instanceUID")?,
+            pod_uid: pod_uid(spec)?,
         }),
         TaskKind::GuestReboot => Kind::GuestReboot(GuestReboot { timeout_seconds }),
         TaskKind::Reset => Kind::Reset(Reset {}),
@@ -68,6 +65,10 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             image_url: spec.image_url.clone().unwrap_or_default(),
             image_tls_secret: spec.image_tls_secret.clone().unwrap_or_default(),
         }),
+        TaskKind::SetProbe => Kind::SetProbe(SetProbe {
+            pod_uid: pod_uid(spec)?,
+            probe: spec.probe.as_ref().map(probe),
+        }),
         TaskKind::Promote | TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
             return Err(format!(
                 "this version of vmlet-agent cannot run tasks of kind {:?}",
@@ -75,6 +76,20 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             ));
         }
     })
+}
+
+fn pod_uid(spec: &VirtualMachineTaskSpec) -> Result<String, String> {
+    let uid = spec.instance_uid.clone();
+    uid.ok_or_else(|| format!("a task of kind {:?} needs spec.instanceUID", spec.kind))
+}
+
+fn probe(probe: &NodeProbe) -> TcpProbe {
+    TcpProbe {
+        host: probe.host.clone().unwrap_or_default(),
+        port: probe.port.into(),
+        period_seconds: probe.period_seconds,
+        timeout_seconds: probe.timeout_seconds,
+    }
 }
 
 fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision, String> {
@@ -134,6 +149,7 @@ mod tests {
             timeout_seconds: None,
             discard: true,
             instance_uid: Some("p-1".to_owned()),
+            probe: None,
         }
     }
 
@@ -153,6 +169,40 @@ mod tests {
         spec.instance_uid = None;
         let refused = of("t-1", "ns", &spec, &all()).unwrap_err();
         assert!(refused.contains("spec.instanceUID"), "{refused}");
+    }
+
+    #[test]
+    fn a_probe_is_for_one_pod_and_a_task_without_one_ends_it() {
+        let mut spec = spec(TaskKind::SetProbe);
+        let requested = |spec: &_| of("t-1", "ns", spec, &all()).unwrap().kind;
+        let ends = SetProbe {
+            pod_uid: "p-1".to_owned(),
+            probe: None,
+        };
+        assert_eq!(requested(&spec), Some(Kind::SetProbe(ends.clone())));
+        spec.probe = Some(NodeProbe {
+            port: 22,
+            host: Some("10.0.0.5".to_owned()),
+            period_seconds: 10,
+            timeout_seconds: 1,
+        });
+        let probe = TcpProbe {
+            host: "10.0.0.5".to_owned(),
+            port: 22,
+            period_seconds: 10,
+            timeout_seconds: 1,
+        };
+        let sets = SetProbe {
+            probe: Some(probe),
+            ..ends
+        };
+        assert_eq!(requested(&spec), Some(Kind::SetProbe(sets)));
+        spec.instance_uid = None;
+        let refused = of("t-1", "ns", &spec, &all()).unwrap_err();
+        assert!(
+            refused.contains("SetProbe needs spec.instanceUID"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -86,7 +86,6 @@ async fn look_at(ctx: &Context, key: &Key) -> Outcome {
 
 async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     let Some(found) = ctx.stores.vm(key) else {
-        ctx.shared.prober.unregister(key);
         ctx.shared.expected.forget(key);
         return left_behind::release(ctx, key).await;
     };

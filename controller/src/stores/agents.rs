@@ -43,10 +43,20 @@ struct LastReport {
     machine_types: Vec<String>,
     /// Kinds of task that its daemon runs, as [`crds::TaskKind`] spells them.
     task_kinds: Vec<String>,
-    /// What its daemon can do that earlier versions cannot.
+    /// What it and its daemon can do that earlier versions cannot.
     features: Vec<String>,
+    versions: Versions,
     /// Its loss was announced.
     is_announced: bool,
+}
+
+/// The versions of a node's programs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// Of the agent.
+    pub agent: String,
+    /// Of the daemon.
+    pub daemon: String,
 }
 
 impl LastReport {
@@ -84,18 +94,26 @@ impl State {
         let facts = NodeFacts::of_lease(lease);
         let reaches = facts.as_ref().is_none_or(|facts| facts.daemon.reachable);
         let since = known.and_then(|known| known.alone).unwrap_or(now);
-        let daemon = facts.map(|facts| facts.daemon).unwrap_or_default();
+        let facts = facts.unwrap_or_default();
+        let daemon = facts.daemon;
         let report = LastReport {
             renewed,
             at: now,
             alone: (!reaches).then_some(since),
             machine_types: daemon.machine_types,
             task_kinds: daemon.task_kinds,
-            features: daemon.features,
+            features: [daemon.features, facts.features].concat(),
+            versions: Versions {
+                agent: facts.agent_version,
+                daemon: daemon.version,
+            },
             is_announced: false,
         };
         let lived = known.is_some_and(|known| now < known.end());
-        let is_change = !lived || known.is_some_and(|known| known.task_kinds != report.task_kinds);
+        let is_new = |known: &LastReport| {
+            known.task_kinds != report.task_kinds || known.features != report.features
+        };
+        let is_change = !lived || known.is_some_and(is_new);
         if self.is_disconnected(now) {
             // Agents that were not lost before the outage get time to renew.
             let all = self.reports.values_mut().filter(|one| !one.is_announced);
@@ -153,12 +171,20 @@ impl Agents {
         nodes
     }
 
-    /// Whether the daemon of this node was last known to have this feature.
+    /// Whether agent and daemon of this node were last known to have this feature.
     #[must_use]
     pub fn has(&self, node: &str, feature: &str) -> bool {
         let state = self.lock();
         let report = state.reports.get(node);
         report.is_some_and(|one| one.features.iter().any(|known| known == feature))
+    }
+
+    /// The versions of this node's programs in the last report of its agent, whatever its state.
+    #[must_use]
+    pub fn versions(&self, node: &str) -> Option<Versions> {
+        let state = self.lock();
+        let report = state.reports.get(node);
+        report.map(|one| one.versions.clone())
     }
 
     /// The nodes that have, or had, an agent, whatever its state.

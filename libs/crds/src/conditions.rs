@@ -51,6 +51,8 @@ pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
 /// Reason of a condition about something that no node can do yet.
 pub const NOT_IMPLEMENTED: &str = "NotImplemented";
+/// Reason of [`READY`], Unknown: the node is to make the readiness probe, and cannot.
+pub const PROBE_UNAVAILABLE: &str = "ProbeUnavailable";
 /// Reason of a condition about something that a node could not give to the guest.
 pub const NOT_GIVEN: &str = "NotGiven";
 

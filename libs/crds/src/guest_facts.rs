@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
+use crate::node_probe::GuestProbe;
 use crate::text::{host_name, printable};
 
 /// Pod condition: the vCPUs of the guest are paused.
@@ -76,6 +77,9 @@ pub struct GuestFacts {
     /// What was asked for and the guest does not get, in sentences of its node; the first that fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<String>,
+    /// The readiness probe that the node makes, with its result; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<GuestProbe>,
 }
 
 /// Power state as the node sees it.
@@ -221,6 +225,7 @@ impl GuestFacts {
         }
         self.info = published(self.info);
         self.unsupported = sentences(&self.unsupported);
+        self.probe = self.probe.map(GuestProbe::bounded);
         self
     }
 

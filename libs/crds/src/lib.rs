@@ -40,6 +40,7 @@ mod image_mapping;
 pub mod names;
 mod node_config;
 pub mod node_facts;
+mod node_probe;
 mod raw;
 mod rules;
 pub mod schema;
@@ -74,6 +75,7 @@ pub use node_config::{
     AcceleratorSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec, NodeConfigStatus,
     NodeSettings,
 };
+pub use node_probe::{GuestProbe, NodeProbe, ProbeOutcome};
 pub use raw::{Raw, RawObject, RawRecord};
 pub use snapshot::{
     Quiesce, SnapshotChild, SnapshotChildType, SnapshotStorage, VirtualMachineSnapshot,

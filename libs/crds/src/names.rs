@@ -76,6 +76,8 @@ pub const PLACEHOLDER_READINESS_GATE: &str = "vmlet.dev/not-a-machine";
 /// Between name and UID of a machine in the name of its placeholder, which is longer than any
 /// machine's name may be.
 pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
+/// Feature of a node whose agent and daemon make the readiness probes that kubelet does not make.
+pub const NODE_PROBES: &str = "NodeProbes";
 /// RuntimeClass and handler of our pods.
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.

@@ -23,6 +23,8 @@ pub const NODE_NAME_LIMIT: usize = 242;
 const PREFIX: &str = "vmlet-node-";
 const TEXT: usize = 256;
 const LIST: usize = 64;
+/// Most features of agent and daemon together.
+const FEATURES: usize = 16;
 
 /// What runs on a node.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,10 @@ pub struct NodeFacts {
     pub agent_version: String,
     /// The kernel's boot id.
     pub boot_id: String,
+    /// What agent and daemon can do together that earlier versions cannot, such as
+    /// [`names::NODE_PROBES`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// The daemon `vmlet`.
     pub daemon: DaemonFacts,
     /// The CRI proxy; absent if the agent is configured without one.
@@ -43,16 +49,16 @@ pub struct NodeFacts {
     /// cannot be read; absent until the agent has counted them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disks: Option<u32>,
+    /// Those of [`Self::disks`] whose record cannot be read; absent until the agent has counted them, and
+    /// in the report of an agent that does not count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable_disks: Option<u32>,
 }
 
 /// The daemon. While it does not answer, the other fields keep their last values.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonFacts {
-    /// Those of [`Self::disks`] whose record cannot be read; absent until the agent has counted them, and
-    /// in the report of an agent that does not count them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unreadable_disks: Option<u32>,
     /// Whether it answers now.
     pub reachable: bool,
     /// Why it does not.
@@ -141,11 +147,13 @@ impl NodeFacts {
         daemon.task_kinds.truncate(LIST);
         daemon.machine_types.truncate(LIST);
         daemon.features.truncate(LIST);
+        self.features.truncate(FEATURES);
         let lists = daemon
             .task_kinds
             .iter_mut()
             .chain(&mut daemon.machine_types)
-            .chain(&mut daemon.features);
+            .chain(&mut daemon.features)
+            .chain(&mut self.features);
         lists.for_each(|item| {
             item.retain(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
             item.truncate(48);
@@ -216,6 +224,7 @@ mod tests {
         let facts = NodeFacts {
             agent_version: long.clone(),
             boot_id: long.clone(),
+            features: vec!["f".repeat(500); 1000],
             daemon: DaemonFacts {
                 message: long.clone(),
                 version: long.clone(),
@@ -225,6 +234,7 @@ mod tests {
                 qemu_version: long.clone(),
                 task_kinds: vec!["k".repeat(500); 1000],
                 machine_types: vec!["m".repeat(500); 1000],
+                features: vec!["f".repeat(500); 1000],
                 ..DaemonFacts::default()
             },
             proxy: Some(ProxyFacts {
@@ -234,6 +244,7 @@ mod tests {
             }),
             machines: 3,
             disks: Some(u32::MAX),
+            unreadable_disks: Some(u32::MAX),
         };
         let facts = facts.bounded();
         let text = facts.to_json();
@@ -244,7 +255,16 @@ mod tests {
             Err(Error::TooLong(_))
         ));
     }
-            unreadable_disks: Some(u32::MAX),
+
+    #[test]
+    fn facts_of_another_version_are_read_with_more_or_fewer_fields() {
+        let older = NodeFacts::from_json(r#"{"machines":3,"disks":5}"#).unwrap();
+        assert_eq!((older.disks, older.unreadable_disks), (Some(5), None));
+        assert!(!older.to_json().contains("unreadableDisks"));
+        let newer = r#"{"disks":5,"unreadableDisks":1,"ofALaterVersion":{"x":[1]}}"#;
+        let newer = NodeFacts::from_json(newer).unwrap();
+        assert_eq!((newer.disks, newer.unreadable_disks), (Some(5), Some(1)));
+    }
 
     #[rstest]
     #[case::just_renewed("2026-01-02T03:04:05Z", true)]
@@ -256,16 +276,6 @@ mod tests {
         let lease = Lease {
             spec: Some(LeaseSpec {
                 renew_time: Some(MicroTime(renewed.parse().unwrap())),
-    #[test]
-    fn facts_of_another_version_are_read_with_more_or_fewer_fields() {
-        let older = NodeFacts::from_json(r#"{"machines":3,"disks":5}"#).unwrap();
-        assert_eq!((older.disks, older.unreadable_disks), (Some(5), None));
-        assert!(!older.to_json().contains("unreadableDisks"));
-        let newer = r#"{"disks":5,"unreadableDisks":1,"ofALaterVersion":{"x":[1]}}"#;
-        let newer = NodeFacts::from_json(newer).unwrap();
-        assert_eq!((newer.disks, newer.unreadable_disks), (Some(5), Some(1)));
-    }
-
                 ..LeaseSpec::default()
             }),
             ..Lease::default()

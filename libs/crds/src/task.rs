@@ -8,6 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::node_probe::NodeProbe;
 use crate::rules::{self, edit, immutable};
 
 /// A task that the agent of a node runs for a machine or an image. Internal: users read it,
@@ -54,6 +55,7 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("timeoutSeconds"),
     validation = immutable("discard"),
     validation = immutable("instanceUID"),
+    validation = immutable("probe"),
     validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -112,8 +114,8 @@ pub struct VirtualMachineTaskSpec {
     /// Restore: discards the saved memory instead of resuming it.
     #[serde(default)]
     pub discard: bool,
-    /// PowerOff: UID of the pod whose machine is powered off. A machine that runs in another pod is
-    /// not affected.
+    /// PowerOff, SetProbe: UID of the pod whose machine the task is for. A machine that runs in another
+    /// pod is not affected.
     #[serde(
         rename = "instanceUID",
         default,
@@ -121,6 +123,9 @@ pub struct VirtualMachineTaskSpec {
     )]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub instance_uid: Option<String>,
+    /// SetProbe: the probe that the node makes from then on. If unset, the node makes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<NodeProbe>,
 }
 
 impl VirtualMachineTask {
@@ -196,6 +201,8 @@ pub enum TaskKind {
     InspectImage,
     /// Pulls an image into the image store of the node.
     PullImage,
+    /// Sets the readiness probe that the node makes of the machine.
+    SetProbe,
 }
 
 impl TaskKind {

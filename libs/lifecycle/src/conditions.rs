@@ -22,9 +22,9 @@ pub enum Guest {
     /// Nothing that counts: the pod's readiness decides.
     #[default]
     Pod,
-    /// The answer of the machine's own readiness probe, where it has one that the controller runs.
+    /// The answer of the machine's own readiness probe, where it has one.
     Probed(bool),
-    /// That probe fails, and the text says so and from where it connects.
+    /// That probe fails, and the text says why.
     Unreachable(&'static str),
     /// It has shown no sign of life since its start; the text states which signs are awaited.
     Silent(&'static str),

@@ -60,6 +60,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         finished_at: 0,
         kill_at: None,
         held: false,
+        probe: None,
         exit: None,
         oom_kills: 0,
         updated: None,

@@ -91,6 +91,10 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         image: "host/disk".to_owned(),
         ..v1::PullImage::default()
     };
+    let probe = v1::SetProbe {
+        pod_uid: UID.to_owned(),
+        probe: None,
+    };
     let all = [
         Kind::Provision(provision),
         Kind::DeleteDisk(v1::DeleteDisk::default()),
@@ -104,6 +108,7 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::PowerOff(power_off),
         Kind::InspectImage(inspect),
         Kind::PullImage(pull),
+        Kind::SetProbe(probe),
     ];
     let requested: Vec<&str> = all.iter().map(Into::into).collect();
     assert_eq!(requested, Kind::VARIANTS);

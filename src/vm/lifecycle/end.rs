@@ -319,6 +319,7 @@ mod tests {
             finished_at: 0,
             kill_at: Some(Deadline::at(Duration::from_secs(kill_at))),
             held: false,
+            probe: None,
             exit: None,
             oom_kills: 0,
             updated: None,

@@ -46,6 +46,7 @@ fn object() -> Object {
             timeout_seconds: None,
             discard: false,
             instance_uid: None,
+            probe: None,
         }),
         status: VirtualMachineTaskStatus::default(),
         made: 0,

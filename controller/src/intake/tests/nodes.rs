@@ -3,6 +3,8 @@
 //! Invariant: as for the other kinds.
 //! Failure: the assertion shows the machines.
 
+use crds::conditions::{PROBE_UNAVAILABLE, READY};
+
 use super::*;
 
 /// A machine with its root disk in a claim, which no pass has seen on its node yet.
@@ -22,4 +24,29 @@ fn a_node_wakes_the_machines_whose_pods_are_there_and_those_whose_disks_are() {
     assert_eq!(keys, ["default/a", "default/b"]);
     let same = adds!(intake, feeds.nodes, Event::Apply(node("False", "3")));
     assert!(same.is_empty(), "a heartbeat");
+}
+
+#[test]
+fn an_agent_that_can_do_more_wakes_machines_that_its_node_could_not_probe() {
+    let (intake, mut feeds) = ours();
+    let mut unprobed = settled("b");
+    let status = unprobed.status.as_mut().unwrap();
+    let now = Time(jiff::Timestamp::UNIX_EPOCH);
+    let all = &mut status.conditions;
+    set(
+        all,
+        READY,
+        Status::Unknown,
+        PROBE_UNAVAILABLE,
+        "",
+        None,
+        &now,
+    );
+    feeds.vms.apply(Event::Apply(settled("a")));
+    feeds.vms.apply(Event::Apply(unprobed));
+    intake.agents_can_do_more();
+    assert_eq!(intake.queue.len(), 1);
+    let key = Key::new("default", "b");
+    intake.signal(key);
+    assert_eq!(intake.queue.len(), 1, "it is the one that is queued");
 }

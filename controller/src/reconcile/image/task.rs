@@ -91,6 +91,7 @@ fn draft(
         timeout_seconds: None,
         discard: false,
         instance_uid: None,
+        probe: None,
     };
     let mut task = VirtualMachineTask::new(task, spec);
     let place = Some(namespace).filter(|namespace| !namespace.is_empty());

@@ -14,6 +14,7 @@ mod in_place;
 pub(super) mod left_behind;
 pub(super) mod pod;
 pub(super) mod power;
+pub(super) mod probe;
 pub(super) mod provision;
 pub(super) mod saved;
 pub(super) mod shorten_grace;

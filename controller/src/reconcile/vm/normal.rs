@@ -40,13 +40,11 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
             return Err(error);
         }
     };
-    let result = if pass.is_created() || found.is_some() {
+    if pass.is_created() || found.is_some() {
         updated(pass, found).await
     } else {
         created(pass).await
-    };
-    crate::reconcile::vm::observe::probe::sync(pass);
-    result
+    }
 }
 
 async fn created(pass: &mut Pass<'_>) -> Outcome {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crds::conditions::{self, Status};
 use crds::names;
 use crds::vm::InstanceStatus;
-use crds::{VirtualMachine, VirtualMachineStatus};
+use crds::{GuestProbe, VirtualMachine, VirtualMachineStatus};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
@@ -19,8 +19,8 @@ use kube::{Api, Resource, ResourceExt};
 use lifecycle::{Instance, Meta, StartPreconditions};
 
 use crate::context::{Context, Key};
+use crate::reconcile::vm::observe::answer::Answer;
 use crate::reconcile::vm::observe::mode::Mode;
-use crate::shared::prober::Answer;
 use crate::stores::own_root_claim;
 
 /// How long a change of progress may wait for the next step, so that both are one write.
@@ -41,6 +41,8 @@ pub(crate) struct View {
     pub(crate) meta: Meta,
     /// What the machine's own readiness probe says; `None`: it has none.
     pub(crate) readiness: Option<Answer>,
+    /// The probe that the node makes of it, as its agent reports it.
+    pub(crate) probe: Option<GuestProbe>,
     /// Which signs of life the guest has not shown; `None`: it has, or does not have to.
     pub(crate) silence: Option<&'static str>,
 }

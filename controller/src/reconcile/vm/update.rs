@@ -1,7 +1,7 @@
 //! A machine that exists: one step after the other, and what a failure of one means for the next.
 //!
 //! ```text
-//! status ─► location ─► config ─► power
+//! status ─► location ─► config ─► power ─► probe
 //! an ordinary failure is remembered and the next step runs; config stops the rest unless a machine is to go off
 //! a step that ends the pass ends it; what was remembered is then the result, unless the pass is to be repeated soon
 //! ```
@@ -19,7 +19,7 @@ use lifecycle::{Action, Volumes};
 use service::telemetry::one_line;
 
 use crate::flow::{Flow, Outcome, PassError};
-use crate::reconcile::vm::act::{config, handover, power, saved, tasks};
+use crate::reconcile::vm::act::{config, handover, power, probe, saved, tasks};
 use crate::reconcile::vm::error::joined;
 use crate::reconcile::vm::observe::{location, pods, view};
 use crate::reconcile::vm::pass::Pass;
@@ -121,6 +121,10 @@ async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
         return end;
     }
     let result = power::run(pass, &decision).await;
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    let result = probe::run(pass).await;
     match aggregate.take(Step::Plain, result, is_going_off) {
         ControlFlow::Break(end) => end,
         ControlFlow::Continue(()) => aggregate.end(),

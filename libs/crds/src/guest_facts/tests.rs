@@ -4,6 +4,7 @@
 //! Failure: the text that came out is shown.
 
 use super::*;
+use crate::node_probe::{NodeProbe, ProbeOutcome};
 
 fn facts(addresses: &[&str]) -> GuestFacts {
     let interface = GuestInterface {
@@ -73,6 +74,13 @@ fn the_largest_facts_of_a_hostile_guest_fit() {
         info: (0..1000)
             .map(|n| (format!("key-{n:03}"), "\"".repeat(60)))
             .collect(),
+        probe: Some(GuestProbe {
+            probe: NodeProbe {
+                host: Some("\"".repeat(10_000)),
+                ..NodeProbe::default()
+            },
+            outcome: ProbeOutcome::NotAllowed,
+        }),
         ..GuestFacts::default()
     };
     let facts = facts.bounded();

@@ -103,7 +103,8 @@ fields! {
     "dataVolumeTemplates[].spec" Kubernetes Once;
     "readinessProbe.tcpSocket.port" Controller NextStart "the condition Ready follows at once, \
         kubelet's probe at the next start";
-    "readinessProbe.tcpSocket.host" Controller NextStart "with a host kubelet does not probe";
+    "readinessProbe.tcpSocket.host" Controller NextStart "with a host vmlet on the node probes, and \
+        kubelet does not: the condition Ready follows at once";
     "readinessProbe.guestHeartbeat.thresholdStatus" Controller AtOnce;
     "readinessProbe.guestInfo[].key" Controller AtOnce;
     "readinessProbe.guestInfo[].value" Controller AtOnce;

@@ -51,8 +51,9 @@ pub struct TcpSocketProbe {
     /// Port, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// IP address. Defaults to the primary IPv4 address of the machine or, if there is none, its
-    /// primary IPv6 address.
+    /// IP address to which the node connects: not one of the node itself, and not a loopback or
+    /// link-local address. Defaults to the primary IPv4 address of the machine or, if there is none,
+    /// its primary IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub host: Option<String>,

@@ -83,6 +83,7 @@ impl TestEnvironment {
                 timeout_seconds: None,
                 discard: false,
                 instance_uid: None,
+                probe: None,
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;

@@ -178,6 +178,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
     let (snapshot, task) = ("VirtualMachineSnapshot", "VirtualMachineTask");
     let taken = json!({ "vmName": "a", "quiesce": { "timeout": "1m" } });
     let work = json!({ "nodeName": "n", "vmName": "a", "vmUID": "u", "kind": "Save" });
+    let probe = |port: u16| json!({ "port": port, "periodSeconds": 10, "timeoutSeconds": 1 });
     let mut cases = vec![
         Case::create(snapshot, taken.clone()),
         Case::create(snapshot, json!({})).refused("Required value"),
@@ -199,6 +200,15 @@ fn snapshots_and_tasks() -> Vec<Case> {
         Case::create(task, with(work.clone(), json!({ "sizeBytes": -1 })))
             .refused("greater than or equal to 0"),
         Case::create(task, with(work.clone(), json!({ "kind": "PullImage" }))),
+        Case::create(
+            task,
+            with(
+                work.clone(),
+                json!({ "kind": "SetProbe", "probe": probe(22) }),
+            ),
+        ),
+        Case::create(task, with(work.clone(), json!({ "probe": probe(0) })))
+            .refused("greater than or equal to 1"),
         Case::edit(task, work.clone(), json!({ "cancel": true })),
         Case::edit(
             task,
@@ -221,6 +231,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("timeoutSeconds is immutable", json!(1)),
         ("discard is immutable", json!(true)),
         ("instanceUID is immutable", json!("p")),
+        ("probe is immutable", probe(22)),
     ] {
         let (field, _) = words.split_once(' ').unwrap_or_default();
         let edit = Case::edit(task, work.clone(), json!({ field: value }));

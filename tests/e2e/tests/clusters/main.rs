@@ -30,6 +30,7 @@ mod machines;
 mod mappings;
 mod namespaces;
 mod network;
+mod node_probes;
 mod node_programs;
 mod placement;
 mod plugins;

@@ -148,6 +148,5 @@ fn release(pass: &mut Pass<'_>) {
 
 /// What this process knows of the machine.
 fn forget(pass: &Pass<'_>) {
-    pass.ctx.shared.prober.unregister(pass.key);
     pass.ctx.shared.expected.forget(pass.key);
 }

@@ -59,6 +59,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         timeout_seconds: None,
         discard: false,
         instance_uid: None,
+        probe: None,
     }
 }
 
@@ -68,10 +69,11 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
 }
 
 /// A task of the machine that is not final and that others wait for, if there is one. One that cuts
-/// the power of an instance blocks no other task: it does not affect the next instance.
+/// the power of an instance, or sets its probe, blocks no other task: it does not affect the next
+/// instance.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     let mut open = all(pass).into_iter().filter(|t| !t.is_final());
-    open.find(|t| t.spec.kind != TaskKind::PowerOff)
+    open.find(|t| !matches!(t.spec.kind, TaskKind::PowerOff | TaskKind::SetProbe))
 }
 
 pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {

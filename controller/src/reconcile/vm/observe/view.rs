@@ -34,6 +34,7 @@ pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volum
     let held = power::power_on_check(pass.vm.annotations()).map(str::to_owned);
     let expected = &pass.ctx.shared.expected;
     let pending = expected.pending(pass.key, pod.as_deref(), pass.seconds());
+    let before = std::mem::take(&mut pass.view);
     pass.view = View {
         is_known: true,
         instance: pod.as_deref().map(|p| Instance::from_pod(p, node_state)),
@@ -46,7 +47,7 @@ pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volum
             save_failed: cannot_save(pass),
         },
         meta: meta(&pass.vm),
-        ..pass.view
+        ..before
     };
     record_image(pass);
 }

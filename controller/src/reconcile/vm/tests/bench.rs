@@ -3,6 +3,7 @@
 //! Invariant: nothing is seen by a pass before [`Bench::sync`], as with a watch that lags.
 //! Failure: panics with what was not there.
 
+mod agents;
 mod outcomes;
 
 use std::sync::Arc;
@@ -140,30 +141,6 @@ impl Bench {
             }),
         );
         self.sync();
-    }
-
-    /// The agent of a node reports this of its daemon.
-    pub(super) fn agent(&mut self, node: &str, daemon: &Value) {
-        let mut facts = json!({ "daemon": { "reachable": true } });
-        json_patch::merge(&mut facts, &json!({ "daemon": daemon }));
-        let lease = json!({
-            "metadata": {
-                "name": format!("vmlet-node-{node}"),
-                "annotations": { crds::names::NODE_FACTS: facts.to_string() },
-            },
-            "spec": { "renewTime": "2026-01-01T00:00:00.000001Z" },
-        });
-        let lease = serde_json::from_value(lease).unwrap();
-        self.ctx.stores.agents.apply(&Event::Apply(lease));
-    }
-
-    /// The leases are listed: agents of these nodes live, and their daemons read and pull images.
-    pub(super) fn agents(&mut self, nodes: &[&str]) {
-        self.ctx.stores.agents.apply(&Event::Init);
-        for node in nodes {
-            self.agent(node, &json!({ "taskKinds": ["InspectImage", "PullImage"] }));
-        }
-        self.ctx.stores.agents.apply(&Event::InitDone);
     }
 
     /// kubelet reports these names of one image of its node.

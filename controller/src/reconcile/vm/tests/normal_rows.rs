@@ -194,22 +194,21 @@ async fn n4c_a_change_that_fails_is_an_event() {
 }
 
 #[tokio::test]
-async fn n5_only_a_tcp_probe_is_registered() {
-    let mut bench = Bench::new();
-    let tcp = json!({ "tcpSocket": { "port": 80, "host": "127.0.0.1" } });
-    bench
-        .running(json!({ "spec": { "readinessProbe": tcp } }))
-        .await;
-    assert_eq!(bench.ctx.shared.prober.len(), 1);
-    let heartbeat = json!({ "tcpSocket": null, "guestHeartbeat": {} });
-    bench.edit(
-        VMS,
-        "vm",
-        json!({ "spec": { "readinessProbe": heartbeat } }),
-    );
-    bench.settle().await.ok();
-    assert!(bench.ctx.shared.prober.is_empty());
-    bench.edit(VMS, "vm", json!({ "spec": { "readinessProbe": null } }));
-    bench.settle().await.ok();
-    assert!(bench.ctx.shared.prober.is_empty());
+async fn n5_only_a_tcp_probe_that_kubelet_does_not_make_is_given_to_the_node() {
+    for (probe, is_given) in [
+        (
+            json!({ "tcpSocket": { "port": 80, "host": "10.9.0.5" } }),
+            true,
+        ),
+        (json!({ "tcpSocket": { "port": 80 } }), false),
+        (json!({ "guestHeartbeat": {} }), false),
+        (json!({ "guestInfo": [{ "key": "app" }] }), false),
+        (json!(null), false),
+    ] {
+        let mut bench = Bench::new();
+        bench.probing();
+        let spec = json!({ "spec": { "readinessProbe": probe } });
+        bench.running(spec).await;
+        assert_eq!(!bench.tasks("SetProbe").is_empty(), is_given, "{probe}");
+    }
 }

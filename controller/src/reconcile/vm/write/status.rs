@@ -178,17 +178,10 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
         preconditions: &pass.view.preconditions,
     };
     lifecycle::conditions::update(&mut all, &machine, failure, guest, &now);
-    if let Some(readiness) = readiness::unknown(pass) {
-        let (kind, text) = (conditions::READY, readiness);
-        conditions::set(
-            &mut all,
-            kind,
-            Status::Unknown,
-            "Unknown",
-            text,
-            generation,
-            &now,
-        );
+    if let Some((reason, text)) = readiness::unknown(pass) {
+        let kind = conditions::READY;
+        let status = Status::Unknown;
+        conditions::set(&mut all, kind, status, reason, text, generation, &now);
     }
     let status = pass.status();
     status.ready &= !matches!(guest, Guest::Silent(_));

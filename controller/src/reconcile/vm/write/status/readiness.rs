@@ -13,12 +13,13 @@ use crds::vm::{HeartbeatThreshold, ReadinessProbe};
 use lifecycle::conditions::Guest;
 
 use super::Pass;
+use crate::reconcile::vm::observe::answer::Answer;
 use crate::reconcile::vm::observe::pods;
-use crate::reconcile::vm::observe::probe::is_kubelets;
-use crate::shared::prober::Answer;
+use crate::reconcile::vm::observe::probe::{self, is_kubelets};
 
 /// Looks, and remembers the answer in the pass.
 pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
+    pass.view.probe = facts.and_then(|facts| facts.probe.clone());
     let answer = pass.vm.spec.readiness_probe.clone();
     pass.view.readiness = answer.map(|probe| evaluate(pass, &probe, facts));
     pass.view.silence = signs::awaited(pass, facts);
@@ -38,9 +39,11 @@ fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>)
                 None => Answer::Unknown("not probed yet"),
             };
         }
-        let answer = pass.ctx.shared.prober.answer(pass.key);
+        let reported = facts.and_then(|facts| facts.probe.as_ref());
+        let wanted = probe::of_node(pass);
+        let answer = wanted.and_then(|wanted| probe::answer(pass, &wanted, reported));
         let answer = answer.or_else(|| recorded(pass));
-        return answer.unwrap_or(Answer::Unknown("not probed yet"));
+        return answer.unwrap_or(Answer::Unknown("the node has not probed the machine yet"));
     }
     if let Some(heartbeat) = &probe.guest_heartbeat {
         let least = heartbeat
@@ -55,8 +58,8 @@ fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>)
     published::evaluate(&probe.guest_info, facts)
 }
 
-/// The recorded answer of this instance: a new process without any probe result does not change the
-/// status.
+/// The recorded answer of this instance: a probe that was edited, and has no result yet, does not change
+/// the status.
 fn recorded(pass: &Pass<'_>) -> Option<Answer> {
     let status = pass.base.status.as_ref()?;
     let instance = status.instance.as_ref()?;
@@ -65,7 +68,9 @@ fn recorded(pass: &Pass<'_>) -> Option<Answer> {
     let ready = conditions::find(&status.conditions, READY).filter(|_| is_it)?;
     match (ready.status.as_str(), ready.reason.as_str()) {
         ("True", _) => Some(Answer::Yes),
-        ("False", "NotReady") => Some(Answer::No("the port did not open when it was last tried")),
+        ("False", "NotReady") => Some(Answer::No(
+            "the readiness probe failed when it was last made",
+        )),
         _ => None,
     }
 }
@@ -92,37 +97,19 @@ fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
 pub(super) fn guest(pass: &Pass<'_>) -> Guest {
     match (&pass.view.readiness, pass.view.silence) {
         (Some(Answer::Yes), _) => Guest::Probed(true),
-        (Some(_), _) => made_here(pass).map_or(Guest::Probed(false), Guest::Unreachable),
+        (Some(Answer::No(why)), _) if probe::of_node(pass).is_some() => Guest::Unreachable(why),
+        (Some(_), _) => Guest::Probed(false),
         (None, Some(text)) => Guest::Silent(text),
         (None, None) => Guest::Pod,
     }
 }
 
-/// What is to be known of a probe that fails and that the controller makes, not kubelet: rules of networks
-/// may let the one through and not the other. `None`: it is another probe.
-fn made_here(pass: &Pass<'_>) -> Option<&'static str> {
-    let probe = pass.vm.spec.readiness_probe.as_ref()?;
-    let socket = probe.tcp_socket.as_ref()?;
-    if is_kubelets(pass, socket) {
-        return None;
-    }
-    Some(match socket.host {
-        Some(_) => {
-            "the readiness probe fails: since it names a host, it connects from the controller's pod, \
-             which a NetworkPolicy has to allow"
-        }
-        None => {
-            "the readiness probe fails: since it was edited while the machine runs, it connects from the \
-             controller's pod, which a NetworkPolicy has to allow; after a restart kubelet makes it"
-        }
-    })
-}
-
-/// Why the answer is not known, if it is not.
-pub(super) fn unknown(pass: &Pass<'_>) -> Option<&'static str> {
-    match pass.view.readiness {
-        Some(Answer::Unknown(why)) => Some(why),
-        _ => None,
+/// Reason and message of an answer that is not known.
+pub(super) fn unknown<'a>(pass: &'a Pass<'_>) -> Option<(&'static str, &'a str)> {
+    match pass.view.readiness.as_ref()? {
+        Answer::Unknown(why) => Some(("Unknown", why)),
+        Answer::Unsupported(why) => Some((conditions::PROBE_UNAVAILABLE, why)),
+        Answer::Yes | Answer::No(_) => None,
     }
 }
 
@@ -135,7 +122,7 @@ fn report_change(pass: &Pass<'_>) {
     let (status, reason) = match answer {
         Answer::Yes => ("True", "Ready"),
         Answer::No(_) => ("False", "NotReady"),
-        Answer::Unknown(_) => ("Unknown", "Unknown"),
+        Answer::Unknown(_) | Answer::Unsupported(_) => ("Unknown", "Unknown"),
     };
     if before.is_some_and(|b| b.status == status) {
         return;
@@ -143,5 +130,6 @@ fn report_change(pass: &Pass<'_>) {
     match answer {
         Answer::Yes => pass.normal(reason, "the readiness probe succeeds"),
         Answer::No(why) | Answer::Unknown(why) => pass.warning(reason, why),
+        Answer::Unsupported(why) => pass.warning(reason, why),
     }
 }

@@ -8,7 +8,7 @@ use crds::guest_facts::{AgentState, GuestFacts};
 use crds::vm::GuestInfoMatch;
 use regex::RegexBuilder;
 
-use crate::shared::prober::Answer;
+use crate::reconcile::vm::observe::answer::Answer;
 
 /// Most memory of a compiled expression, in bytes.
 const COMPILED: usize = 256 * 1024;
