@@ -26,13 +26,16 @@ pub(super) async fn the_node_makes_the_probes_that_kubelet_does_not_make(
     let pod = cluster.pod_uid(NAME)?;
     let address = cluster.pod_ip(NAME)?;
 
-    // The pod was made without a probe. The test guest serves port 80, and no other.
+    // The pod was made without a probe. The test guest serves port 80, and no other. Each result is another
+    // one than that of the probe before, which stays until the node has its own.
+    probe(cluster, &json!({ "port": 81, "host": address }))?;
+    await_ready(cluster, "False", "a connection from the node").await?;
     probe(cluster, &json!({ "port": 80, "host": address }))?;
     await_ready(cluster, "True", "").await?;
     let facts = facts(cluster)?;
     ensure!(facts["probe"]["probe"]["host"] == json!(address), "{facts}");
     ensure!(facts["probe"]["outcome"] == "Connected", "{facts}");
-    probe(cluster, &json!({ "port": 81, "host": address }))?;
+    probe(cluster, &json!({ "port": 81 }))?;
     await_ready(cluster, "False", "a connection from the node").await?;
     // The machine's own address.
     probe(cluster, &json!({ "port": 80, "host": null }))?;
