@@ -16,6 +16,8 @@ use super::resources::{GONE, MIB, OVERHEAD, READY, cgroup, number, qemu};
 
 /// For what kubelet tries again after a refusal.
 const DONE: Duration = Duration::from_secs(300);
+/// What the machine with room has at first, in MiB.
+const ROOMY: u64 = 192;
 
 pub(crate) async fn a_machine_keeps_its_size_until_it_is_made_anew(
     cluster: &Cluster,
@@ -42,9 +44,11 @@ pub(crate) async fn a_machine_keeps_its_size_until_it_is_made_anew(
     let mut roomy = vm_pod("roomy");
     roomy["metadata"]["annotations"]["vmlet.dev/max-vcpus"] = json!("3");
     roomy["metadata"]["annotations"]["vmlet.dev/max-memory"] = json!("512Mi");
+    // An emulator that lacks CPU time while its guest looks for PCI devices briefly has more than 100 MiB of
+    // memory that it cannot free yet (docs/pods.md): the guest uses less than it has.
     roomy["spec"]["containers"][0]["resources"] = json!({
         "requests": { "cpu": "100m", "memory": "96Mi" },
-        "limits": { "cpu": "500m", "memory": "128Mi" },
+        "limits": { "cpu": "1", "memory": format!("{ROOMY}Mi") },
     });
     roomy["spec"]["containers"][0]["startupProbe"] = startup_probe();
     cluster.apply(&roomy)?;
@@ -115,7 +119,10 @@ async fn within_room(cluster: &Cluster) -> Result<()> {
     // Under software emulation the guest boots with all CPUs, and the agent takes two off line.
     let small = eventually(DONE, "a guest with one CPU", || async {
         let (cpus, small) = size(cluster, "roomy")?;
-        ensure!(cpus == 1 && small < 128 * MIB, "{cpus} CPUs, {small} bytes");
+        ensure!(
+            cpus == 1 && small < ROOMY * MIB,
+            "{cpus} CPUs, {small} bytes"
+        );
         Ok(small)
     })
     .await?;
@@ -125,7 +132,7 @@ async fn within_room(cluster: &Cluster) -> Result<()> {
     for (cpu, memory, cpus, mib) in [("2500m", "384Mi", 3, 384), ("500m", "256Mi", 1, 256)] {
         resize(cluster, "roomy", &json!({ "cpu": cpu, "memory": memory }))?;
         await_settled(cluster, "roomy", cpu, memory).await?;
-        let bytes = small + (mib - 128) * MIB;
+        let bytes = small + (mib - ROOMY) * MIB;
         eventually(DONE, "a guest of another size", || async {
             let (has, total) = size(cluster, "roomy")?;
             let is_near = (bytes - 12 * MIB..=bytes + MIB).contains(&total);
