@@ -129,7 +129,7 @@ async fn within_room(cluster: &Cluster) -> Result<()> {
     let pid = qemu(cluster, "roomy")?;
     let limit = cgroup(pid, "memory")?.join("memory.limit_in_bytes");
     // kubelet refuses limits below what the emulator has in memory, its own share included.
-    for (cpu, memory, cpus, mib) in [("2500m", "384Mi", 3, 384), ("500m", "256Mi", 1, 256)] {
+    for (cpu, memory, cpus, mib) in [("2500m", "384Mi", 3, 384), ("500m", "320Mi", 1, 320)] {
         resize(cluster, "roomy", &json!({ "cpu": cpu, "memory": memory }))?;
         await_settled(cluster, "roomy", cpu, memory).await?;
         let bytes = small + (mib - ROOMY) * MIB;
@@ -145,8 +145,8 @@ async fn within_room(cluster: &Cluster) -> Result<()> {
     }
     resize(cluster, "roomy", &json!({ "memory": "513Mi" }))?;
     await_refusal(cluster, "roomy", "vmlet.dev/max-memory").await?;
-    resize(cluster, "roomy", &json!({ "memory": "256Mi" }))?;
-    await_settled(cluster, "roomy", "500m", "256Mi").await?;
+    resize(cluster, "roomy", &json!({ "memory": "320Mi" }))?;
+    await_settled(cluster, "roomy", "500m", "320Mi").await?;
     let status = container(cluster, "roomy")?;
     ensure!(status["restartCount"] == 0, "{status}");
     Ok(())
