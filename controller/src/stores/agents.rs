@@ -370,7 +370,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_agent_without_a_renewal_for_forty_seconds_is_lost_until_it_renews() {
         let agents = Agents::default();
-        assert!(agents.lives("b"), "nobody was listed");
+        assert!(agents.lives("b"), "no agent was listed");
         list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
         // The lease is written, and never renewed.
         pass_by(&agents, 39, |_| Some(lease("b", 0, true))).await;
@@ -380,7 +380,7 @@ mod tests {
         // `a` was last renewed with another number.
         assert!(agents.lives("a") && !agents.lives("b"));
         assert!(ends_at_once(agents.lost()).await);
-        assert!(!ends_at_once(agents.lost()).await, "told once");
+        assert!(!ends_at_once(agents.lost()).await, "reported once");
         agents.apply(&Event::Apply(lease("b", 1, true)));
         assert!(agents.lives("b"));
         agents.apply(&Event::Delete(lease("b", 1, true)));
