@@ -13,7 +13,7 @@ use netns::{Guard, Namespace, bridge_setup, open_tap};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::guest::{Guest, NIC, Scratch, run};
-use crate::speaks6::{dhclient, routed, wake};
+use crate::speaks6::{dhclient, routed, settled, wake};
 
 /// A pod whose `eth0` leads to `out0` of a node that has `fd00:99::1` behind it.
 pub(crate) async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
@@ -167,6 +167,7 @@ async fn a_gateway_that_has_another_link_local_address_takes_the_place_of_the_ol
     let (guest, _server) = plug(&dir, &pod, &node).await;
     wake(&guest).await;
     routed(&guest).await;
+    settled(&guest).await;
     let change = "ip addr flush dev out0 scope link; ip addr add fe80::77/64 dev out0 nodad";
     run(&node, change).await;
     let moved = async {

@@ -41,13 +41,20 @@ pub(crate) async fn routed(guest: &Guest) -> String {
         .await
 }
 
+/// Waits until the guest's own link-local address is proved unique: until then it is no source of packets.
+pub(crate) async fn settled(guest: &Guest) {
+    let settled = format!(
+        "until ip -6 -o addr show dev {NIC} scope link -tentative | grep -q inet6; do busybox sleep 0.05; done"
+    );
+    guest.run(&settled).await;
+}
+
 /// Requests a lease and returns the variables of the client's script.
 pub(crate) async fn dhclient(guest: &Guest, dir: &Path) -> BTreeMap<String, String> {
     let at = |name: &str| dir.join(name).display().to_string();
     write_program(&guest.namespace(), &dir.join("dhclient.sh"), SCRIPT).await;
     let ask = format!(
         "rm -f {report}; REPORT={report}; export REPORT; \
-         until ! ip -6 addr show dev {NIC} scope link | grep -q tentative; do busybox sleep 0.05; done; \
          dhclient -6 -1 -d -v -cf /dev/null -lf {leases} -pf {pid} -sf {script} -e REPORT={report} {NIC} & \
          until [ -e {report} ]; do busybox sleep 0.05; done; kill $!; wait",
         script = at("dhclient.sh"),
@@ -55,6 +62,7 @@ pub(crate) async fn dhclient(guest: &Guest, dir: &Path) -> BTreeMap<String, Stri
         leases = at("leases6"),
         pid = at("dhclient.pid"),
     );
+    settled(guest).await;
     guest.run(&ask).await;
     let text = tokio::fs::read_to_string(at("lease6")).await.unwrap();
     let pairs = text.lines().filter_map(|line| line.split_once('='));
