@@ -1,6 +1,6 @@
 //! A node as users have it: systemd, cgroup v2, AppArmor, the distribution's containerd and libvirt, in a virtual
-//! machine of its own; installed by hand and by packages, upgraded, removed; and as a node of kubeadm, with other
-//! versions of Kubernetes and of containerd, too.
+//! machine of its own; installed by hand and by packages, upgraded, also from an earlier version, removed; and as a node
+//! of kubeadm, with other versions of Kubernetes and of containerd, too.
 //!
 //! Invariant: each folder of steps begins with a machine on which Vmlet never was. Tests with the same distribution run
 //! one after the other (`alone` in `weights.tsv`): there is one machine of each.
@@ -19,7 +19,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const PACKAGES: [&str; 3] = ["vmlet", "vmlet-criproxy", "vmletctl"];
 
 /// The folders of steps.
-const LIVES: [&str; 3] = ["install", "packages", "kubeadm"];
+const LIVES: [&str; 4] = ["install", "packages", "earlier", "kubeadm"];
 
 #[test]
 #[ignore = "needs root"]
@@ -51,6 +51,7 @@ fn debian_13_is_a_node_of_kubernetes_1_35_with_its_own_containerd() -> Result<()
 }
 
 fn installed_upgraded_and_removed(os: &str) -> Result<()> {
+    print!("{}", e2e::xtask(&["earlier"])?);
     let files = files()?;
     kubeadm(files.path(), &[])?;
     for folder in LIVES {
