@@ -114,6 +114,8 @@ pub struct App {
     machines: Arc<Machines>,
     /// Readiness probes of machines.
     probes: Arc<Probes>,
+    /// Copies of disks for clients.
+    exports: node::Exports,
     identity: node::Identity,
     hypervisor: Arc<Libvirt>,
     tasks: Tasks,
@@ -200,7 +202,10 @@ impl App {
             settings::limits(config),
         );
         let machines = Machines::new(Arc::clone(&containers), Arc::clone(&hypervisor));
+        let path = node::Exports::directory_of(&config.state_dir);
+        let exports = node::Exports::open(Arc::clone(&disks), path.clone());
         let app = Self {
+            exports: exports.map_err(|source| Error::Directory { path, source })?,
             agenda: Arc::new(agenda.await?),
             machines: Arc::new(machines),
             probes: Arc::new(Probes::new(Arc::clone(&containers))),
@@ -237,6 +242,7 @@ impl App {
             probes: Arc::clone(&self.probes),
             containers: Arc::clone(&self.containers),
             disks: Arc::clone(&self.disks),
+            exports: self.exports.clone(),
             images: Arc::clone(&self.images),
             health: Arc::clone(&self.health),
         }

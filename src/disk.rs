@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use podspec::VmUid;
 
 mod error;
+mod export;
 mod grow;
 mod holder;
 mod make;
@@ -29,6 +30,7 @@ mod remove;
 mod unreadable;
 
 pub use error::{Error, Result};
+pub use export::{Reservation, Version};
 pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
 pub use unreadable::UnreadableDisk;
@@ -49,10 +51,13 @@ pub struct Disks {
     images: Arc<Images>,
     qemu_img: QemuImg,
     root: PathBuf,
-    /// Held while a record is made, and while files or a pin without one are removed.
+    /// Held while a record is made, while files or a pin without one are removed, and while a
+    /// machine or a reader gets the disk.
     turns: Locks<VmUid>,
     /// Disks without a record that were logged.
     unrecorded: Mutex<BTreeSet<VmUid>>,
+    /// Disks that are being read, which no machine gets.
+    reserved: Arc<Mutex<BTreeSet<VmUid>>>,
 }
 
 impl Disks {
@@ -70,6 +75,7 @@ impl Disks {
             root,
             turns: Locks::default(),
             unrecorded: Mutex::default(),
+            reserved: Arc::default(),
         })
     }
 

@@ -63,6 +63,7 @@ pub use mappings::ClusterMapping;
 pub use none::{is_none, none};
 pub use pod_pulls::{PodPull, Requester};
 pub use progress::Progress;
+pub use pull::{Receiver, Upload};
 pub use qcow2::Error as Qcow2Error;
 pub(crate) use qcow2::{has_data_file, tables as qcow2_tables};
 pub use reference::{Name, Reference, Version};
@@ -288,6 +289,12 @@ impl Images {
     /// server is asked as by a pull, also when the image is here.
     pub async fn inspect(&self, image: impl Into<Locator<'_>>) -> Result<Inspected> {
         self.inner.inspect(image.into()).await
+    }
+
+    /// Begins to receive a file of `size` bytes with this digest from a client. The image gets this
+    /// name, which must be one that no server has.
+    pub async fn upload(&self, name: &str, size: u64, digest: Digest) -> Result<Upload> {
+        self.inner.upload(name, size, digest).await
     }
 
     /// Finds an image by `sha256:<hex>`, bare hexadecimal digits, `name` (meaning `:latest`),

@@ -16,16 +16,19 @@ use tonic::transport::Server;
 
 mod agenda;
 mod describe;
+mod exports;
 pub(crate) mod facts;
 mod machines;
 mod probes;
 mod run;
 mod server;
 mod task;
+mod uploads;
 mod watch;
 mod wire;
 
 pub use agenda::{Agenda, Limits, Refused};
+pub use exports::Exports;
 pub use machines::Machines;
 pub use probes::Probes;
 pub use task::{Failure, Progress, State, Task, TaskUid, Work};
@@ -79,6 +82,8 @@ pub struct Services<P: Platform> {
     pub containers: Arc<Containers<P>>,
     /// Disks that outlive pods.
     pub disks: Arc<Disks>,
+    /// Copies of disks for clients.
+    pub exports: Exports,
     /// Images.
     pub images: Arc<Images>,
     /// The state of the helpers.

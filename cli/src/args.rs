@@ -12,8 +12,9 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    completion, console, create, delete, doctor, events, image, list, logs, machine_logs,
-    node_images, node_pull, power, ps, rm, run, ssh, status, stop, trial, uninstall,
+    completion, console, create, delete, doctor, events, export, image, list, logs, machine_logs,
+    node_export, node_images, node_pull, node_upload, power, ps, rm, run, ssh, status, stop, trial,
+    uninstall,
 };
 use crate::context::Endpoint;
 
@@ -144,6 +145,12 @@ pub(crate) enum Command {
     ///
     /// Disks that are PersistentVolumeClaims are kept.
     Delete(delete::DeleteArgs),
+    /// Write the disk of a stopped virtual machine to a file of this computer.
+    ///
+    /// The file is qcow2 and stands alone. A call that was interrupted is continued by the same
+    /// call, unless the disk has changed. Needs the right to run programs in the pods of Vmlet
+    /// (pods/exec in its namespace), which administrators of the cluster have.
+    Export(export::ExportArgs),
     /// Log in to the guest of a virtual machine with the local ssh program.
     ///
     /// The address must be reachable from this computer. Addresses of the pod network are reachable
@@ -210,6 +217,12 @@ pub(crate) enum NodeCommand {
     Pull(node_pull::NodePullArgs),
     /// Check this node and show how to correct problems.
     Doctor(doctor::DoctorArgs),
+    /// Write a disk of this node to standard output, for `export`.
+    #[command(hide = true)]
+    ExportDisk(node_export::NodeExportArgs),
+    /// Give a file from standard input to the daemon, for `image upload`.
+    #[command(hide = true)]
+    UploadImage(node_upload::NodeUploadArgs),
 }
 
 #[cfg(test)]

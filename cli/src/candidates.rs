@@ -158,6 +158,7 @@ fn kind(verb: &str, arg: &str) -> Option<Kind> {
         ("status" | "events" | "logs" | "delete", "name" | "names")
         | ("start" | "stop" | "restart", "names")
         | ("suspend" | "resume" | "pause" | "unpause", "names") => Some(Kind::Machine),
+        ("export", "name") => Some(Kind::Machine),
         ("ssh", "machine") => Some(Kind::Login),
         ("create vm", "image") | ("image pull", "name") => Some(Kind::Image),
         ("create vm", "class") => Some(Kind::Class),

@@ -8,6 +8,7 @@ mod connect;
 mod error;
 pub(crate) mod listed;
 mod machine;
+pub(crate) mod node_pod;
 
 use std::time::Duration;
 
@@ -82,6 +83,14 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// The name alone of one machine.
+    pub(crate) fn machine(word: &str) -> &str {
+        match word.split_once('/') {
+            Some((kind, name)) if is_kind(kind) => name,
+            _ => word,
+        }
+    }
+
     /// The names alone: `vm/web` and `vm web` are what users of kubectl and virtctl type.
     pub(crate) fn of_machines(&self) -> Vec<&str> {
         let mut words = self.names.as_slice();
@@ -91,11 +100,7 @@ impl Names {
         {
             words = rest;
         }
-        let name = |word| match str::split_once(word, '/') {
-            Some((kind, name)) if is_kind(kind) => name,
-            _ => word,
-        };
-        words.iter().map(|word| name(word.as_str())).collect()
+        words.iter().map(|word| Self::machine(word)).collect()
     }
 }
 

@@ -10,12 +10,15 @@ pub(crate) mod delete;
 pub(crate) mod doctor;
 mod each;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod image;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod machine_logs;
+pub(crate) mod node_export;
 pub(crate) mod node_images;
 pub(crate) mod node_pull;
+pub(crate) mod node_upload;
 pub(crate) mod power;
 mod progress;
 pub(crate) mod ps;
@@ -24,6 +27,7 @@ pub(crate) mod run;
 pub(crate) mod ssh;
 pub(crate) mod status;
 pub(crate) mod stop;
+mod transfer;
 pub(crate) mod trial;
 pub(crate) mod uninstall;
 
@@ -56,6 +60,7 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Pause(args) => power::pause(&args).await,
         Command::Unpause(args) => power::unpause(&args).await,
         Command::Delete(args) => delete::run(&args).await,
+        Command::Export(args) => Box::pin(export::run(&args)).await,
         Command::Ssh(args) => ssh::run(&args).await,
         Command::Version => {
             print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;
@@ -85,6 +90,8 @@ async fn node(endpoint: &Endpoint, command: NodeCommand) -> anyhow::Result<ExitC
         NodeCommand::Rm(args) => rm::run(endpoint, &args).await,
         NodeCommand::Images(args) => node_images::run(endpoint, &args).await,
         NodeCommand::Pull(args) => node_pull::run(endpoint, &args).await,
+        NodeCommand::ExportDisk(args) => node_export::run(&args).await,
+        NodeCommand::UploadImage(args) => node_upload::run(&args).await,
         NodeCommand::Doctor(args) => doctor::run(endpoint, &args).await,
     }
 }

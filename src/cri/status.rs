@@ -224,7 +224,9 @@ fn image_code(error: &images::Error) -> Code {
     use images::Error as E;
     match error {
         E::InvalidName { .. } => Code::InvalidArgument,
-        E::Absent { .. } | E::NotFound { .. } | E::Vanished { .. } => Code::NotFound,
+        E::Absent { .. } | E::NotFound { .. } | E::Vanished { .. } | E::Uploaded { .. } => {
+            Code::NotFound
+        }
         E::Refused { code: 401, .. } => Code::Unauthenticated,
         E::Refused { code: 403, .. } | E::Address { .. } => Code::PermissionDenied,
         E::NoSpace { .. } | E::Crowded { .. } => Code::ResourceExhausted,

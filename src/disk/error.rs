@@ -23,9 +23,25 @@ pub enum Error {
     Busy {
         /// The machine.
         vm: VmUid,
-        /// `made` or `removed`.
+        /// `made`, `removed` or `copied`.
         doing: &'static str,
     },
+    /// It is to be exported, and a machine has it.
+    #[error(
+        "virtual machine {vm} runs (container {holder}), so its disk changes: stop the machine, then export the disk"
+    )]
+    Running {
+        /// The machine.
+        vm: VmUid,
+        /// Who has it.
+        holder: ContainerId,
+    },
+    /// It is to be exported, and memory that belongs to it is beside it.
+    #[error(
+        "virtual machine {0} is suspended, and its disk is incomplete without its memory: resume and stop the machine, \
+         then export the disk"
+    )]
+    Suspended(VmUid),
     /// A container has it.
     #[error(
         "the disk of virtual machine {vm} is in use by container {holder}: one machine at a time \

@@ -24,7 +24,7 @@ impl Disks {
         let doing = match disk.phase {
             Phase::Making => Some("made"),
             Phase::Deleting => Some("removed"),
-            Phase::Ready => None,
+            Phase::Ready => self.is_reserved(vm).then_some("copied"),
         };
         if let Some(doing) = doing {
             return Err(Error::Busy { vm, doing });
@@ -62,6 +62,11 @@ impl Disks {
         let path = self.file(vm);
         if !tokio::fs::try_exists(&path).await.unwrap_or(false) {
             return Err(Error::Lost { vm, path });
+        }
+        let _turn = self.turns.lock(&vm).await;
+        if self.is_reserved(vm) {
+            let doing = "copied";
+            return Err(Error::Busy { vm, doing });
         }
         let given = self.records.change(&vm, |disk| {
             let free = disk.holder.as_ref().is_none_or(|h| h == container);

@@ -24,6 +24,7 @@ use crate::metadata;
 
 mod budget;
 mod convert;
+mod export;
 mod lent;
 mod opened;
 mod run;
@@ -57,6 +58,13 @@ pub struct Failed {
     pub path: PathBuf,
     /// What `qemu-img` or the kernel reported.
     pub reason: String,
+}
+
+impl Failed {
+    /// Whether the node has no space for the disk.
+    pub fn is_full(&self) -> bool {
+        self.reason.starts_with("No space left on device")
+    }
 }
 
 /// What a disk is made from.

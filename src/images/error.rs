@@ -42,6 +42,15 @@ pub enum Error {
         /// What was requested.
         reference: String,
     },
+    /// A file of a client, which no server has.
+    #[error(
+        "image {name} was uploaded to other nodes, and no server has it: upload it to this node, too, or run the machine \
+         on a node that has it"
+    )]
+    Uploaded {
+        /// The image's name.
+        name: String,
+    },
     /// A sandbox's image was lost from disk behind our back; pulling the same content brings it
     /// back.
     #[error("image {digest}, pinned for {owner}, is gone from disk")]

@@ -7,14 +7,17 @@
 //! nothing about a beginning, so it is not checked.
 //! Failure: as of a pull.
 
+use std::fs::File;
+
 use serde::{Deserialize, Serialize};
 
-use super::boot::{Boot, boot_in};
+use super::boot::{Boot, boot_in, boot_of};
 use super::download::{Head, Target};
 use super::error::{Error, Result};
 use super::format::{Accepted, Disk, Format, HEAD};
 use super::locator::Locator;
-use super::pull::NO_DISK;
+use super::pull::{NO_DISK, is_uploaded};
+use super::reference::Name;
 use super::registry::Wanted;
 use super::translate::{Place, Source};
 use super::unpack::{Shape, head_in};
@@ -96,6 +99,9 @@ struct Seen {
 impl Inner {
     pub(super) async fn inspect(&self, locator: Locator<'_>) -> Result<Inspected> {
         let (name, origin) = locator.parse()?;
+        if is_uploaded(&name) {
+            return self.inspect_uploaded(&name).await;
+        }
         let seen = match self.place(&name, origin, locator.tls()).await? {
             Place::File(source) => self.peek_file(source).await?,
             Place::Registry(place) => self.peek_registry(&place).await?,
@@ -135,6 +141,22 @@ impl Inner {
             format: Some(disk.format),
             virtual_bytes: disk.virtual_size,
             file_bytes,
+            bootable: boot.is_none_or(Boot::is_bootable),
+            firmware: boot.and_then(Firmware::of),
+        })
+    }
+
+    /// The same of an uploaded image, whose file is here.
+    async fn inspect_uploaded(&self, name: &Name) -> Result<Inspected> {
+        let image = self.stored(name)?;
+        let path = image.path.clone();
+        let look = move || boot_of(&File::open(path)?, image.format);
+        let boot = tokio::task::spawn_blocking(look).await?;
+        let boot = boot.map_err(Error::io("read", image.path))?;
+        Ok(Inspected {
+            format: Some(image.format),
+            virtual_bytes: image.virtual_size,
+            file_bytes: image.size,
             bootable: boot.is_none_or(Boot::is_bootable),
             firmware: boot.and_then(Firmware::of),
         })

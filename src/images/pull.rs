@@ -29,6 +29,7 @@ mod convert;
 mod diskless;
 mod extract;
 mod from_registry;
+mod upload;
 
 use commit::Download;
 pub(super) use commit::NO_DISK;
@@ -36,6 +37,8 @@ pub(super) use diskless::Diskless;
 pub(super) use extract::EXTRACTIONS;
 use extract::Early;
 pub(super) use from_registry::progress_key;
+pub(super) use upload::is_uploaded;
+pub use upload::{Receiver, Upload};
 
 const TLS_OF_REGISTRY: &str = "is in a registry, and certificates of a Secret are for files on web \
     servers; configure the registry in images.registries_dir";
@@ -56,6 +59,9 @@ impl Inner {
         credentials: Option<&Credentials>,
     ) -> Result<Image> {
         let (name, origin) = locator.parse()?;
+        if is_uploaded(&name) {
+            return self.uploaded(&name).await;
+        }
         if let Some(image) = self.present(&name).await? {
             return Ok(image);
         }

@@ -32,6 +32,7 @@ mod space;
 mod tls;
 mod transfer;
 mod transports;
+mod upload;
 mod urls;
 mod varieties;
 

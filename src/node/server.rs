@@ -12,12 +12,13 @@ use nodeapi::v1::run_task_request::Kind;
 use strum::VariantNames as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::Services;
 use super::agenda::Refused;
+use super::uploads::Uploads;
 use super::watch::{Change, stream};
-use super::{describe, wire};
+use super::{describe, exports, wire};
 use crate::config::Config;
 use crate::disk::{self, Disks};
 use crate::foreign::Foreign;
@@ -28,6 +29,7 @@ use crate::platform::Platform;
 #[derive(Debug)]
 pub(super) struct Service<P: Platform> {
     services: Services<P>,
+    uploads: Uploads,
     state_dir: std::path::PathBuf,
     /// Of the node's file systems.
     reader: Foreign<&'static str>,
@@ -40,6 +42,7 @@ const LOOK: Duration = Duration::from_secs(5);
 impl<P: Platform> Service<P> {
     pub(super) fn new(services: Services<P>, config: &Config, stop: CancellationToken) -> Self {
         Self {
+            uploads: Uploads::new(Arc::clone(&services.images)),
             services,
             state_dir: config.state_dir.to_path_buf(),
             reader: Foreign::default(),
@@ -60,6 +63,8 @@ impl<P: Platform> Node for Service<P> {
     type WatchTasksStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
     type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
     type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;
+    type ExportDiskStream = ReceiverStream<Result<v1::ExportEvent, Status>>;
+    type UploadImageStream = ReceiverStream<Result<v1::UploadEvent, Status>>;
     type WatchPullsStream = ReceiverStream<Result<v1::PullEvent, Status>>;
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Reply<v1::InfoResponse> {
@@ -270,6 +275,40 @@ impl<P: Platform> Node for Service<P> {
         Ok(Response::new(v1::SetImageMappingsResponse {
             results: results.collect(),
         }))
+    }
+
+    async fn export_disk(
+        &self,
+        request: Request<v1::ExportDiskRequest>,
+    ) -> Reply<Self::ExportDiskStream> {
+        exports::refuse_agent(&request)?;
+        let (vm, received) = wire::export(&request.into_inner())?;
+        let exports = self.services.exports.clone();
+        let stop = self.stop.clone();
+        Ok(Response::new(exports::stream(exports, vm, received, stop)))
+    }
+
+    async fn forget_export(
+        &self,
+        request: Request<v1::ForgetExportRequest>,
+    ) -> Reply<v1::ForgetExportResponse> {
+        exports::refuse_agent(&request)?;
+        let vm = wire::uid("vm_uid", &request.into_inner().vm_uid)?;
+        let forgotten = self.services.exports.forget(vm).await;
+        forgotten
+            .map_err(|e| Status::internal(format!("remove the copy: {}", crate::one_line(&e))))?;
+        Ok(Response::new(v1::ForgetExportResponse {}))
+    }
+
+    async fn upload_image(
+        &self,
+        request: Request<Streaming<v1::UploadRequest>>,
+    ) -> Reply<Self::UploadImageStream> {
+        exports::refuse_agent(&request)?;
+        let stop = self.stop.clone();
+        Ok(Response::new(
+            self.uploads.stream(request.into_inner(), stop),
+        ))
     }
 }
 

@@ -45,7 +45,14 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
     Arc::new(agenda.await.unwrap())
 }
 
-async fn service(node: &Node) -> Service<Fake> {
+pub(super) fn exports(node: &Node) -> Exports {
+    let file = node.disks.file(uid(0));
+    let state = file.ancestors().nth(3).unwrap();
+    let root = Exports::directory_of(state);
+    Exports::open(Arc::clone(&node.disks), root).unwrap()
+}
+
+pub(super) async fn service(node: &Node) -> Service<Fake> {
     let hypervisor = Arc::new(node.hypervisor.clone());
     let containers = Arc::clone(&node.containers);
     let health = Health::new(
@@ -63,6 +70,7 @@ async fn service(node: &Node) -> Service<Fake> {
         probes: Arc::new(Probes::new(Arc::clone(&containers))),
         containers,
         disks: Arc::clone(&node.disks),
+        exports: exports(node),
         images: Arc::clone(&node.images),
         health: Arc::new(health),
     };

@@ -10,12 +10,14 @@ use service::telemetry;
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, Phase, UnreadableDisk};
 
+mod export;
 mod host;
 mod images;
 mod probes;
 mod pulls;
 mod sources;
 
+pub(super) use export::export;
 pub(super) use host::host;
 pub(super) use probes::probe_state;
 pub(super) use pulls::pull_event;

@@ -1,4 +1,4 @@
-//! `image list`: the images that machines of a namespace can be made from; `image pull`.
+//! `image list`: the images that machines of a namespace can be made from; `image pull`, `image upload`.
 //!
 //! Invariant: images of the namespace precede those of the cluster, as they win over them.
 //! Failure: one of the two kinds that may not be listed is left out with a message; of both it is
@@ -6,6 +6,7 @@
 
 mod pull;
 mod row;
+mod upload;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,12 @@ pub(crate) enum ImageArgs {
     /// all selected nodes have the image; ends with code 1 and the error of a node if nodes fail.
     /// The cluster repeats failed pulls.
     Pull(pull::PullArgs),
+    /// Upload a disk of this computer to a node, and make an image of it.
+    ///
+    /// An interrupted upload is continued by the same call. The image is on that node only, and
+    /// machines that use it must run there. Needs the right to run programs in the pods of Vmlet
+    /// (pods/exec in its namespace), which administrators of the cluster have.
+    Upload(upload::UploadArgs),
 }
 
 /// Images to list, and the level of detail.
@@ -55,6 +62,7 @@ pub(crate) async fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
     match args {
         ImageArgs::List(args) => list(args).await,
         ImageArgs::Pull(args) => pull::run(args).await,
+        ImageArgs::Upload(args) => Box::pin(upload::run(args)).await,
     }
 }
 

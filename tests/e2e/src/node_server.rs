@@ -14,18 +14,19 @@ use nodeapi::v1::node_server::{Node, NodeServer as Service};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
-    CancelTaskRequest, Disk, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
+    CancelTaskRequest, Disk, ExportDiskRequest, ExportEvent, ForgetExportRequest,
+    ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
     ListDisksRequest, ListDisksResponse, Machine, MachineEvent, ProvideSourceRequest,
     ProvideSourceResponse, Pull, PullEvent, RunTaskRequest, SetImageMappingsRequest,
-    SetImageMappingsResponse, SourceEvent, TaskEvent, TaskStatus, WatchMachinesRequest,
-    WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
+    SetImageMappingsResponse, SourceEvent, TaskEvent, TaskStatus, UploadEvent, UploadRequest,
+    WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
 };
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::Pending;
 use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// What becomes of a task that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -408,6 +409,31 @@ impl Node for Memory {
         _: Request<SetImageMappingsRequest>,
     ) -> Result<Response<SetImageMappingsResponse>, Status> {
         Ok(Response::new(SetImageMappingsResponse::default()))
+    }
+
+    type ExportDiskStream = Pending<Result<ExportEvent, Status>>;
+
+    async fn export_disk(
+        &self,
+        _: Request<ExportDiskRequest>,
+    ) -> Result<Response<Self::ExportDiskStream>, Status> {
+        Err(Status::unimplemented("no disk has a file here"))
+    }
+
+    async fn forget_export(
+        &self,
+        _: Request<ForgetExportRequest>,
+    ) -> Result<Response<ForgetExportResponse>, Status> {
+        Ok(Response::new(ForgetExportResponse {}))
+    }
+
+    type UploadImageStream = Pending<Result<UploadEvent, Status>>;
+
+    async fn upload_image(
+        &self,
+        _: Request<Streaming<UploadRequest>>,
+    ) -> Result<Response<Self::UploadImageStream>, Status> {
+        Err(Status::unimplemented("no image has a file here"))
     }
 }
 

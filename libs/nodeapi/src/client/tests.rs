@@ -9,16 +9,17 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tonic::codegen::BoxFuture;
 use tonic::codegen::tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::*;
 use crate::v1::node_server::{Node, NodeServer};
 use crate::v1::{
-    CancelTaskRequest, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
-    ListDisksRequest, ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse,
-    PullEvent, RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SourceEvent,
-    TaskEvent, TaskStatus, WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest,
-    WatchTasksRequest,
+    CancelTaskRequest, ExportDiskRequest, ExportEvent, ForgetExportRequest, ForgetExportResponse,
+    ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse, ListDisksRequest,
+    ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent,
+    RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SourceEvent, TaskEvent,
+    TaskStatus, UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest,
+    WatchSourcesRequest, WatchTasksRequest,
 };
 
 /// For calls that are answered, however slow the machine is.
@@ -123,6 +124,31 @@ impl Node for Silent {
         _: Request<SetImageMappingsRequest>,
     ) -> Result<Response<SetImageMappingsResponse>, Status> {
         Ok(Response::new(SetImageMappingsResponse::default()))
+    }
+
+    type ExportDiskStream = ReceiverStream<Result<ExportEvent, Status>>;
+
+    async fn export_disk(
+        &self,
+        _: Request<ExportDiskRequest>,
+    ) -> Result<Response<Self::ExportDiskStream>, Status> {
+        Err(Status::unimplemented("no disk has a file here"))
+    }
+
+    async fn forget_export(
+        &self,
+        _: Request<ForgetExportRequest>,
+    ) -> Result<Response<ForgetExportResponse>, Status> {
+        Ok(Response::new(ForgetExportResponse {}))
+    }
+
+    type UploadImageStream = ReceiverStream<Result<UploadEvent, Status>>;
+
+    async fn upload_image(
+        &self,
+        _: Request<Streaming<UploadRequest>>,
+    ) -> Result<Response<Self::UploadImageStream>, Status> {
+        Err(Status::unimplemented("no image has a file here"))
     }
 }
 

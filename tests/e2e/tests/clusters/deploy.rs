@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -73,6 +73,8 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     ensure!(page.contains("machine"), "{page}");
 
     machines_on_off_and_suspended(&cluster).await?;
+    a_stopped_machine_is_exported(&cluster).await?;
+    a_machine_starts_from_the_exported_disk(&cluster).await?;
     remove_in_order(&cluster).await?;
     undeploy(&cluster)?;
     remove_state(&cluster)?;
@@ -246,6 +248,103 @@ async fn machines_on_off_and_suspended(cluster: &Cluster) -> Result<()> {
         cluster.await_word(name, word, READY).await?;
     }
     Ok(())
+}
+
+/// By the agent's pod, with a client that is killed in the middle.
+async fn a_stopped_machine_is_exported(cluster: &Cluster) -> Result<()> {
+    let export = |name: &str, file: &Path| {
+        let mut command = cluster.stack().command("vmletctl");
+        command.args(["export", name, "-o"]).arg(file);
+        command
+    };
+    let dir = cluster.stack().dir();
+    let (first, second) = (dir.join("first.qcow2"), dir.join("second.qcow2"));
+    for (name, words) in [("on", "vmletctl stop on"), ("suspended", "is suspended")] {
+        let refused = program::output(&mut export(name, &first))?;
+        let text = String::from_utf8_lossy(&refused.stderr);
+        ensure!(
+            !refused.status.success() && text.contains(words),
+            "{refused:?}"
+        );
+    }
+    let mut killed = export("off", &first).stderr(Stdio::null()).spawn()?;
+    let part = dir.join("first.qcow2.part");
+    let begun = eventually(READY, "the first bytes", || async {
+        ensure!(fs::metadata(&part).map_or(first.exists(), |is| is.len() > 0));
+        Ok(())
+    })
+    .await;
+    killed.kill()?;
+    killed.wait()?;
+    begun?;
+    if !first.exists() {
+        run(&mut export("off", &first))?;
+    }
+    run(&mut export("off", &second))?;
+    let same = Command::new("cmp").args([&first, &second]).status()?;
+    ensure!(same.success(), "two exports of one disk differ");
+    run(Command::new("qemu-img")
+        .args(["check", "-f", "qcow2"])
+        .arg(&first))?;
+    let exists = program::output(&mut export("off", &first))?;
+    let text = String::from_utf8_lossy(&exists.stderr);
+    ensure!(
+        !exists.status.success() && text.contains("--force"),
+        "{exists:?}"
+    );
+    let piped = program::output(&mut export("off", Path::new("-")))?;
+    ensure!(
+        piped.status.success() && piped.stdout == fs::read(&first)?,
+        "another disk"
+    );
+    eventually(READY, "the removal of the node's copies", || async {
+        let left = on_node(cluster, "find /var/lib/vmlet/exports -type f")?;
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
+    .await
+}
+
+/// Uploaded to the node as an image, with a client that is killed in the middle.
+async fn a_machine_starts_from_the_exported_disk(cluster: &Cluster) -> Result<()> {
+    let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
+    let file = cluster.stack().dir().join("first.qcow2");
+    let upload = |file: &Path| {
+        let mut command = cluster.stack().command("vmletctl");
+        command.args(["image", "upload", "--name", "exported", "--node", node]);
+        command.arg(file);
+        command
+    };
+    let text = cluster.stack().dir().join("no-disk");
+    fs::write(&text, "#!/bin/sh\n".repeat(100))?;
+    let refused = program::output(&mut upload(&text))?;
+    ensure!(!refused.status.success(), "{refused:?}");
+    let mut killed = upload(&file).stdout(Stdio::null()).spawn()?;
+    let begun = eventually(READY, "the first bytes", || async {
+        let find = "find /var/lib/vmlet/images/partial -name 'upload-*.part' -size +0";
+        let is_begun = !on_node(cluster, find)?.is_empty();
+        let is_complete = cluster.get_json(&["vmimage", "exported"]).is_ok();
+        ensure!(is_begun || is_complete, "nothing was received");
+        Ok(())
+    })
+    .await;
+    killed.kill()?;
+    killed.wait()?;
+    begun?;
+    run(&mut upload(&file))?;
+    cluster.apply(&machines::machine(
+        "copy",
+        &json!({ "imageName": "exported", "powerState": "PoweredOn" }),
+    ))?;
+    cluster.await_word("copy", "Running", READY).await?;
+    eventually(READY, "its second boot from this disk", || async {
+        let log = cluster.kubectl(&["logs", "copy"])?;
+        ensure!(log.contains("VMLET-BOOTS 2"), "{log}");
+        Ok(())
+    })
+    .await?;
+    cluster.delete("vm/copy", READY)?;
+    cluster.delete("vmimage/exported", READY)
 }
 
 /// The steps of `docs/operations.md` before the manifests are deleted.

@@ -12,6 +12,7 @@ mod disks;
 mod doctor;
 mod events;
 mod exec;
+mod exports;
 mod faults;
 mod file_disks;
 mod full_disk;

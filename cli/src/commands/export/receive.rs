@@ -1,0 +1,202 @@
+//! One attempt: what the program on the node writes goes to the destination.
+//!
+//! Invariant: nothing counts as received but what is at the destination; the file is complete when
+//! its checksum is the one that the node has computed.
+//! Failure: [`ReceiveError`]; whether another attempt can continue is in [`ReceiveError::is_passing`].
+
+use std::io;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+
+use super::destination::{Destination, DestinationError};
+use crate::commands::transfer::line::Line;
+use crate::commands::transfer::progress::Progress;
+
+/// An attempt that has failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReceiveError {
+    #[error("failed to read from the node")]
+    Read(#[source] io::Error),
+    #[error("the node ended the export early")]
+    Early,
+    #[error("failed to understand the program on the node: it may be of another version")]
+    Protocol,
+    #[error(
+        "the checksum of what was received is {received}, and the node sent {sent}: what was received is removed, \
+         export the disk again"
+    )]
+    Checksum { received: String, sent: String },
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
+}
+
+impl ReceiveError {
+    /// Whether another attempt can continue.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            // Text that is no line of ours is of this kind.
+            Self::Read(error) => error.kind() != io::ErrorKind::InvalidData,
+            Self::Early => true,
+            Self::Protocol | Self::Checksum { .. } | Self::Destination(_) => false,
+        }
+    }
+}
+
+/// Receives what is missing.
+pub(super) async fn receive(
+    from: &mut (impl AsyncBufRead + Unpin),
+    to: &mut Destination,
+    progress: &Progress,
+) -> Result<(), ReceiveError> {
+    let size = begin(from, to, progress).await?;
+    while to.received() < size {
+        let bytes = from.fill_buf().await.map_err(ReceiveError::Read)?;
+        let rest = usize::try_from(size - to.received()).unwrap_or(usize::MAX);
+        let count = bytes.len().min(rest);
+        if count == 0 {
+            return Err(ReceiveError::Early);
+        }
+        to.write(&bytes[..count])?;
+        from.consume(count);
+        progress.received(to.received());
+    }
+    let Line::End { sha256: sent } = line(from).await? else {
+        return Err(ReceiveError::Protocol);
+    };
+    let received = to.checksum();
+    if received == sent {
+        return Ok(());
+    }
+    // Nothing of it can be trusted. On standard output there is nothing that can be removed.
+    let _ = to.restart();
+    Err(ReceiveError::Checksum { received, sent })
+}
+
+/// Waits until the bytes begin; returns the size of the file.
+async fn begin(
+    from: &mut (impl AsyncBufRead + Unpin),
+    to: &mut Destination,
+    progress: &Progress,
+) -> Result<u64, ReceiveError> {
+    loop {
+        match line(from).await? {
+            Line::Preparing(percent) => progress.preparing(percent),
+            Line::Begin { size, offset } if offset == to.received() && offset <= size => {
+                progress.begin(size, offset);
+                return Ok(size);
+            }
+            Line::Begin { size, offset: 0 } => {
+                to.restart()?;
+                progress.say("the disk is not the one of the earlier export: starting anew");
+                progress.begin(size, 0);
+                return Ok(size);
+            }
+            Line::Begin { .. } | Line::End { .. } => return Err(ReceiveError::Protocol),
+        }
+    }
+}
+
+async fn line(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Line, ReceiveError> {
+    let line = Line::read(from).await.map_err(ReceiveError::Read)?;
+    line.ok_or(ReceiveError::Early)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+
+    const CONTENT: &[u8] = b"what the disk has";
+
+    fn hex(bytes: &[u8]) -> String {
+        Sha256::digest(bytes)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// What a node sends to a client that has `offset` bytes.
+    fn sent(content: &[u8], offset: usize) -> Vec<u8> {
+        let begin = Line::Begin {
+            size: content.len() as u64,
+            offset: offset as u64,
+        };
+        let end = Line::End {
+            sha256: hex(content),
+        };
+        let [first, begin, end] =
+            [Line::Preparing(50), begin, end].map(|line| line.text().unwrap());
+        [
+            first.as_bytes(),
+            begin.as_bytes(),
+            &content[offset..],
+            end.as_bytes(),
+        ]
+        .concat()
+    }
+
+    async fn attempt(path: &Path, mut bytes: &[u8]) -> Result<(), ReceiveError> {
+        let mut to = Destination::open(path, false).unwrap();
+        let received = receive(&mut bytes, &mut to, &Progress::hidden()).await;
+        if received.is_ok() {
+            to.finish().unwrap();
+        }
+        received
+    }
+
+    fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, part) = (dir.path().join("d"), dir.path().join("d.part"));
+        (dir, path, part)
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_breaks_off_anywhere_is_continued() {
+        let all = sent(CONTENT, 0);
+        for cut in 0..all.len() {
+            let (_dir, path, part) = place();
+            let broken = attempt(&path, &all[..cut]).await.unwrap_err();
+            assert!(broken.is_passing(), "{cut}: {broken:?}");
+            let there = fs::read(&part).unwrap();
+            assert!(CONTENT.starts_with(&there) && !path.exists());
+            attempt(&path, &sent(CONTENT, there.len())).await.unwrap();
+            assert_eq!(fs::read(&path).unwrap(), CONTENT);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_has_changed_is_received_anew() {
+        let (_dir, path, part) = place();
+        fs::write(&part, "what another disk had").unwrap();
+        attempt(&path, &sent(CONTENT, 0)).await.unwrap();
+        assert_eq!(fs::read(&path).unwrap(), CONTENT);
+    }
+
+    #[tokio::test]
+    async fn a_wrong_checksum_leaves_nothing_to_continue() {
+        let (_dir, path, part) = place();
+        let mut bytes = sent(CONTENT, 0);
+        let at = bytes.windows(4).position(|four| four == b"disk").unwrap();
+        bytes[at] = b'r';
+        let wrong = attempt(&path, &bytes).await.unwrap_err();
+        assert!(matches!(wrong, ReceiveError::Checksum { .. }) && !wrong.is_passing());
+        assert!(!path.exists());
+        assert_eq!(fs::read(&part).unwrap(), b"");
+    }
+
+    #[tokio::test]
+    async fn what_another_version_sends_is_refused() {
+        let (_dir, path, part) = place();
+        fs::write(&part, "four").unwrap();
+        let odd = Line::Begin { size: 9, offset: 3 }.text().unwrap();
+        for bytes in [odd.as_bytes(), b"QFI\xfb\n", b"{\"later\":1}\n"] {
+            let refused = attempt(&path, bytes).await.unwrap_err();
+            assert!(!refused.is_passing(), "{refused:?}");
+        }
+        assert_eq!(fs::read(&part).unwrap(), b"four");
+    }
+}

@@ -1,0 +1,175 @@
+//! `node export-disk`: writes a disk of this node to standard output, for `export`.
+//!
+//! Invariant: the daemon serves it to root and its own user alone. It ends when its input does:
+//! then no client is left. The node's copy is removed when the client says that it is complete.
+//! Failure: a sentence, and exit code [`AGAIN`] where another attempt may succeed.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use nodeapi::v1::export_event::Event;
+use nodeapi::v1::{ExportDiskRequest, ExportEvent, ForgetExportRequest};
+use nodeapi::{Deadlines, client, connect};
+use tokio::io::{AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::time::timeout;
+use tonic::{Code, Status, Streaming};
+
+use super::transfer::AGAIN;
+use super::transfer::line::{COMPLETE, Line};
+
+/// Time for the client to take what is written. The daemon has less.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Disk to write, and what the client has of it.
+#[derive(Debug, Args)]
+pub(crate) struct NodeExportArgs {
+    /// UID of the virtual machine.
+    #[arg(value_name = "UID")]
+    uid: String,
+    /// Bytes that the client has received.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    received: u64,
+    /// Checksum of these bytes.
+    #[arg(long, value_name = "SHA256", default_value = "")]
+    received_sha256: String,
+    /// Socket of the daemon's node API.
+    #[arg(long, value_name = "SOCKET", default_value = client::DEFAULT_ENDPOINT)]
+    node_endpoint: String,
+}
+
+/// Why a file was not transferred.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{}", words(.0))]
+    Daemon(Status),
+    #[error("the client has read nothing for {} s", PATIENCE.as_secs())]
+    Stalled,
+    #[error("failed to exchange bytes with the client")]
+    Write(#[source] std::io::Error),
+}
+
+fn words(status: &Status) -> String {
+    match status.code() {
+        Code::Unimplemented => {
+            "the daemon of this node is older than this program and transfers no files: upgrade the node".to_owned()
+        }
+        Code::Unavailable if status.message().is_empty() => "the daemon is not available".to_owned(),
+        _ => status.message().to_owned(),
+    }
+}
+
+impl Failure {
+    pub(super) fn is_passing(&self) -> bool {
+        let passing = [
+            Code::Unavailable,
+            Code::Unknown,
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+        ];
+        match self {
+            Self::Daemon(status) => passing.contains(&status.code()),
+            Self::Stalled | Self::Write(_) => true,
+        }
+    }
+}
+
+pub(crate) async fn run(args: &NodeExportArgs) -> anyhow::Result<ExitCode> {
+    let mut daemon = connect(&args.node_endpoint, Deadlines::default())?;
+    let request = ExportDiskRequest {
+        vm_uid: args.uid.clone(),
+        received_bytes: args.received,
+        received_sha256: args.received_sha256.clone(),
+    };
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let written = async {
+        let events = daemon.export_disk(request).await;
+        let events = events.map_err(Failure::Daemon)?.into_inner();
+        write(events, &mut tokio::io::stdout()).await
+    };
+    let written = tokio::select! {
+        written = written => written,
+        // The client writes nothing before the end.
+        _ = input.next_line() => return Ok(ExitCode::FAILURE),
+    };
+    if let Err(failure) = written {
+        if !failure.is_passing() {
+            return Err(failure.into());
+        }
+        eprintln!("error: {:#}", anyhow::Error::from(failure));
+        return Ok(ExitCode::from(AGAIN));
+    }
+    if let Ok(Some(line)) = input.next_line().await
+        && line == COMPLETE.trim_end()
+    {
+        let vm_uid = args.uid.clone();
+        // A copy that stays is removed later.
+        let _ = daemon.forget_export(ForgetExportRequest { vm_uid }).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn write(
+    mut events: Streaming<ExportEvent>,
+    out: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), Failure> {
+    while let Some(event) = events.message().await.map_err(Failure::Daemon)? {
+        let line = match event.event {
+            Some(Event::Data(data)) => {
+                put(out, &data).await?;
+                continue;
+            }
+            Some(Event::PreparingPercent(percent)) => Line::Preparing(percent),
+            Some(Event::Begin(begin)) => Line::Begin {
+                size: begin.size_bytes,
+                offset: begin.offset,
+            },
+            Some(Event::End(end)) => Line::End { sha256: end.sha256 },
+            None => continue,
+        };
+        put(out, line.text().map_err(Failure::Write)?.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+async fn put(out: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Failure> {
+    let written = async {
+        out.write_all(bytes).await?;
+        out.flush().await
+    };
+    let written = timeout(PATIENCE, written).await;
+    written
+        .map_err(|_| Failure::Stalled)?
+        .map_err(Failure::Write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_is_away_is_waited_for_and_a_refusal_is_not_repeated() {
+        let failure = |code| Failure::Daemon(Status::new(code, "a sentence"));
+        assert!(failure(Code::Unavailable).is_passing());
+        assert!(failure(Code::Unknown).is_passing());
+        for code in [
+            Code::FailedPrecondition,
+            Code::NotFound,
+            Code::Aborted,
+            Code::Unimplemented,
+        ] {
+            assert!(!failure(code).is_passing(), "{code:?}");
+        }
+        assert_eq!(failure(Code::NotFound).to_string(), "a sentence");
+        let old = failure(Code::Unimplemented).to_string();
+        assert!(old.contains("upgrade the node"), "{old}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_left() {
+        let (mut out, _unread) = tokio::io::duplex(8);
+        put(&mut out, b"eight by").await.unwrap();
+        let left = put(&mut out, b"more").await.unwrap_err();
+        assert!(matches!(left, Failure::Stalled));
+    }
+}

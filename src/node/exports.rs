@@ -1,0 +1,179 @@
+//! Copies of disks, for clients that fetch them.
+//!
+//! Invariant: a disk is reserved only while its copy is made, never while it is sent: how fast a
+//! client reads delays no machine. A copy is complete when it is sent, and belongs to one version
+//! of its disk. One client of a machine is served at a time, the one that came last, and a copy
+//! goes [`KEPT`] after its last client, with its disk, and with this process: no record names it.
+//! The name of its file is the machine's UID and a number that no other copy has.
+//! Failure: [`Error`]; a client that reads nothing is left after [`PATIENCE`].
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use podspec::VmUid;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+mod copy;
+mod error;
+mod file;
+mod peer;
+mod stream;
+
+pub(super) use error::Error;
+pub(super) use peer::refuse_agent;
+pub(super) use stream::{Received, stream};
+
+use crate::disk::{Disks, Version};
+use crate::locks::Locks;
+
+/// Time for the next client of a copy to come.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// Time for a client to read a message.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Clients that are served at once.
+const MOST: usize = 4;
+
+/// The copies of this node; clones share them.
+#[derive(Debug, Clone)]
+pub struct Exports(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    disks: Arc<Disks>,
+    root: PathBuf,
+    places: Semaphore,
+    /// Number of the next copy.
+    next: AtomicU64,
+    /// Held while a client is served, and while a copy is removed.
+    turns: Locks<VmUid>,
+    all: Mutex<HashMap<VmUid, Export>>,
+}
+
+/// What is known of the export of a disk.
+#[derive(Debug, Default)]
+struct Export {
+    /// Ends the client that is served, or the wait for the next one.
+    current: CancellationToken,
+    /// A complete copy.
+    copy: Option<Copy>,
+}
+
+/// A complete copy of a disk.
+#[derive(Debug, Clone)]
+struct Copy {
+    /// Of the disk that it was made from.
+    version: Version,
+    path: PathBuf,
+}
+
+impl Exports {
+    /// The directory below a state directory.
+    pub fn directory_of(state: &Path) -> PathBuf {
+        state.join("exports")
+    }
+
+    /// Removes what an earlier process has left in `root`, and makes it. Blocks.
+    pub fn open(disks: Arc<Disks>, root: PathBuf) -> std::io::Result<Self> {
+        match std::fs::remove_dir_all(&root) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        std::fs::DirBuilder::new().mode(0o700).create(&root)?;
+        Ok(Self(Arc::new(Shared {
+            disks,
+            root,
+            places: Semaphore::new(MOST),
+            next: AtomicU64::default(),
+            turns: Locks::default(),
+            all: Mutex::default(),
+        })))
+    }
+
+    /// Removes the copy of a disk; a client that is served ends. Success when there is none.
+    pub(super) async fn forget(&self, vm: VmUid) -> std::io::Result<()> {
+        let current = self.arrive(vm);
+        let _turn = self.0.turns.lock(&vm).await;
+        self.remove(vm, &current).await
+    }
+
+    /// A client has come, which ends the one before.
+    fn arrive(&self, vm: VmUid) -> CancellationToken {
+        let mut all = self.all();
+        let export = all.entry(vm).or_default();
+        export.current.cancel();
+        export.current = CancellationToken::new();
+        export.current.clone()
+    }
+
+    /// A client has left: the copy of its disk stays for a while.
+    fn leave(&self, vm: VmUid, current: CancellationToken) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let disks = &this.0.disks;
+            tokio::select! {
+                () = current.cancelled() => return,
+                () = disks.removal(vm) => {}
+                () = tokio::time::sleep(KEPT) => {}
+            }
+            let _turn = this.0.turns.lock(&vm).await;
+            if let Err(error) = this.remove(vm, &current).await {
+                let error = crate::one_line(&error);
+                tracing::warn!(%vm, error, "copy of exported disk not removed");
+            }
+        });
+    }
+
+    /// Removes a copy in its turn, unless another client has come meanwhile.
+    async fn remove(&self, vm: VmUid, current: &CancellationToken) -> std::io::Result<()> {
+        if current.is_cancelled() {
+            return Ok(());
+        }
+        self.remove_copy(vm).await?;
+        let mut all = self.all();
+        if !current.is_cancelled() {
+            all.remove(&vm);
+        }
+        Ok(())
+    }
+
+    /// In the turn of the disk. A copy that cannot be removed stays known.
+    async fn remove_copy(&self, vm: VmUid) -> std::io::Result<()> {
+        let Some(copy) = self.known(vm) else {
+            return Ok(());
+        };
+        match tokio::fs::remove_file(&copy.path).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        self.set(vm, None);
+        Ok(())
+    }
+
+    fn known(&self, vm: VmUid) -> Option<Copy> {
+        self.all().get(&vm).and_then(|export| export.copy.clone())
+    }
+
+    fn set(&self, vm: VmUid, copy: Option<Copy>) {
+        self.all().entry(vm).or_default().copy = copy;
+    }
+
+    fn new_path(&self, vm: VmUid) -> PathBuf {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        self.0.root.join(format!("{vm}-{number}.qcow2"))
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<VmUid, Export>> {
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;
