@@ -115,12 +115,14 @@ async fn work(
     let queue = runner::queue(&config, &rules, metrics.queue.clone());
     let queue = Arc::new(queue);
     let images = Arc::new(runner::images::queue(&config, metrics.images.clone()));
+    let groups = Arc::new(runner::images::queue(&config, metrics.groups.clone()));
     let intake = Intake::new(
         stores.clone(),
         (*rules).clone(),
         Arc::clone(&queue),
         Arc::clone(&images),
-    );
+    )
+    .with_groups(Arc::clone(&groups));
     let resync = config.runner.resync.get();
     let namespace = &config.namespace;
     let (events, waiting) = Events::channel();
@@ -159,9 +161,11 @@ async fn work(
         |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
     let passes = async {
         let images = runner::images::run(&context, images, stop.clone());
+        let groups = runner::groups::run(&context, groups, stop.clone());
         tokio::join!(
             runner::run(&context, queue, rules, stop.clone(), pass),
-            images
+            images,
+            groups
         );
     };
     tokio::select! {

@@ -124,8 +124,9 @@ pub struct Machines {
     pub creates: usize,
     /// Root disks that are created concurrently on one node; at least 1.
     pub creates_per_node: usize,
-    /// New machines wait until the image cache in `namespace` describes their image. Must be false:
-    /// this version has no controller for image caches.
+    /// The controller keeps a VirtualMachineImageCache for each image: nodes pull the image for machines
+    /// that wait for it, placeholders prefer nodes that have it, and machines report the progress of
+    /// the pull. Without it, kubelet alone pulls images.
     pub image_caches: bool,
     /// The controller watches for information about guests. Without it, the controller reconciles
     /// machines that wait for an address at intervals.
@@ -204,7 +205,7 @@ impl Default for Machines {
         Self {
             creates: 0,
             creates_per_node: 2,
-            image_caches: false,
+            image_caches: true,
             signals: true,
             resize: true,
             fast_deploy: "linked".to_owned(),

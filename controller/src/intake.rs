@@ -23,6 +23,7 @@ use workqueue::{Options, Shared};
 
 use crate::metrics::QueueMetrics;
 use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
+use crate::reconcile::image::cache;
 use crate::reconcile::image::object::Object;
 use crate::stores::{Agents, Change, Key, Stores};
 
@@ -34,6 +35,9 @@ pub type Queue = Shared<Key, QueueMetrics>;
 /// The images' queue.
 pub type ImageQueue = Shared<Key, QueueMetrics>;
 
+/// The groups' queue.
+pub type GroupQueue = Shared<Key, QueueMetrics>;
+
 /// Fills the queues. Clones fill the same ones.
 #[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "stores have none")]
@@ -42,6 +46,7 @@ pub struct Intake {
     rules: Arc<Profile>,
     queue: Arc<Queue>,
     images: Arc<ImageQueue>,
+    groups: Option<Arc<GroupQueue>>,
 }
 
 /// A key to be queued, and how urgently.
@@ -64,6 +69,16 @@ impl Intake {
             rules: Arc::new(rules),
             queue,
             images,
+            groups: None,
+        }
+    }
+
+    /// The same, filling the queue of groups, too.
+    #[must_use]
+    pub fn with_groups(self, groups: Arc<GroupQueue>) -> Self {
+        Self {
+            groups: Some(groups),
+            ..self
         }
     }
 
@@ -87,6 +102,11 @@ impl Intake {
         let images = images.flat_map(|change| K::wakes_images(change, &self.stores));
         self.images
             .push_all(images.map(|key| (key, Options::default())));
+        if let Some(queue) = &self.groups {
+            let groups = changes.iter();
+            let groups = groups.flat_map(|change| K::wakes_groups(change, &self.stores));
+            queue.push_all(groups.map(|key| (key, Options::default())));
+        }
     }
 
     /// An agent lives that did not, or it and its daemon can do more: images without an answer may get
@@ -96,8 +116,15 @@ impl Intake {
             image.pre_pull().is_some() || image.ready().is_none_or(|r| r.status != "True")
         };
         let waiting = Object::all(&self.stores).filter(unanswered);
+        let caches = self.stores.image_caches.state().into_iter();
+        let unfilled = caches.filter_map(|cache| {
+            let status = cache.status.as_ref();
+            let is_ready = status.is_some_and(|s| conditions::is_true(&s.conditions, READY));
+            cache::image_of(&cache).filter(|_| !is_ready)
+        });
+        let waiting = waiting.map(|image| image.key()).chain(unfilled);
         self.images
-            .push_all(waiting.map(|image| (image.key(), Options::default())));
+            .push_all(waiting.map(|key| (key, Options::default())));
         let machines = self.stores.vms.state().into_iter();
         let unprobed = machines.filter(|vm| is_unprobed(vm));
         unprobed.for_each(|vm| self.signal(Key::of(&*vm)));

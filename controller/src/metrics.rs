@@ -29,6 +29,8 @@ pub struct Metrics {
     pub queue: QueueMetrics,
     /// Of the images' queue.
     pub images: QueueMetrics,
+    /// Of the groups' queue.
+    pub groups: QueueMetrics,
     /// Events that were not written.
     pub events_lost: Counter,
     /// 1 while this process holds the lease.
@@ -62,6 +64,7 @@ impl Default for Metrics {
         let queue = QueueMetrics::register(&mut registry);
         let metrics = Self {
             images: queue.of_images(),
+            groups: queue.of_groups(),
             queue,
             registry: Registry::default(),
             events_lost: Counter::default(),

@@ -4,6 +4,7 @@
 //! Failure: see [`crate::flow`].
 
 pub(crate) mod answers;
+pub mod group;
 pub mod image;
 pub(crate) mod node_tasks;
 pub mod vm;

@@ -5,6 +5,7 @@
 //! Failure: a pass that panics or overruns its time is counted, logged and repeated with a growing
 //! delay.
 
+pub mod groups;
 pub mod images;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 
 use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
-use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
+use tracing::{Instrument, Span};
+use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Shared, Verdict};
 
 use crate::config;
 use crate::context::{Context, Key, Stores};
@@ -81,6 +82,43 @@ pub async fn run<P, F>(
         }
         .instrument(span)
     };
+    workqueue::run(queue, config, ready, stop, handler).await;
+}
+
+/// Works on a queue beside that of the machines until `stop`; then lets passes that run end. `span` is
+/// that of a pass.
+async fn run_beside<P, F>(
+    context: &Context,
+    queue: Arc<Shared<Key, QueueMetrics>>,
+    metrics: QueueMetrics,
+    workers: usize,
+    stop: CancellationToken,
+    span: fn(&Key) -> Span,
+    pass: P,
+) where
+    P: Fn(Context, Key) -> F + Clone + Send + 'static,
+    F: Future<Output = flow::Outcome> + Send + 'static,
+{
+    let settings = &context.config.runner;
+    let config = RunConfig {
+        workers,
+        reserve_below: None,
+        timeout: Some(settings.pass_timeout.get()),
+        grace: settings.drain.get(),
+    };
+    metrics.workers(workers);
+    let handler = |popped: Popped<Key>| {
+        let context = context.clone();
+        let metrics = metrics.clone();
+        let pass = pass.clone();
+        let span = span(&popped.key);
+        async move {
+            let _active = metrics.active();
+            Verdict::from(outcome_of(pass(context, popped.key).await))
+        }
+        .instrument(span)
+    };
+    let ready = ready(context.stores.clone(), Arc::clone(&context.metrics));
     workqueue::run(queue, config, ready, stop, handler).await;
 }
 

@@ -30,7 +30,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 pub use agents::Agents;
 pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
-pub use index::{Index, Indexed, Relation, network, own_root_claim};
+pub use index::{Affiliation, Index, Indexed, Relation, network, own_root_claim};
 pub use network::NetworkAttachmentDefinition;
 
 /// Namespace and name of an object.

@@ -82,10 +82,6 @@ impl Config {
         refuse(
             self.machines.disk_request_percent > 100,
             "machines.disk_request_percent must be from 0 to 100",
-        )?;
-        refuse(
-            self.machines.image_caches,
-            "machines.image_caches must be false: no controller of this version fills image caches",
         )
     }
 }

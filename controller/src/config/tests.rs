@@ -56,7 +56,6 @@ fn an_unknown_key_is_refused_with_its_line() {
 #[case::polling_what_waits("[runner]\nrecheck = \"5s\"", "runner.recheck")]
 #[case::late_renewal("[lease]\nrenew_deadline = \"15s\"", "lease.renew_deadline")]
 #[case::bad_name("namespace = \"A b\"", "namespace")]
-#[case::unserved("[machines]\nimage_caches = true", "machines.image_caches")]
 #[case::more_than_all(
     "[machines]\ndisk_request_percent = 101",
     "machines.disk_request_percent"

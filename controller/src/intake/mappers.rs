@@ -4,15 +4,17 @@
 //! progress.
 //! Failure: none; an object that belongs to no machine wakes none.
 
+mod groups;
 mod limits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crds::conditions::{self, CREATED};
 use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -22,11 +24,14 @@ use kube::core::PartialObjectMeta;
 use super::is_ready;
 use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, Object};
-use crate::reconcile::image::{names, repository};
-use crate::reconcile::vm::VOLUME_MODE;
+use crate::reconcile::image::{STEP, cache, names, repository};
+use crate::reconcile::vm::{VOLUME_MODE, placeholder};
 use crate::stores::{
     Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores,
 };
+
+/// Kind of an image cache.
+const CACHE: &str = "VirtualMachineImageCache";
 
 /// A kind whose changes wake machines.
 pub trait Wakes: Indexed + Sized {
@@ -36,6 +41,11 @@ pub trait Wakes: Indexed + Sized {
 
     /// The images that a change concerns.
     fn wakes_images(_change: &Change<Self>, _stores: &Stores) -> Vec<Key> {
+        Vec::new()
+    }
+
+    /// The groups that a change concerns.
+    fn wakes_groups(_change: &Change<Self>, _stores: &Stores) -> Vec<Key> {
         Vec::new()
     }
 
@@ -55,8 +65,24 @@ impl Wakes for VirtualMachine {
         vec![Key::of(&**change.object())]
     }
 
+    fn wakes_groups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        groups::of_machine(change, stores)
+    }
+
     fn as_machine(change: &Change<Self>) -> Option<Change<VirtualMachine>> {
         Some(change.clone())
+    }
+
+    /// Its end: the files of its image may be needed no longer.
+    fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        match change {
+            Change::Deleted { last, .. } => {
+                let mut all = images_of(last);
+                all.retain(|key| Object::find(stores, key).is_some());
+                all
+            }
+            Change::Created { .. } | Change::Updated { .. } => Vec::new(),
+        }
     }
 }
 
@@ -67,6 +93,29 @@ impl Wakes for Pod {
 
     fn as_pod(object: &Self) -> Option<&Pod> {
         Some(object)
+    }
+
+    /// Where a placeholder is, and whether it has started.
+    fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        let image = |pod: &Pod| {
+            let container = pod.spec.as_ref()?.containers.first()?;
+            container.image.clone()
+        };
+        let state = |pod: &Pod| {
+            let image = image(pod)?;
+            let place = placeholder::place(pod, &image)?;
+            Some((place.node.to_owned(), place.has_image))
+        };
+        let has_changed = match change {
+            Change::Created { object, .. } => state(object).is_some(),
+            Change::Updated { old, new, .. } => state(old) != state(new),
+            Change::Deleted { last, .. } => state(last).is_some(),
+        };
+        let machine = machine_of(change.object()).filter(|_| has_changed);
+        let vm = machine.and_then(|key| stores.vm(&key));
+        let mut all = vm.map(|vm| images_of(&vm)).unwrap_or_default();
+        all.retain(|key| Object::find(stores, key).is_some());
+        all
     }
 }
 
@@ -103,22 +152,34 @@ impl Wakes for VirtualMachineTask {
         }
     }
 
-    fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+    fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         if let Change::Updated { old, new, .. } = change
             && essence(old) == essence(new)
+            && percent(old) == percent(new)
         {
             return Vec::new();
         }
         let task = change.object();
         let mut owners = task.owner_references().iter();
         let owner = owners.find(|_| task.spec.kind.is_of_image());
-        let namespace = |kind: &str| match kind {
-            CLUSTER => String::new(),
-            _ => task.namespace().unwrap_or_default(),
-        };
-        let key = owner.map(|owner| Key::new(namespace(&owner.kind), &owner.name));
+        let namespace = task.namespace().unwrap_or_default();
+        let key = owner.and_then(|owner| match owner.kind.as_str() {
+            CLUSTER => Some(Key::new("", &owner.name)),
+            CACHE => {
+                let key = Key::new(namespace, &owner.name);
+                cache::image_of(&*stores.image_caches.get(&key.reference())?)
+            }
+            _ => Some(Key::new(namespace, &owner.name)),
+        });
         key.into_iter().collect()
     }
+}
+
+/// The progress that the cache of an image shows.
+fn percent(task: &VirtualMachineTask) -> u32 {
+    let is_pull = task.spec.kind == TaskKind::PullImage;
+    let exact = task.status.as_ref().filter(|_| is_pull);
+    exact.map_or(0, |status| status.progress_percent / STEP)
 }
 
 /// A task without its progress, which people read and passes do not.
@@ -167,10 +228,14 @@ impl Wakes for Node {
         if changed.is_empty() && !is_another {
             return Vec::new();
         }
+        let cached = match is_another {
+            true => cache::images_on(stores, &object.name_any()),
+            false => BTreeSet::new(),
+        };
         let is_it = |image: &Object| {
             let named = name::of(image.source());
             let is_listed = named.is_ok_and(|named| changed.contains(repository(&named.name)));
-            is_listed || is_another && image.pre_pull().is_some()
+            is_listed || is_another && (image.pre_pull().is_some() || cached.contains(&image.key()))
         };
         Object::all(stores)
             .filter(is_it)
@@ -219,13 +284,48 @@ impl Wakes for ClusterVirtualMachineImage {
 
 impl Wakes for VirtualMachineImageCache {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::ImageCache(change.object().name_any()))
+        let Some(image) = cache::image_of(change.object()) else {
+            return Vec::new();
+        };
+        if let Change::Updated { old, new, .. } = change
+            && old.status == new.status
+            && old.spec == new.spec
+        {
+            return Vec::new();
+        }
+        let all = with(stores, &Relation::Image(image)).into_iter();
+        all.filter(|key| stores.vm(key).is_some_and(|vm| waits_for_disk(&vm)))
+            .collect()
     }
+
+    fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        cache::image_of(change.object()).into_iter().collect()
+    }
+}
+
+/// Its root disk does not exist yet.
+fn waits_for_disk(vm: &VirtualMachine) -> bool {
+    let status = vm.status.as_ref();
+    !status.is_some_and(|status| conditions::is_true(&status.conditions, CREATED))
+}
+
+/// The images that the machine may be made from.
+fn images_of(vm: &VirtualMachine) -> Vec<Key> {
+    let all = Relation::of(vm).into_iter();
+    let images = all.filter_map(|relation| match relation {
+        Relation::Image(key) => Some(key),
+        _ => None,
+    });
+    images.collect()
 }
 
 impl Wakes for VirtualMachineGroup {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::Group(Key::of(&**change.object())))
+        groups::machines_of(change, stores)
+    }
+
+    fn wakes_groups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        groups::of_group(change, stores)
     }
 }
 

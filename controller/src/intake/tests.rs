@@ -296,23 +296,41 @@ fn a_node_wakes_its_machines_when_it_fails_and_not_with_its_heartbeat() {
     assert_eq!(adds!(intake, feeds.nodes, lost), a(-2));
 }
 
-/// Caches are in the controller's namespace, machines in those of their owners.
+/// Caches are in the controller's namespace, machines in those of their owners. A machine with a disk
+/// waits for no image.
 #[test]
 fn an_image_cache_wakes_the_machines_that_wait_for_it_wherever_they_are() {
     let (intake, mut feeds) = ours();
     let mut vm = settled("a");
-    let label = ("vmicache.vmlet.dev/name".to_owned(), "c".to_owned());
-    vm.metadata.labels = Some([label].into());
+    vm.spec.image_name = Some("debian".to_owned());
+    let conditions = &mut vm.status.get_or_insert_default().conditions;
+    conditions.retain(|condition| condition.type_ != CREATED);
+    let mut created = settled("b");
+    created.spec.image_name.clone_from(&vm.spec.image_name);
     feeds.vms.apply(Event::Apply(vm));
-    feeds.vms.apply(Event::Apply(settled("b")));
-    let cache: VirtualMachineImageCache = serde_json::from_value(json!({
-        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImageCache",
-        "metadata": { "name": "c", "namespace": "vmlet-system", "uid": "c", "resourceVersion": "1" },
-        "spec": { "providerID": "i", "providerVersion": "v" },
-    }))
-    .unwrap();
-    let changed = Event::Apply(cache);
-    assert_eq!(adds!(intake, feeds.image_caches, changed), a(-2));
+    feeds.vms.apply(Event::Apply(created));
+    let cache = |version: &str, ready: &str| -> VirtualMachineImageCache {
+        let image = json!({ "kind": "VirtualMachineImage", "namespace": "default", "name": "debian", "uid": "i" });
+        let provider = json!({
+            "type": "VirtualMachineImageCacheProviderReady", "status": ready, "reason": "x", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        serde_json::from_value(json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImageCache",
+            "metadata": {
+                "name": "c", "namespace": "vmlet-system", "uid": "c", "resourceVersion": version,
+            },
+            "spec": { "image": image, "providerID": "i", "providerVersion": "v" },
+            "status": { "conditions": [provider] },
+        }))
+        .unwrap()
+    };
+    let made = Event::Apply(cache("1", "False"));
+    assert_eq!(adds!(intake, feeds.image_caches, made), a(100));
+    let changed = Event::Apply(cache("2", "Unknown"));
+    assert_eq!(adds!(intake, feeds.image_caches, changed), a(100));
+    let same = Event::Apply(cache("3", "Unknown"));
+    assert_eq!(adds!(intake, feeds.image_caches, same), []);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Series of each machine and of the tasks, made from the stores at each scrape.
+//! Series of each machine, of each image and of the tasks, made from the stores at each scrape.
 //!
 //! Invariant: a machine that no longer exists, or a condition that it no longer has, has no series;
 //! nothing is kept.
@@ -16,7 +16,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::stores::{Key, Stores};
 
-/// Series of the machines in the stores.
+mod images;
+
+/// Series of the machines, the images and the tasks in the stores.
 pub(super) struct Machines(Stores);
 
 impl Machines {
@@ -61,6 +63,7 @@ impl Collector for Machines {
             "Whether a machine has an address",
             vms().map(|(key, vm)| (with(&key, []), i64::from(has_address(vm)))),
         )?;
+        images::encode(&mut encoder, &self.0)?;
         let mut tasks = BTreeMap::<(TaskKind, String), i64>::new();
         for task in self.0.tasks.state() {
             let state = task.status.as_ref().and_then(|status| status.state);

@@ -18,6 +18,8 @@ use workqueue::{Class, Running, Tally};
 const MACHINES: &str = "virtualmachine";
 /// The queue of images, of both kinds.
 const IMAGES: &str = "virtualmachineimage";
+/// The queue of groups.
+const GROUPS: &str = "virtualmachinegroup";
 /// Upper bounds of waiting and working times, in seconds.
 const BOUNDS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0,
@@ -136,6 +138,16 @@ impl QueueMetrics {
     pub(super) fn of_images(&self) -> Self {
         let new = Self {
             name: IMAGES,
+            ..self.clone()
+        };
+        new.create();
+        new
+    }
+
+    /// The same series for the queue of groups.
+    pub(super) fn of_groups(&self) -> Self {
+        let new = Self {
+            name: GROUPS,
             ..self.clone()
         };
         new.create();

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use crds::VirtualMachine;
-use crds::conditions::{CREATED, READY, Status, set};
+use crds::conditions::{CACHE_FILES_READY, CREATED, READY, Status, set};
+use crds::{VirtualMachine, VirtualMachineImage, VirtualMachineImageCache};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher::Event;
+use serde_json::json;
 use workqueue::{Class, Metrics as _, Tally};
 
 use super::Metrics;
@@ -44,6 +45,44 @@ fn a_machine_has_the_series_of_its_present_conditions_and_no_others() {
     feeds.vms.apply(Event::Delete(made));
     let text = metrics.text();
     assert!(!text.contains("vm_name"), "{text}");
+}
+
+#[test]
+fn an_image_has_series_for_its_source_and_for_its_files_until_it_is_gone() {
+    let (stores, mut feeds) = Stores::new();
+    let metrics = Metrics::of(&stores);
+    let condition = |kind: &str| {
+        json!([{
+            "type": kind, "status": "True", "reason": "x", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }])
+    };
+    let image: VirtualMachineImage = serde_json::from_value(json!({
+        "metadata": { "name": "debian", "namespace": "ns", "uid": "i" },
+        "spec": { "source": {} },
+        "status": { "conditions": condition(READY) },
+    }))
+    .unwrap();
+    feeds.images.apply(Event::Apply(image.clone()));
+    let series = |name: &str, value: u8| {
+        format!("vmlet_{name}{{vmi_name=\"debian\",vmi_namespace=\"ns\"}} {value}")
+    };
+    let text = metrics.text();
+    assert!(text.contains(&series("vmi_resource_resolve", 1)), "{text}");
+    assert!(text.contains(&series("vmi_content_sync", 0)), "{text}");
+    let cache: VirtualMachineImageCache = serde_json::from_value(json!({
+        "metadata": { "name": "c", "namespace": "vmlet-system" },
+        "spec": {
+            "image": { "kind": "VirtualMachineImage", "namespace": "ns", "name": "debian", "uid": "i" },
+            "providerID": "d", "providerVersion": "",
+        },
+        "status": { "conditions": condition(CACHE_FILES_READY) },
+    }))
+    .unwrap();
+    feeds.image_caches.apply(Event::Apply(cache));
+    let text = metrics.text();
+    assert!(text.contains(&series("vmi_content_sync", 1)), "{text}");
+    feeds.images.apply(Event::Delete(image));
+    assert!(!metrics.text().contains("vmi_name"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
 //!                └────────► nodes of spec.prePull pull it ─► status: how many have it
+//!                └────────► nodes that need its files ─► its image cache
 //! claim  ─► whether it is bound ─► status: size, Ready
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`, and
 //! what is wrong with a pull in `status.prePull`.
 
+pub(crate) mod cache;
 mod claim;
 mod inspect;
 pub(crate) mod name;
@@ -26,6 +28,7 @@ use std::time::Duration;
 use crate::context::{Context, Key};
 use crate::flow::{Flow, Outcome};
 
+pub(crate) use self::cache::STEP;
 use self::inspect::Answer;
 use self::nodes::Holders;
 pub(crate) use self::nodes::{foreign, keep_ours, names, repository};
@@ -44,6 +47,7 @@ const LONGEST: usize = 2048;
 /// What the API server reports of a write; see [`crate::flow::PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let Some(object) = Object::find(&ctx.stores, key) else {
+        cache::remove(ctx, key).await?;
         return Ok(Flow::Continue);
     };
     // Before the first list no agent is known, which would read as "no node".
@@ -67,6 +71,21 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let now = (ctx.clock)();
     let status = report::draft(&object, &answer, (&holders, &pulls), &now);
     report::write(ctx, &object, &status).await?;
+    let cached = match &named {
+        Some(named) if ctx.config.machines.image_caches => {
+            let subject = cache::Subject {
+                object: &object,
+                named,
+                holders: &holders,
+                status: &status,
+            };
+            cache::observe(ctx, &subject).await?
+        }
+        _ => {
+            cache::remove(ctx, key).await?;
+            None
+        }
+    };
     let flow = match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
         Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
@@ -76,7 +95,7 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         // The lists of nodes change without an event for the image.
         Answer::Waiting { .. } | Answer::NoNode | Answer::Private => Flow::RequeueAfter(RECHECK),
     };
-    Ok(sooner(flow, pulls.again))
+    Ok(sooner(sooner(flow, pulls.again), cached))
 }
 
 /// The flow of an image that is also to be checked again after this time.

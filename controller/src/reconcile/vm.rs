@@ -31,6 +31,7 @@ mod tests;
 mod update;
 mod write;
 
+pub(crate) use observe::placeholder;
 pub(crate) use prerequisites::{VOLUME_MODE, disk_bytes, quantity, thousandths};
 
 use std::time::Duration;
@@ -158,13 +159,12 @@ fn last(pass: &Pass<'_>, is_deleted: bool, flow: Flow) -> Flow {
 }
 
 fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {
-    let waits_for_cache = cache::awaited(pass).is_some();
-    if is_deleted || pass.is_paused() || waits_for_cache {
+    if is_deleted || pass.is_paused() {
         return None;
     }
     let recheck = pass.ctx.config.runner.recheck.get();
     if !pass.is_created() {
-        return Some(recheck);
+        return Some(recheck).filter(|_| !cache::is_awaited(pass));
     }
     if pass.ctx.config.machines.signals {
         return None;

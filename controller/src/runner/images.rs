@@ -7,10 +7,9 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
-use workqueue::{Config, Limiter, Popped, RunConfig, Verdict};
+use workqueue::{Config, Limiter};
 
-use super::{outcome_of, ready};
+use super::run_beside;
 use crate::context::{Context, Key};
 use crate::intake::ImageQueue;
 use crate::metrics::QueueMetrics;
@@ -34,24 +33,10 @@ pub fn queue(config: &config::Config, metrics: QueueMetrics) -> ImageQueue {
 
 /// Works on the queue until `stop`; then lets passes that run end.
 pub async fn run(context: &Context, queue: Arc<ImageQueue>, stop: CancellationToken) {
-    let settings = &context.config.runner;
-    let config = RunConfig {
-        workers: WORKERS,
-        reserve_below: None,
-        timeout: Some(settings.pass_timeout.get()),
-        grace: settings.drain.get(),
+    let metrics = context.metrics.images.clone();
+    let span = |key: &Key| tracing::info_span!("image", %key);
+    let pass = |context: Context, key: Key| async move {
+        Box::pin(reconcile::image::reconcile(&context, &key)).await
     };
-    context.metrics.images.workers(config.workers);
-    let handler = |popped: Popped<Key>| {
-        let context = context.clone();
-        let span = tracing::info_span!("image", key = %popped.key);
-        async move {
-            let _active = context.metrics.images.active();
-            let ended = reconcile::image::reconcile(&context, &popped.key).await;
-            Verdict::from(outcome_of(ended))
-        }
-        .instrument(span)
-    };
-    let ready = ready(context.stores.clone(), Arc::clone(&context.metrics));
-    workqueue::run(queue, config, ready, stop, handler).await;
+    run_beside(context, queue, metrics, WORKERS, stop, span, pass).await;
 }

@@ -9,10 +9,10 @@ use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crds::conditions::{self, FAILURE};
-use crds::names::{IMAGE_CACHE_LABEL, VM_UID_LABEL};
+use crds::names::VM_UID_LABEL;
 use crds::{
-    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    ClusterVirtualMachineImage, GroupMemberKind, VirtualMachine, VirtualMachineClass,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
@@ -34,9 +34,6 @@ pub enum Relation {
     Class(Key),
     /// An image of a namespace, or of the cluster with an empty one.
     Image(Key),
-    /// Name of the image cache that the machine's label names; caches are in the controller's
-    /// namespace.
-    ImageCache(String),
     /// A claim behind a volume.
     Claim(Key),
     /// A data volume made with the machine.
@@ -82,8 +79,6 @@ impl Relation {
         }
         let class = spec.storage_class.clone();
         all.extend(class.map(Self::StorageClass));
-        let cache = vm.labels().get(IMAGE_CACHE_LABEL);
-        all.extend(cache.cloned().map(Self::ImageCache));
         let node = vm.status.iter().flat_map(|status| &status.node_name);
         all.extend(node.cloned().map(Self::Node));
         if is_refused(vm) {
@@ -123,6 +118,33 @@ pub fn network(namespace: &str, reference: &str) -> Key {
     }
 }
 
+/// What a group names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Affiliation {
+    /// The group that it is a member of.
+    Within(Key),
+    /// A machine in its boot order.
+    Machine(Key),
+    /// A group in its boot order.
+    Group(Key),
+}
+
+impl Affiliation {
+    /// Everything that a group names.
+    #[must_use]
+    pub fn all(group: &VirtualMachineGroup) -> BTreeSet<Self> {
+        let namespace = group.namespace().unwrap_or_default();
+        let here = |name: &str| Key::new(&namespace, name);
+        let within = group.spec.group_name.as_deref().map(here);
+        let members = group.spec.boot_order.iter().flat_map(|tier| &tier.members);
+        let members = members.map(|member| match member.kind {
+            GroupMemberKind::VirtualMachine => Self::Machine(here(&member.name)),
+            GroupMemberKind::VirtualMachineGroup => Self::Group(here(&member.name)),
+        });
+        members.chain(within.map(Self::Within)).collect()
+    }
+}
+
 /// Which objects belong together. Clones share their content.
 #[derive(Clone, Debug, Default)]
 pub struct Index(Arc<RwLock<Tables>>);
@@ -135,6 +157,7 @@ struct Tables {
     /// Those of machines by the name of their machine, whichever machine of that name it was.
     named: Table<Key>,
     pods: Table<String>,
+    groups: Table<Affiliation>,
 }
 
 /// Who is filed under what, both ways.
@@ -206,6 +229,12 @@ impl Index {
         self.read().pods.get(&vm_uid.to_owned())
     }
 
+    /// Keys of the groups that name this one, or this machine, so.
+    #[must_use]
+    pub fn groups_with(&self, affiliation: &Affiliation) -> Vec<Key> {
+        self.read().groups.get(affiliation)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Tables> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,11 +282,19 @@ impl Indexed for Pod {
     }
 }
 
+impl Indexed for VirtualMachineGroup {
+    fn file(object: &Self, gone: bool, index: &Index) {
+        let affiliations = (!gone).then(|| Affiliation::all(object));
+        let mut tables = index.write();
+        let groups = &mut tables.groups;
+        groups.set(&Key::of(object), affiliations.unwrap_or_default());
+    }
+}
+
 impl Indexed for VirtualMachineClass {}
 impl Indexed for VirtualMachineImage {}
 impl Indexed for ClusterVirtualMachineImage {}
 impl Indexed for VirtualMachineImageCache {}
-impl Indexed for VirtualMachineGroup {}
 impl Indexed for DataVolume {}
 impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}

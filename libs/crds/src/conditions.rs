@@ -46,6 +46,18 @@ pub const RESTART_REQUIRED: &str = "RestartRequired";
 pub const PAUSED: &str = "Paused";
 /// Fields of the specification that this version does not support yet; absent if there are none.
 pub const UNSUPPORTED: &str = "UnsupportedFeatures";
+/// Of an image cache: the format and the size of the disk are known, as far as a node can read them.
+pub const CACHE_HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
+/// Of an image cache: the source of the image can be read.
+pub const CACHE_PROVIDER_READY: &str = "VirtualMachineImageCacheProviderReady";
+/// Of an image cache: every location has the files.
+pub const CACHE_FILES_READY: &str = "VirtualMachineImageCacheFilesReady";
+/// The machine and its group name each other. Absent without a group.
+pub const GROUP_LINKED: &str = "GroupLinked";
+/// Of a member of a group: it has the power state that the group desires. Absent if the group desires none.
+pub const MEMBER_POWER_STATE_SYNCED: &str = "PowerStateSynced";
+/// Of a member of a group: all its machines have a node.
+pub const MEMBER_PLACEMENT_READY: &str = "PlacementReady";
 /// Data volumes named in `dataVolumeTemplates` are there.
 pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
@@ -106,6 +118,8 @@ pub fn reason_of_true(kind: &str) -> &'static str {
         RECONCILE_READY => "NotPaused",
         GUEST_AGENT => "Connected",
         READY => "Ready",
+        GROUP_LINKED => "Linked",
+        MEMBER_PLACEMENT_READY => "AlreadyPlaced",
         _ => "True",
     }
 }

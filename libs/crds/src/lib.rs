@@ -55,8 +55,9 @@ pub use class::{
     VirtualMachineClassSpec,
 };
 pub use group::{
-    BootTier, GroupMember, GroupMemberKind, GroupMemberStatus, MemberPlacement,
-    VirtualMachineGroup, VirtualMachineGroupSpec, VirtualMachineGroupStatus,
+    BootTier, GroupMember, GroupMemberKind, GroupMemberStatus, GroupPlacement, GroupPowerChange,
+    MemberPlacement, PlacementPolicy, VirtualMachineGroup, VirtualMachineGroupSpec,
+    VirtualMachineGroupStatus, WhenUnsatisfiable,
 };
 pub use image::{
     ClusterVirtualMachineImage, ClusterVirtualMachineImageSpec, HttpSource, ImageDisk, ImageSource,
@@ -64,7 +65,7 @@ pub use image::{
     VirtualMachineImageSpec, VirtualMachineImageStatus,
 };
 pub use image_cache::{
-    CacheLocation, CacheLocationStatus, CacheMetadata, CachedFile, CachedFileType,
+    CacheLocation, CacheLocationStatus, CacheMetadata, CachedFile, CachedFileType, CachedImage,
     VirtualMachineImageCache, VirtualMachineImageCacheSpec, VirtualMachineImageCacheStatus,
 };
 pub use image_mapping::{

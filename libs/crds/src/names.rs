@@ -30,6 +30,12 @@ pub const CLONE_FROM_NAMESPACES: &str = "vmlet.dev.protected/clone-from-namespac
 pub const ADOPT_DATA_VOLUMES: &str = "vmlet.dev.protected/adopt-data-volumes";
 /// When a group's power change reaches this machine: RFC 3339.
 pub const APPLY_POWER_STATE_TIME: &str = "vmlet.dev.protected/apply-power-state-time";
+/// On a member of a group: what the group gave it last, as `UID/TIME/FIELD=VALUE`: the UID of the group, the
+/// time of its change, and the desired state that the group wrote. A fourth part is the run strategy that
+/// the next power-on restores.
+pub const GROUP_POWER_STATE: &str = "vmlet.dev.protected/group-power-state";
+/// Label on pods: the outermost group of their machine.
+pub const GROUP_LABEL: &str = "vmlet.dev.protected/group";
 /// Pauses reconciliation. Its presence counts. Anyone who may edit the machine may set it.
 pub const PAUSED: &str = "vmlet.dev/paused";
 /// Lets a machine that is being deleted go without its root disk while the node of that disk has no agent

@@ -68,7 +68,7 @@ pub struct VirtualMachineTaskSpec {
     pub vm_name: String,
     /// Namespace of the machine. Defaults to the namespace of the task. Objects cannot be created
     /// in a namespace that is being deleted; tasks for its machines are in the namespace of the
-    /// controller.
+    /// controller. PullImage for an image cache: namespace of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub vm_namespace: Option<String>,

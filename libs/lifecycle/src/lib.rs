@@ -22,6 +22,7 @@ pub mod backoff;
 pub mod conditions;
 mod decision;
 mod desired;
+pub mod group;
 mod instance;
 mod phase;
 pub mod power;

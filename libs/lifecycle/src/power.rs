@@ -47,7 +47,8 @@ pub fn power_off_seconds(spec: &VirtualMachineSpec) -> u32 {
 }
 
 /// A duration as Go prints it: numbers, each with a unit.
-fn duration(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {

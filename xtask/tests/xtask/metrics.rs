@@ -18,6 +18,7 @@ const PROGRAMS: [&[&str]; 5] = [
         "controller/src/metrics.rs",
         "controller/src/metrics/queue.rs",
         "controller/src/metrics/machines.rs",
+        "controller/src/metrics/machines/images.rs",
     ],
 ];
 

@@ -1,7 +1,8 @@
 //! Which nodes have an image, from the lists of images that kubelet writes to the nodes' statuses.
 //!
 //! Invariant: only names of ours and of image objects are checked; the watch of nodes keeps no
-//! others, and begins when the image objects are known.
+//! others, and begins when the image objects are known. Of a node that may have more images than
+//! kubelet reports, one entry without a name is kept as a mark.
 //! Failure: kubelet lists the 50 largest images of its node; a smaller one does not count. An image
 //! that a node had before an object named it counts from the node's next report on, within minutes.
 
@@ -16,6 +17,8 @@ use crate::context::Stores;
 
 /// What names of ours begin with.
 const PREFIX: &str = "vmlet.dev/";
+/// Most images that kubelet reports, unless its `nodeStatusMaxImages` is another number.
+const MOST_REPORTED: usize = 50;
 
 /// The nodes that have an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,6 +61,7 @@ pub(crate) fn keep_ours(node: &mut Node, foreign: &BTreeSet<String>) {
     let Some(images) = images else {
         return;
     };
+    let is_truncated = images.len() >= MOST_REPORTED;
     for image in &mut *images {
         if let Some(names) = &mut image.names {
             names.retain(|name| name.starts_with(PREFIX) || foreign.contains(repository(name)));
@@ -66,6 +70,14 @@ pub(crate) fn keep_ours(node: &mut Node, foreign: &BTreeSet<String>) {
         image.size_bytes = None;
     }
     images.retain(|image| image.names.as_ref().is_some_and(|names| !names.is_empty()));
+    if is_truncated {
+        images.push(ContainerImage::default());
+    }
+}
+
+/// Whether the node may have images that kubelet does not report.
+pub(crate) fn is_truncated(node: &Node) -> bool {
+    images(node).any(|image| image.names.is_none())
 }
 
 /// The names of a node's images.

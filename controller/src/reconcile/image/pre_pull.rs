@@ -268,7 +268,7 @@ impl View<'_> {
 }
 
 /// The nodes of the selector.
-fn matching(ctx: &Context, wanted: &PrePull) -> BTreeMap<String, Arc<Node>> {
+pub(super) fn matching(ctx: &Context, wanted: &PrePull) -> BTreeMap<String, Arc<Node>> {
     let has_labels = |node: &Arc<Node>| {
         let labels = node.labels();
         let mut all = wanted.node_selector.iter();

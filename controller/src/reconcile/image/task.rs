@@ -1,14 +1,15 @@
 //! Tasks of nodes for an image: their making, and when one that failed is repeated.
 //!
 //! Invariant: tasks of an image of the cluster are in the controller's own namespace; the image owns
-//! them, so that they go with it.
+//! them, so that they go with it. Those of its cache are there, too, and are the cache's.
 //! Failure: what the API server reports of the creation.
 
 use std::time::Duration;
 
-use crds::{TaskKind, VirtualMachineTask, VirtualMachineTaskSpec};
+use crds::{TaskKind, VirtualMachineImageCache, VirtualMachineTask, VirtualMachineTaskSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 
 use super::name::Named;
 use super::object::Object;
@@ -40,7 +41,35 @@ pub(super) async fn create(
     node: &str,
     (kind, name): (TaskKind, &str),
 ) -> Outcome<Created> {
-    let task = draft(ctx, object, named, node, (kind, name));
+    send(ctx, draft(ctx, object, named, node, (kind, name))).await
+}
+
+/// Creates the task by which `node` pulls the files for the cache of an image. The cache owns it.
+pub(super) async fn create_for_cache(
+    ctx: &Context,
+    (object, named): (&Object, &Named),
+    cache: &VirtualMachineImageCache,
+    (node, name): (&str, &str),
+) -> Outcome<Created> {
+    let mut task = draft(ctx, object, named, node, (TaskKind::PullImage, name));
+    let namespace = object.key().namespace;
+    let owner = cache.controller_owner_ref(&());
+    task.metadata.namespace = Some(ctx.config.namespace.clone());
+    task.metadata.owner_references = owner.map(|owner| {
+        // Blocking the owner's deletion needs a right of its own, and nothing needs it.
+        vec![OwnerReference {
+            block_owner_deletion: None,
+            ..owner
+        }]
+    });
+    task.spec.vm_name = cache.name_any();
+    task.spec.vm_uid = cache.uid().unwrap_or_default();
+    // The Secret of the image's server is there.
+    task.spec.vm_namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+    send(ctx, task).await
+}
+
+async fn send(ctx: &Context, task: VirtualMachineTask) -> Outcome<Created> {
     let namespace = task.namespace().unwrap_or_default();
     let api = Api::<VirtualMachineTask>::namespaced(ctx.client.clone(), &namespace);
     match api.create(&PostParams::default(), &task).await {

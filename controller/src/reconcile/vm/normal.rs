@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::{create, identity};
 use crate::reconcile::vm::error;
-use crate::reconcile::vm::observe::find;
+use crate::reconcile::vm::observe::{find, group};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::cache;
 use crate::reconcile::vm::update;
@@ -28,9 +28,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         return Ok(Flow::Continue);
     }
     identity::choose(pass);
-    if !cache::lets_pass(pass) {
-        return Ok(Flow::Continue);
-    }
+    cache::forget(pass);
+    group::link(pass);
     let found = match find::instance(pass).await {
         Ok(found) => found,
         Err(error) => {

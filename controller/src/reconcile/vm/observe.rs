@@ -6,9 +6,11 @@
 
 pub(super) mod answer;
 pub(super) mod find;
+pub(super) mod group;
 pub(super) mod location;
 pub(super) mod machine_type;
 pub(super) mod mode;
+pub(crate) mod placeholder;
 pub(super) mod pods;
 pub(super) mod probe;
 pub(super) mod room;

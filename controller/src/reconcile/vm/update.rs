@@ -1,7 +1,7 @@
 //! A machine that exists: one step after the other, and what a failure of one means for the next.
 //!
 //! ```text
-//! status ─► location ─► config ─► power ─► probe
+//! status ─► promotion ─► location ─► config ─► power ─► probe
 //! an ordinary failure is remembered and the next step runs; config stops the rest unless a machine is to go off
 //! a step that ends the pass ends it; what was remembered is then the result, unless the pass is to be repeated soon
 //! ```

@@ -117,7 +117,7 @@ fields! {
     "instanceUUID" Node Once "not for a machine whose root disk is a claim";
     "bootDiskCapacity" Node NextStart "not for a machine whose root disk is a claim";
     "currentSnapshotName" NoneYet AtOnce;
-    "groupName" NoneYet AtOnce;
+    "groupName" Controller AtOnce "the label of the pods, and the placement, at the next start";
     "affinity" Kubernetes Once;
     "nodeSelector" Kubernetes NextStart;
     "tolerations" Kubernetes NextStart;

@@ -13,6 +13,7 @@
 mod build;
 mod decisions;
 mod edges;
+mod groups;
 mod pods;
 mod properties;
 mod records;

@@ -109,6 +109,9 @@ fn images() -> Vec<Case> {
 fn caches() -> Vec<Case> {
     let kind = "VirtualMachineImageCache";
     let spec = |locations: Value| json!({ "providerID": "a", "providerVersion": "sha256:0", "locations": locations });
+    let image =
+        |name: &str| json!({ "kind": "ClusterVirtualMachineImage", "name": name, "uid": "u" });
+    let with = |image: Value| json!({ "image": image, "providerID": "a", "providerVersion": "" });
     let at =
         |node: &str, format: &str| json!({ "node": node, "store": "default", "format": format });
     vec![
@@ -121,6 +124,13 @@ fn caches() -> Vec<Case> {
         Case::create(kind, spec(json!([at("n", "vmdk")]))).refused("Unsupported value"),
         Case::edit(kind, spec(json!([])), json!({ "providerID": "b" }))
             .refused("providerID is immutable"),
+        Case::edit(kind, with(image("a")), json!({ "image": { "name": "b" } }))
+            .refused("image is immutable"),
+        Case::create(
+            kind,
+            with(json!({ "kind": "Pod", "name": "a", "uid": "u" })),
+        )
+        .refused("Unsupported value"),
         Case::edit(
             kind,
             spec(json!([])),
@@ -135,6 +145,10 @@ fn groups() -> Vec<Case> {
         |members: Value| json!({ "bootOrder": [{ "members": members, "powerOnDelay": "30s" }] });
     let sync = |time: &str| json!({ "nextForcePowerStateSyncTime": time });
     let itself = "a group cannot be a member of itself";
+    let ready = |tier: Value| json!({ "bootOrder": [{}, tier] });
+    let placed = |placement: Value| json!({ "placement": [placement] });
+    let mut within = placed(json!({ "topologyKey": "zone", "policy": "Spread" }));
+    within["groupName"] = json!("above");
     vec![
         Case::create(
             kind,
@@ -166,6 +180,29 @@ fn groups() -> Vec<Case> {
         )
         .refused("must be later than it was"),
         Case::create(kind, sync("now")).refused("should match"),
+        Case::create(kind, json!({ "bootOrder": [{ "powerOffDelay": "169h" }] }))
+            .refused("must be at most 168h"),
+        Case::create(
+            kind,
+            ready(json!({ "waitForReady": true, "readyTimeout": "5m" })),
+        ),
+        Case::create(kind, ready(json!({ "readyTimeout": "5m" })))
+            .refused("readyTimeout needs waitForReady"),
+        Case::create(
+            kind,
+            ready(json!({ "waitForReady": true, "powerOnDelay": "1s" })),
+        )
+        .refused("not both"),
+        Case::create(
+            kind,
+            placed(json!({ "topologyKey": "zone", "policy": "Apart" })),
+        ),
+        Case::create(
+            kind,
+            placed(json!({ "topologyKey": "not a key", "policy": "Apart" })),
+        )
+        .refused("should match"),
+        Case::create(kind, within).refused("the placement of the outermost group"),
         Case::edit(
             kind,
             json!({ "powerState": "PoweredOn" }),

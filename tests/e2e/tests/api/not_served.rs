@@ -19,11 +19,7 @@ pub(super) async fn a_kind_without_a_controller_warns_at_creation(control: &Cont
             snapshot,
             Some("virtualmachinesnapshots"),
         ),
-        (
-            "VirtualMachineGroup",
-            json!({}),
-            Some("virtualmachinegroups"),
-        ),
+        ("VirtualMachineGroup", json!({}), None),
         ("VirtualMachineImage", image, None),
     ] {
         let printed = created(control, kind, &spec)?;

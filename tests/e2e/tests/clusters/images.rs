@@ -14,7 +14,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-use super::{mappings, registries};
+use super::{image_caches, mappings, registries};
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
@@ -32,6 +32,8 @@ async fn images_of_pods_and_machines_come_from_servers_mappings_and_registries()
         [
             a_node_pulls_an_image_before_a_machine_needs_it,
             a_machine_follows_its_image_until_it_has_a_disk,
+            no_image_is_left,
+            image_caches::a_machine_waits_for_its_image_and_the_next_one_finds_it,
             no_image_is_left,
             image_pulls_follow_the_pull_policy_and_fail_with_clear_errors,
             mappings::a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted,

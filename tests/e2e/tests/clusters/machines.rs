@@ -15,7 +15,7 @@ use e2e::machines::{class, machine};
 use e2e::{Cluster, Guest, cases, eventually, program, ticks};
 use serde_json::{Value, json};
 
-use super::{class_edits, guest_reboot, left_disk, node_probes, saved_devices};
+use super::{class_edits, groups, guest_reboot, left_disk, node_probes, saved_devices};
 
 const SEED: &str = "power-seed";
 const KEY: &str = "ssh-ed25519 AAAA a";
@@ -77,6 +77,7 @@ async fn machines_have_the_states_that_their_owners_desire() -> Result<()> {
             rerun_on_failure,
             manual,
             once,
+            groups::a_group_powers_its_tiers_in_order_and_off_in_reverse,
             node_probes::the_node_makes_the_probes_that_kubelet_does_not_make,
             left_disk::a_machine_goes_without_its_disk_where_no_agent_deletes_it,
         ]

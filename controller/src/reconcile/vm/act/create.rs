@@ -10,11 +10,11 @@ use crds::{PowerState, VirtualMachineTask};
 use lifecycle::Volumes;
 
 use super::{config, handover, identity, provision, slot};
-use crate::flow::{Flow, Outcome, PassError, proceed};
+use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error;
-use crate::reconcile::vm::observe::{find, location, root_disk, view};
+use crate::reconcile::vm::observe::{find, group, location, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites::{self, Prerequisites, cache, unsupported};
+use crate::reconcile::vm::prerequisites::{self, unsupported};
 
 /// One step towards the root disk.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
@@ -67,6 +67,16 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         provision::has_place_and_image(pass);
         return done(pass);
     }
+    if let Some(why) = group::holds_disk(pass) {
+        return Ok(Flow::Waiting(why));
+    }
+    if pass.root_claim().is_none() && provision::waits_on_node(pass) {
+        // It needs a slot only once its node has the image.
+        unsupported::run(pass, None);
+        let prerequisites = prerequisites::all(pass).await?;
+        prerequisites::disks(pass).await?;
+        return provision::run(pass, &prerequisites, None).await;
+    }
     let node = provision::next_node(pass);
     // No node makes a disk in a claim, so that it needs no slot.
     let slot = match pass.root_claim() {
@@ -87,33 +97,12 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         handover::clean_up(pass).await?;
         return done(pass);
     };
-    proceed!(wait_for_cache(pass, &prerequisites));
-    provision::run(pass, &prerequisites, slot).await
+    provision::run(pass, &prerequisites, Some(slot)).await
 }
 
 fn succeeded(task: &VirtualMachineTask) -> bool {
     let state = task.status.as_ref().and_then(|s| s.state);
     state == Some(crds::TaskState::Success)
-}
-
-fn wait_for_cache(pass: &mut Pass<'_>, prerequisites: &Prerequisites) -> Flow {
-    if !pass.ctx.config.machines.image_caches || !pass.mode.is_fast() {
-        return Flow::Continue;
-    }
-    let name = cache_name(&prerequisites.image.name);
-    if cache::knows(pass, &name) {
-        return Flow::Continue;
-    }
-    cache::wait_for(pass, &name);
-    Flow::Waiting(format!("image cache {name} is not ready"))
-}
-
-/// Name of the cache of an image: its own name is no name of an object.
-pub(crate) fn cache_name(image: &str) -> String {
-    use sha2::{Digest, Sha256};
-    let digest = Sha256::digest(image.as_bytes());
-    let hash: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
-    format!("vmi-{hash}")
 }
 
 /// The root disk is there. What becomes of the placeholder depends on whether the machine is to be

@@ -25,6 +25,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use crate::reconcile::group::placement::Grouping;
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
@@ -59,6 +60,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) node: Option<&'a str>,
     /// Nodes that are no good for a new one.
     pub(crate) avoid: &'a [String],
+    /// Nodes that have the image of a new one.
+    pub(crate) prefer: &'a [String],
+    /// The groups of the machine.
+    pub(crate) grouping: Option<&'a Grouping>,
     /// UID under which that node keeps it; none for a root disk in a claim.
     pub(crate) disk: Option<&'a str>,
     /// What the node is to keep free for that disk.
@@ -157,6 +162,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
     let mut labels = allowed(template.labels);
     labels.insert(names::VM_UID_LABEL.to_owned(), plan.uid.to_owned());
     labels.insert(names::POD_ROLE_LABEL.to_owned(), role.to_owned());
+    labels.extend(plan.grouping.map(Grouping::label));
     let size = &plan.prerequisites.size;
     let is_instance = role == INSTANCE;
     let spec = &plan.vm.spec;
@@ -185,7 +191,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
             node_selector: placement::node_selector(plan),
             affinity: placement::of(plan),
             tolerations: placement::tolerations(plan),
-            topology_spread_constraints: placement::some(&spec.topology_spread_constraints),
+            topology_spread_constraints: placement::constraints(plan),
             priority_class_name: spec.priority_class_name.clone(),
             scheduler_name: spec.scheduler_name.clone(),
             security_context: Some(security()),

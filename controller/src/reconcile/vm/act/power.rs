@@ -13,6 +13,7 @@ use crds::vm::PrintableStatus;
 use crds::{PowerState, TaskKind, TaskState, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
+use lifecycle::group;
 use lifecycle::power::{self, Delay};
 use lifecycle::{Action, Decision, DesiredState, Patch, Phase, Strategy, Waiting, requests};
 use serde_json::{Map, Value, json};
@@ -129,6 +130,12 @@ fn seed(pass: &Pass<'_>, uid: &str) -> String {
 
 /// A group's change of power has not reached this machine yet.
 fn delayed(pass: &mut Pass<'_>) -> Outcome {
+    if group::is_changed_directly(&pass.vm.spec, pass.vm.annotations()) {
+        // The owner's own change acts at once.
+        pass.vm
+            .annotations_mut()
+            .remove(names::APPLY_POWER_STATE_TIME);
+    }
     match power::delay(pass.vm.annotations(), &pass.now) {
         Ok(Delay::None) => Ok(Flow::Continue),
         Ok(Delay::Over) => {

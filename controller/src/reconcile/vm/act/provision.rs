@@ -27,13 +27,14 @@ use super::tasks::{self, Progress};
 use super::{effects, identity, slot};
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::again;
+use crate::reconcile::group::placement::Grouping;
 use crate::reconcile::image::used;
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::mode::Mode;
-use crate::reconcile::vm::observe::{find, pods, root_disk, view};
+use crate::reconcile::vm::observe::{find, group, pods, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites::{self, Prerequisites};
+use crate::reconcile::vm::prerequisites::{self, Prerequisites, cache};
 use crate::reconcile::vm::write::{patch, status};
 use crate::shared::slots::Slot;
 
@@ -63,7 +64,11 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 }
 
 /// One step.
-pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot: Slot) -> Outcome {
+pub(crate) async fn run(
+    pass: &mut Pass<'_>,
+    prerequisites: &Prerequisites,
+    slot: Option<Slot>,
+) -> Outcome {
     let pod = find::placeholder(pass);
     if !follow_edits(pass, prerequisites, pod.as_deref()).await? {
         return Ok(Flow::Continue);
@@ -82,7 +87,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot
             waits_for_node(pass, &pod).await.map(|()| Flow::Continue)
         }
         Some(pod) => {
-            waits_for_image(pass, &pod);
+            waits_for_image(pass, prerequisites, &pod);
             Ok(Flow::Continue)
         }
         None => {
@@ -98,6 +103,14 @@ pub(super) fn next_node(pass: &Pass<'_>) -> Option<String> {
         let pod = find::placeholder(pass).filter(|pod| has_image(pod))?;
         let node = pods::node(&pod).filter(|node| view::is_ready(pass, node));
         node.map(str::to_owned)
+    })
+}
+
+/// Whether the placeholder has a node that has not shown yet that it has the image.
+pub(super) fn waits_on_node(pass: &Pass<'_>) -> bool {
+    find::placeholder(pass).is_some_and(|pod| {
+        let is_over = pods::is_deleting(&pod) || pods::is_final(&pod);
+        pods::node(&pod).is_some() && !is_over && !pods::runs(&pod)
     })
 }
 
@@ -134,12 +147,14 @@ async fn follow_edits(
         tasks::delete(pass, &task).await?;
         return Ok(false);
     }
-    let asked = pod::asked(&pass.vm, prerequisites);
+    let grouping = group::grouping(pass);
+    let asked = pod::asked(&pass.vm, prerequisites, grouping.as_ref());
     let is_recorded = pass.node_name().is_some();
     let is_outdated = |pod: &Pod| {
         let made_for = pods::annotation(pod, names::PLACEMENT);
         let has_its_place = is_recorded && pods::node(pod).is_some();
-        !has_its_place && made_for.is_some_and(|made_for| made_for != asked)
+        let is_for_another = made_for.is_some_and(|made_for| made_for != asked);
+        !has_its_place && (is_for_another || is_misplaced(pass, grouping.as_ref(), pod))
     };
     match pod.filter(|pod| pods::image(pod) != Some(name) || is_outdated(pod)) {
         Some(pod) => {
@@ -152,6 +167,16 @@ async fn follow_edits(
         }
         None => Ok(true),
     }
+}
+
+/// Whether the placeholder is where its group does not let the machine be: the machine that was there
+/// first has no pod by now, so that the scheduler does not know of it.
+fn is_misplaced(pass: &Pass<'_>, grouping: Option<&Grouping>, pod: &Pod) -> bool {
+    let node = pods::node(pod).and_then(|node| view::node(pass, node));
+    let labels = node.map(|node| node.labels().clone());
+    grouping
+        .zip(labels)
+        .is_some_and(|(grouping, labels)| grouping.forbids(&labels))
 }
 
 /// The node on record, or else that of the placeholder; `None` while there is none.
@@ -276,6 +301,9 @@ pub(super) async fn create_placeholder(
     let (bios, instance) = identity::of(pass);
     let uid = pass.uid();
     let avoid = pass.ctx.shared.avoided.of(pass.key, pass.seconds());
+    let mut prefer = cache::nodes(pass, &prerequisites.image);
+    prefer.retain(|node| !avoid.contains(node));
+    let grouping = group::grouping(pass);
     let plan = Plan {
         vm: &pass.vm,
         uid: &uid,
@@ -283,6 +311,8 @@ pub(super) async fn create_placeholder(
         prerequisites,
         node,
         avoid: &avoid,
+        prefer: &prefer,
+        grouping: grouping.as_ref(),
         disk: None,
         disk_request: root_disk::request(pass),
         instance_uuid: &instance,
@@ -307,18 +337,19 @@ async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
     effects::ungate(pass, pod, names::PROVISIONING_GATE).await
 }
 
-fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
+fn waits_for_image(pass: &mut Pass<'_>, prerequisites: &Prerequisites, pod: &Pod) {
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
     let waiting = pods::waiting(pod);
     // What kubelet reports of every pod before it has pulled the image is no change.
     let waiting = waiting.filter(|(reason, _)| *reason != "ContainerCreating");
-    let Some((reason, message)) = waiting else {
-        is_about_to_run(pass, pod);
-        return;
-    };
-    let text = match message {
-        "" => reason.to_owned(),
-        _ => format!("{reason}: {message}"),
+    let text = match waiting {
+        Some((reason, "")) => reason.to_owned(),
+        Some((reason, message)) => format!("{reason}: {message}"),
+        None if is_about_to_run(pass, pod) => return,
+        None => match cache::awaited(pass, &prerequisites.image) {
+            Some(obstacle) => obstacle,
+            None => return,
+        },
     };
     let kind = conditions::IMAGE_CACHE_READY;
     pass.condition(kind, Status::False, "NotReady", &text);
@@ -326,14 +357,16 @@ fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
 
 /// Where the node has the image, the pass that records the node follows soon, and writes the status of
 /// both.
-fn is_about_to_run(pass: &mut Pass<'_>, pod: &Pod) {
+fn is_about_to_run(pass: &mut Pass<'_>, pod: &Pod) -> bool {
     let made = pod.metadata.creation_timestamp.as_ref();
     let age = made.map_or(AT_ONCE, |at| pass.seconds() - at.0.as_second());
     // Clocks differ.
-    if (0..AT_ONCE).contains(&age) {
+    let is_new = (0..AT_ONCE).contains(&age);
+    if is_new {
         let left = u64::try_from(AT_ONCE - age).unwrap_or_default();
         pass.postpone_status_for(Duration::from_secs(left));
     }
+    is_new
 }
 
 async fn replace_failed(pass: &mut Pass<'_>, pod: &Pod) -> Outcome {
@@ -394,7 +427,7 @@ async fn make(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,
     node: &str,
-    slot: Slot,
+    slot: Option<Slot>,
 ) -> Outcome {
     has_place_and_image(pass);
     // The node's own limit counts from here on.

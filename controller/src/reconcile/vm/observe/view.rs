@@ -15,7 +15,7 @@ use lifecycle::{
     StartPreconditions, Unstartable, Volumes, power,
 };
 
-use super::pods;
+use super::{group, pods};
 use crate::context::{Key, Stores};
 use crate::reconcile::vm::act::tasks;
 use crate::reconcile::vm::pass::{Pass, View};
@@ -32,6 +32,7 @@ pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volum
         _ => NodeState::Ready,
     };
     let held = power::power_on_check(pass.vm.annotations()).map(str::to_owned);
+    let held = held.or_else(|| group::holds_start(pass));
     let expected = &pass.ctx.shared.expected;
     let pending = expected.pending(pass.key, pod.as_deref(), pass.seconds());
     let before = std::mem::take(&mut pass.view);

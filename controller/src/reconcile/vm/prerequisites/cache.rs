@@ -1,93 +1,105 @@
-//! Waits for an image cache.
+//! What a machine waits for while its node does not have the files of its image.
 //!
-//! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it
-//! by that label.
-//! Failure: a cache that does not exist counts as one that is not ready.
+//! Invariant: reads stores alone: where the node has the files, a machine costs no write. Nothing here
+//! keeps a machine back after its placeholder has started, since its node then has them. Labels and
+//! annotations of caches on a machine mean nothing, and are removed.
+//! Failure: a cache that does not exist, that is of another source, or that does not know its image
+//! counts as one that is not ready.
 
-use crds::conditions::{self, Status};
-use crds::{VirtualMachineImageCacheStatus, names};
+use std::collections::BTreeSet;
+
+use crds::conditions::{self, CACHE_HARDWARE_READY, READY};
+use crds::{VirtualMachineImageCache, names};
 use kube::ResourceExt;
 
-use crate::context::Key;
+use super::Image;
+use crate::reconcile::image::cache;
+use crate::reconcile::vm::observe::{find, placeholder, view};
 use crate::reconcile::vm::pass::Pass;
 
-/// Condition of a cache: the image's own description is known.
-const HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
+/// Most nodes that a placeholder prefers: each is a term for the scheduler.
+const MOST_NODES: usize = 16;
 
-/// The cache that the machine waits for by its label, if there are caches: without them the label
-/// says nothing.
-pub(crate) fn awaited(pass: &Pass<'_>) -> Option<String> {
-    let has_caches = pass.ctx.config.machines.image_caches && pass.mode.is_fast();
-    let name = pass.vm.labels().get(names::IMAGE_CACHE_LABEL);
-    name.filter(|_| has_caches).cloned()
-}
-
-/// Whether the machine may continue; a condition says why it may not.
-pub(crate) fn lets_pass(pass: &mut Pass<'_>) -> bool {
-    let Some(name) = awaited(pass) else {
-        return true;
-    };
-    let may_pass = is_ready(pass, &name);
-    if !may_pass {
-        let message = format!("waits for image cache {name}");
-        let kind = conditions::IMAGE_CACHE_READY;
-        pass.condition(kind, Status::False, "NotReady", &message);
+/// Why the machine cannot go on: the files of its image are not on the node of its placeholder. `None`
+/// if they are, if it does not wait for an image there, or if nodes do not pull it by themselves.
+pub(crate) fn awaited(pass: &Pass<'_>, image: &Image) -> Option<String> {
+    let object = image.object.as_ref().filter(|_| has_caches(pass))?;
+    let pod = find::placeholder(pass)?;
+    let place = placeholder::place(&pod, &image.name).filter(|place| !place.has_image)?;
+    let name = cache::name(object.kind(), &object.key());
+    let found = cache::find(pass.ctx, object);
+    let found = found.filter(|found| cache::is_of(found, object, &image.name));
+    match found {
+        Some(found) => obstacle(&found, place.node),
+        None => Some(format!("image cache {name} does not exist yet")),
     }
-    may_pass
 }
 
-/// Whether the cache is ready; takes label and annotation away when it is.
-fn is_ready(pass: &mut Pass<'_>, name: &str) -> bool {
-    let Some(status) = read(pass, name) else {
-        return false;
+/// Whether the machine waits so that only another object can wake it.
+pub(crate) fn is_awaited(pass: &Pass<'_>) -> bool {
+    let image = super::image(pass).filter(|_| !pass.is_created());
+    image.is_some_and(|image| awaited(pass, &image).is_some())
+}
+
+/// The nodes that have the image and can take a machine, as far as they are known.
+pub(crate) fn nodes(pass: &Pass<'_>, image: &Image) -> Vec<String> {
+    let object = image.object.as_ref().filter(|_| has_caches(pass));
+    let Some(object) = object else {
+        return Vec::new();
     };
-    if !conditions::is_true(&status.conditions, HARDWARE_READY) {
-        return false;
+    let found = cache::find(pass.ctx, object);
+    let found = found.filter(|found| cache::is_of(found, object, &image.name));
+    let ready = found.iter().flat_map(|found| cache::nodes_with(found));
+    // kubelet reports nodes that no machine has needed yet.
+    let status = object.status().filter(|status| object.is_of_source(status));
+    let reported = status.iter().flat_map(|status| &status.node_names);
+    let all: BTreeSet<_> = ready.chain(reported.map(String::as_str)).collect();
+    let can_take = |node: &&str| {
+        let spec = view::node(pass, node).and_then(|node| node.spec.clone());
+        let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+        !is_cordoned && view::is_ready(pass, node)
+    };
+    let usable = all.into_iter().filter(can_take);
+    usable.take(MOST_NODES).map(str::to_owned).collect()
+}
+
+/// Removes what names a cache on the machine.
+pub(crate) fn forget(pass: &mut Pass<'_>) {
+    let meta = &mut pass.vm.metadata;
+    if let Some(labels) = &mut meta.labels {
+        labels.remove(names::IMAGE_CACHE_LABEL);
     }
-    let location = pass.vm.annotations().get(names::IMAGE_CACHE_LOCATION);
-    let Some(location) = location.cloned() else {
-        forget(pass);
-        return true;
-    };
-    let parts: Vec<_> = location.split(',').collect();
-    let [node, store, format] = parts[..] else {
-        // A value in another format: requested again by the next pass.
-        forget(pass);
-        return false;
-    };
-    let mut all = status.locations.iter();
-    let here = all.find(|l| l.node == node && l.store == store && l.format == format);
-    let is_ready = here.is_some_and(|l| conditions::is_true(&l.conditions, conditions::READY));
-    if is_ready {
-        forget(pass);
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove(names::IMAGE_CACHE_LOCATION);
     }
-    is_ready
 }
 
-/// Lets the machine wait for the cache `name`.
-pub(crate) fn wait_for(pass: &mut Pass<'_>, name: &str) {
-    let labels = pass.vm.labels_mut();
-    labels.insert(names::IMAGE_CACHE_LABEL.to_owned(), name.to_owned());
-    let message = format!("waits for image cache {name}");
-    let kind = conditions::IMAGE_CACHE_READY;
-    pass.condition(kind, Status::False, "NotReady", &message);
+fn has_caches(pass: &Pass<'_>) -> bool {
+    pass.ctx.config.machines.image_caches && pass.mode.is_fast()
 }
 
-/// The cache's description of the image `id` is complete, or there are no caches.
-pub(crate) fn knows(pass: &Pass<'_>, name: &str) -> bool {
-    let status = read(pass, name);
-    status.is_some_and(|s| conditions::is_true(&s.conditions, HARDWARE_READY))
-}
-
-fn read(pass: &Pass<'_>, name: &str) -> Option<VirtualMachineImageCacheStatus> {
-    let key = Key::new(&pass.ctx.config.namespace, name);
-    let found = pass.ctx.stores.image_caches.get(&key.reference())?;
-    found.status.clone()
-}
-
-fn forget(pass: &mut Pass<'_>) {
-    pass.vm.labels_mut().remove(names::IMAGE_CACHE_LABEL);
-    pass.vm
-        .annotations_mut()
-        .remove(names::IMAGE_CACHE_LOCATION);
+fn obstacle(cache: &VirtualMachineImageCache, node: &str) -> Option<String> {
+    let name = cache.name_any();
+    let Some(status) = &cache.status else {
+        return Some(format!("image cache {name} has no status yet"));
+    };
+    let hardware = conditions::find(&status.conditions, CACHE_HARDWARE_READY);
+    if let Some(hardware) = hardware.filter(|hardware| hardware.status == "False") {
+        return Some(format!("image cache {name}: {}", hardware.message));
+    }
+    let metadata = status.metadata.as_ref();
+    let known = metadata.and_then(|metadata| metadata.provider_version.as_deref());
+    if known.is_some_and(|known| known != cache.spec.provider_version) {
+        return Some(format!("image cache {name} describes another version"));
+    }
+    let location = status.locations.iter().find(|at| at.node == node);
+    let ready = location.and_then(|at| conditions::find(&at.conditions, READY));
+    match ready {
+        Some(ready) if ready.status == "True" => match hardware {
+            Some(_) => None,
+            None => Some(format!("image cache {name} does not know the image yet")),
+        },
+        Some(ready) => Some(format!("image cache {name}: {}", ready.message)),
+        None => Some(format!("image cache {name} does not have node {node} yet")),
+    }
 }

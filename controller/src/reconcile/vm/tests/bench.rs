@@ -4,6 +4,7 @@
 //! Failure: panics with what was not there.
 
 mod agents;
+mod groups;
 mod outcomes;
 
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crds::conditions;
 use crds::{
-    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineImage,
-    VirtualMachineImageCache, VirtualMachineTask,
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -22,6 +23,7 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub(super) use self::groups::GROUPS;
 pub(super) use self::outcomes::{failure, is_conflict, is_quiet, is_wait, seconds};
 use super::api;
 use super::api::Server;
@@ -36,7 +38,8 @@ use crate::stores::{DataVolume, Feeds, Stores};
 pub(super) const VMS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachines";
 pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachinetasks";
 /// Tasks of machines that are being deleted.
-const SYSTEM_TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachinetasks";
+pub(super) const SYSTEM_TASKS: &str =
+    "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachinetasks";
 pub(super) const CLASSES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineclasses";
 pub(super) const CLUSTER_IMAGES: &str = "apis/vmlet.dev/v1alpha1/clustervirtualmachineimages";
 pub(super) const IMAGES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineimages";
@@ -306,6 +309,7 @@ impl Bench {
         feed!(intake, feeds.cluster_images, objects, CLUSTER_IMAGES => ClusterVirtualMachineImage);
         feed!(intake, feeds.image_caches, objects, CACHES => VirtualMachineImageCache);
         feed!(intake, feeds.pods, objects, PODS => Pod);
+        feed!(intake, feeds.groups, objects, GROUPS => VirtualMachineGroup);
         feed!(intake, feeds.nodes, objects, NODES => Node);
         feed!(intake, feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
         feed!(intake, feeds.data_volumes, objects, DATA_VOLUMES => DataVolume);
@@ -320,7 +324,7 @@ impl Bench {
                 self.feeds.$feed.apply(Event::InitDone);
             )+};
         }
-        fill!(groups, networks, quotas, limit_ranges, namespaces);
+        fill!(networks, quotas, limit_ranges, namespaces);
     }
 
     /// One pass on what the stores show.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 /// Rows and how many cases each has; 0: the row is one case.
-const ROWS: [(&str, u8); 39] = [
+const ROWS: [(&str, u8); 45] = [
     ("r1", 2),
     ("r2", 3),
     ("r3", 2),
@@ -17,6 +17,12 @@ const ROWS: [(&str, u8); 39] = [
     ("x3", 2),
     ("x4", 6),
     ("x5", 0),
+    ("v1", 7),
+    ("f1", 3),
+    ("f2", 4),
+    // An image has one disk: there are no disks to match by their names.
+    ("f3", 1),
+    ("f4", 3),
     ("n1", 2),
     ("n2", 0),
     ("n3", 3),
@@ -46,13 +52,16 @@ const ROWS: [(&str, u8); 39] = [
     ("w4", 3),
     ("w5", 5),
     ("w6", 2),
+    ("h1", 5),
 ];
 const LAST: (&str, u8) = ("b1", 5);
 /// Cases without a test of their own: the steps of the first come with snapshots, and `c3` is a
 /// test of the last.
 const LATER: [&str; 4] = ["u5b", "u5c", "u6", "r4b"];
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
+    include_str!("cache_rows.rs"),
+    include_str!("group_rows.rs"),
     include_str!("reconcile_rows.rs"),
     include_str!("delete_rows.rs"),
     include_str!("normal_rows.rs"),
@@ -73,7 +82,7 @@ fn every_case_of_every_row_has_a_test_named_after_it() {
             n => cases.extend((b'a'..b'a' + n).map(|c| format!("{row}{}", char::from(c)))),
         }
     }
-    assert_eq!(cases.len(), 105);
+    assert_eq!(cases.len(), 128);
     let is_tested = |case: &String| {
         let name = format!("fn {case}_");
         let found = SOURCES.iter().map(|s| s.matches(&name).count());

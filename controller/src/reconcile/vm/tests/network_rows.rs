@@ -70,20 +70,16 @@ async fn a_field_that_nothing_acts_on_is_named() {
         assert!(reported.contains(words), "{reported}");
     }
     // Also of a machine that runs already.
-    let more = json!({ "groupName": "g", "suspendMode": "Hard", "readinessProbe": {
+    let more = json!({ "suspendMode": "Hard", "readinessProbe": {
         "guestHeartbeat": {}, "periodSeconds": 5,
     }});
     bench.edit(VMS, "vm", json!({ "spec": more }));
     bench.settle().await.ok();
     let reported = message(&bench);
-    for words in [
-        "groupName",
-        "suspendMode (",
-        "readinessProbe.periodSeconds (",
-    ] {
+    for words in ["suspendMode (", "readinessProbe.periodSeconds ("] {
         assert!(reported.contains(words), "{reported}");
     }
-    let none = json!({ "groupName": null, "suspendMode": "TrySoft", "network": null, "readinessProbe": {
+    let none = json!({ "suspendMode": "TrySoft", "network": null, "readinessProbe": {
         "guestHeartbeat": null, "tcpSocket": { "port": 80 }, "periodSeconds": 5,
     }});
     bench.edit(VMS, "vm", json!({ "spec": none }));

@@ -7,7 +7,6 @@ use http::Method;
 use serde_json::json;
 
 use super::bench::*;
-use crate::config::Config;
 use crate::flow::Flow;
 
 #[tokio::test]
@@ -49,32 +48,23 @@ async fn n1b_the_first_pass_adds_the_finalizer_only() {
 }
 
 #[tokio::test]
-async fn n2_a_closed_gate_keeps_everything_until_the_cache_is_ready() {
-    let mut config = Config::default();
-    config.machines.image_caches = true;
-    let mut bench = Bench::with(config);
-    bench.machine(json!({ "metadata": { "labels": { "vmicache.vmlet.dev/name": "c" } } }));
-    bench.passes().await;
-    bench.passes().await;
+async fn n2_a_machine_whose_node_lacks_the_image_waits_for_its_cache_alone() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
     bench.writes();
-    assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
+    assert_eq!(
+        bench.pass().await.unwrap(),
+        Flow::Continue,
+        "no time wakes it"
+    );
     assert_eq!(bench.writes(), Vec::<String>::new());
-    let condition = "VirtualMachineConditionImageCacheReady";
-    assert_eq!(bench.condition_text(condition), "False/NotReady");
-    let label = |bench: &Bench| {
-        bench.get(VMS, "vm")["metadata"]["labels"]["vmicache.vmlet.dev/name"].clone()
-    };
-    // Then it waits for that of its image.
-    cache(&mut bench, "c");
+    assert!(bench.tasks("Provision").is_empty());
+    bench.placeholder_runs("vm");
     bench.settle().await.ok();
-    let name = crate::reconcile::vm::act::create::cache_name(&podspec::url_image_name(
-        "https://images.example/debian.qcow2",
-    ));
-    assert_eq!(label(&bench), json!(name));
-    cache(&mut bench, &name);
-    bench.settle().await.ok();
-    assert!(label(&bench).is_null());
-    assert!(bench.placeholder("vm").is_some());
+    bench.task("Provision");
 }
 
 #[tokio::test]
@@ -89,47 +79,22 @@ async fn without_image_caches_the_label_of_one_holds_nothing_up() {
     assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
 
-fn cache(bench: &mut Bench, name: &str) {
-    let ready = json!({
-        "type": "VirtualMachineImageCacheHardwareReady", "status": "True", "reason": "True",
-        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    });
-    bench.put(
-        CACHES,
-        json!({
-            "metadata": { "name": name, "namespace": "vmlet-system" },
-            "spec": { "providerID": "i", "providerVersion": "v" },
-            "status": { "conditions": [ready] },
-        }),
-    );
-    bench.sync();
-}
-
 #[tokio::test]
-async fn n3a_a_cache_that_is_not_ready_is_a_label_and_a_condition() {
-    let mut config = Config::default();
-    config.machines.image_caches = true;
-    let mut bench = Bench::with(config);
+async fn n3a_a_cache_that_is_not_ready_is_a_condition_and_no_event() {
+    let mut bench = Bench::new();
     bench.machine(json!({}));
-    bench.passes().await;
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
     bench.events();
-    bench.passes().await;
-    let name = crate::reconcile::vm::act::create::cache_name(&podspec::url_image_name(
-        "https://images.example/debian.qcow2",
-    ));
-    let vm = bench.get(VMS, "vm");
-    assert_eq!(
-        vm["metadata"]["labels"]["vmicache.vmlet.dev/name"],
-        json!(name)
-    );
+    bench.settle().await.ok();
     assert_eq!(
         bench.condition_text("VirtualMachineConditionImageCacheReady"),
         "False/NotReady"
     );
     assert_eq!(bench.events(), Vec::<String>::new());
-    cache(&mut bench, &name);
-    bench.settle().await.ok();
-    assert!(bench.placeholder("vm").is_some());
+    let vm = bench.get(VMS, "vm");
+    let label = &vm["metadata"]["labels"]["vmicache.vmlet.dev/name"];
+    assert!(label.is_null(), "{vm}");
 }
 
 #[tokio::test]

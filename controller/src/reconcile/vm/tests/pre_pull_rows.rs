@@ -106,6 +106,8 @@ async fn three_nodes_at_a_time_pull_an_image_and_each_once() {
         status(&bench)["observedGeneration"],
         image["metadata"]["generation"]
     );
+    // The cache of the image, and its status.
+    pass(&mut bench).await.ok();
     bench.writes();
     pass(&mut bench).await.ok();
     assert_eq!(bench.writes(), Vec::<String>::new());

@@ -140,13 +140,11 @@ async fn a_write_that_fails_turns_a_quiet_end_into_a_retry() {
 
 #[tokio::test]
 async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
-    let mut config = Config::default();
-    config.machines.image_caches = true;
-    let mut bench = Bench::with(config);
-    let label = json!({ "vmicache.vmlet.dev/name": "c" });
-    bench.machine(json!({ "metadata": { "labels": label } }));
-    bench.pass().await.ok();
-    assert_eq!(seconds(&bench.pass().await), None);
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    assert_eq!(seconds(&bench.settle().await), None);
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
         pair(names::POD_ROLE_LABEL, PROVISION),
         pair(
             names::PLACEMENT,
-            &placement::asked(plan.vm, plan.prerequisites),
+            &placement::asked(plan.vm, plan.prerequisites, plan.grouping),
         ),
     ]);
     all.extend(undisturbed());

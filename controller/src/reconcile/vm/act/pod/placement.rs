@@ -11,14 +11,19 @@ use std::collections::BTreeMap;
 use crds::VirtualMachine;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PreferredSchedulingTerm, Toleration,
+    PreferredSchedulingTerm, Toleration, TopologySpreadConstraint,
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::Plan;
+use crate::reconcile::group::placement::Grouping;
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
+/// Weight of the nodes to avoid.
+const AVOID: i32 = 100;
+/// Weight of each node that has the image.
+const PREFER: i32 = 1;
 /// Taints of a node that does not report.
 const ABSENT: [&str; 2] = [
     "node.kubernetes.io/not-ready",
@@ -26,10 +31,14 @@ const ABSENT: [&str; 2] = [
 ];
 
 /// What the owner of a machine asks the scheduler for, and which claims have to be in reach, as a hash.
-pub(crate) fn asked(vm: &VirtualMachine, prerequisites: &Prerequisites) -> String {
+pub(crate) fn asked(
+    vm: &VirtualMachine,
+    prerequisites: &Prerequisites,
+    grouping: Option<&Grouping>,
+) -> String {
     let spec = &vm.spec;
     let size = &prerequisites.size;
-    let all = json!([
+    let mut all = vec![json!([
         spec.affinity,
         spec.node_selector,
         spec.tolerations,
@@ -43,8 +52,11 @@ pub(crate) fn asked(vm: &VirtualMachine, prerequisites: &Prerequisites) -> Strin
         size.memory,
         size.requests,
         size.limits,
-    ]);
-    let digest = Sha256::digest(all.to_string().as_bytes());
+    ])];
+    all.extend(grouping.map(Grouping::asked));
+    // Without a group it is the text of earlier versions: no placeholder is made again for an upgrade.
+    let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+    let digest = Sha256::digest(all.concat().as_bytes());
     digest.iter().take(8).map(|b| format!("{b:02x}")).collect()
 }
 
@@ -62,20 +74,34 @@ pub(super) fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
 
 pub(super) fn of(plan: &Plan<'_>) -> Option<Affinity> {
     let own = plan.vm.spec.affinity.clone();
-    if own.is_none() && plan.node.is_none() && plan.avoid.is_empty() {
+    let is_free = plan.node.is_none() && plan.avoid.is_empty() && plan.prefer.is_empty();
+    let grouping = plan.grouping.filter(|_| plan.node.is_none());
+    if own.is_none() && is_free && grouping.is_none_or(Grouping::is_without_rules) {
         return None;
     }
     let own = own.unwrap_or_default();
     let node_affinity = match plan.node {
         Some(node) => Some(pinned(own.node_affinity.unwrap_or_default(), node)),
-        None if plan.avoid.is_empty() => own.node_affinity,
-        None => Some(away(own.node_affinity.unwrap_or_default(), plan.avoid)),
+        None if is_free => own.node_affinity,
+        None => Some(inclined(own.node_affinity.unwrap_or_default(), plan)),
     };
-    Some(Affinity {
+    let all = Affinity {
         node_affinity,
         pod_affinity: own.pod_affinity,
         pod_anti_affinity: own.pod_anti_affinity,
+    };
+    Some(match grouping {
+        Some(grouping) => grouping.extend(all),
+        None => all,
     })
+}
+
+/// The constraints of the machine, and of its groups as long as it has no node.
+pub(super) fn constraints(plan: &Plan<'_>) -> Option<Vec<TopologySpreadConstraint>> {
+    let mut all = plan.vm.spec.topology_spread_constraints.clone();
+    let grouping = plan.grouping.filter(|_| plan.node.is_none());
+    all.extend(grouping.map(Grouping::constraints).unwrap_or_default());
+    some(&all)
 }
 
 /// Those of the machine. A machine with its root disk on its node tolerates the absence of that node
@@ -95,32 +121,42 @@ pub(super) fn tolerations(plan: &Plan<'_>) -> Option<Vec<Toleration>> {
     some(&all)
 }
 
-/// The scheduler may choose such a node if there is no other.
-fn away(mut affinity: NodeAffinity, nodes: &[String]) -> NodeAffinity {
-    let elsewhere = NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
-        operator: "NotIn".to_owned(),
-        values: Some(nodes.to_vec()),
-    };
-    let preferred = PreferredSchedulingTerm {
-        weight: 100,
+/// The scheduler may choose a node to avoid if there is no other. Nodes that have the image count less
+/// than anything that the machine itself prefers.
+fn inclined(mut affinity: NodeAffinity, plan: &Plan<'_>) -> NodeAffinity {
+    let elsewhere = plan.avoid.iter().map(|node| named("NotIn", node));
+    let elsewhere: Vec<_> = elsewhere.collect();
+    let avoids = (!elsewhere.is_empty()).then(|| preferred(AVOID, elsewhere));
+    let here = plan.prefer.iter();
+    let here = here.map(|node| preferred(PREFER, vec![named("In", node)]));
+    let all = &mut affinity.preferred_during_scheduling_ignored_during_execution;
+    all.get_or_insert_default()
+        .extend(avoids.into_iter().chain(here));
+    affinity
+}
+
+fn preferred(weight: i32, fields: Vec<NodeSelectorRequirement>) -> PreferredSchedulingTerm {
+    PreferredSchedulingTerm {
+        weight,
         preference: NodeSelectorTerm {
-            match_fields: Some(vec![elsewhere]),
+            match_fields: Some(fields),
             ..NodeSelectorTerm::default()
         },
-    };
-    let all = &mut affinity.preferred_during_scheduling_ignored_during_execution;
-    all.get_or_insert_default().push(preferred);
-    affinity
+    }
+}
+
+/// The API server takes one name only for a field.
+fn named(operator: &str, node: &str) -> NodeSelectorRequirement {
+    NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: operator.to_owned(),
+        values: Some(vec![node.to_owned()]),
+    }
 }
 
 /// Terms are alternatives, so that each of them has to name the node.
 fn pinned(mut affinity: NodeAffinity, node: &str) -> NodeAffinity {
-    let here = NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![node.to_owned()]),
-    };
+    let here = named("In", node);
     let required = affinity
         .required_during_scheduling_ignored_during_execution
         .take();

@@ -72,6 +72,8 @@ fn plan<'a>(vm: &'a VirtualMachine, prerequisites: &'a Prerequisites) -> Plan<'a
         prerequisites,
         node: Some("n1"),
         avoid: &[],
+        prefer: &[],
+        grouping: None,
         disk: Some(UID),
         disk_request: Some(Quantity("20Gi".to_owned())),
         instance_uuid: INSTANCE,
@@ -404,4 +406,38 @@ fn no_machine_can_have_the_name_of_a_placeholder() {
     let longest = crate::reconcile::vm::act::pod::placeholder_name(&"x".repeat(63), UID);
     assert!(shortest.len() > 63, "{shortest}");
     assert!(longest.len() <= 253, "{longest}");
+}
+
+/// The API server refuses a field with two names.
+#[test]
+fn a_new_machine_avoids_nodes_and_prefers_those_that_have_its_image() {
+    let vm = machine(json!({ "runStrategy": "Always" }));
+    let prerequisites = prerequisites();
+    let two = ["a".to_owned(), "b".to_owned()];
+    let plan = Plan {
+        node: None,
+        avoid: &two,
+        prefer: &two,
+        ..plan(&vm, &prerequisites)
+    };
+    let affinity = super::placement::of(&plan).unwrap().node_affinity.unwrap();
+    assert!(
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .is_none()
+    );
+    let preferred = affinity
+        .preferred_during_scheduling_ignored_during_execution
+        .unwrap();
+    let shown = preferred.iter().map(|term| {
+        let fields = term.preference.match_fields.iter().flatten();
+        let fields = fields.map(|field| {
+            let values = field.values.clone().unwrap_or_default();
+            format!("{} {}", field.operator, values.join(","))
+        });
+        (term.weight, fields.collect::<Vec<_>>().join(" and "))
+    });
+    let expected = [(100, "NotIn a and NotIn b"), (1, "In a"), (1, "In b")];
+    let expected = expected.map(|(weight, text)| (weight, text.to_owned()));
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
 }

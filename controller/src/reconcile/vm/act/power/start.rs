@@ -14,7 +14,7 @@ use crate::reconcile::vm::act::pod;
 use crate::reconcile::vm::act::pod::Plan;
 use crate::reconcile::vm::act::{effects, handover, identity};
 use crate::reconcile::vm::error::{Error, is_over_quota};
-use crate::reconcile::vm::observe::{find, root_disk, view};
+use crate::reconcile::vm::observe::{find, group, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites;
 use crate::reconcile::vm::prerequisites::Prerequisites;
@@ -38,6 +38,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         let node = node.as_deref();
         node.is_some_and(|node| handover::holds(pod, node))
     });
+    let grouping = group::grouping(pass);
     let plan = Plan {
         vm: &pass.vm,
         uid: &uid,
@@ -45,6 +46,8 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         prerequisites: &prerequisites,
         node: node.as_deref().filter(|_| !has_claim || restore),
         avoid: &[],
+        prefer: &[],
+        grouping: grouping.as_ref(),
         disk: Some(disk.as_str()).filter(|_| !has_claim),
         disk_request: root_disk::request(pass),
         instance_uuid: &instance,
