@@ -136,6 +136,12 @@ pub struct Node {
     pub agent_uid: u32,
     /// Disks of virtual machines that are created concurrently; further disks wait.
     pub parallel_provisions: Count,
+    /// Disks of virtual machines that are promoted concurrently, that is, made independent of their
+    /// images; further disks wait.
+    pub parallel_promotions: Count,
+    /// Bytes per second that the promotion of a running machine's disk copies at most; at least
+    /// `1Mi`. The promotion of a machine that is off has no such limit.
+    pub promotion_bandwidth: Size,
 }
 
 /// The pod network.
@@ -263,6 +269,8 @@ impl Default for Node {
             endpoint: AbsolutePath::usual("/run/vmlet/node/node.sock"),
             agent_uid: service::listener::AGENT_UID,
             parallel_provisions: Count::usual(2),
+            parallel_promotions: Count::usual(1),
+            promotion_bandwidth: Size::usual(64 << 20),
         }
     }
 }

@@ -4,7 +4,7 @@
 //!            make                    delete
 //!  (none) ─────────► Making ──► Ready ─────► Deleting ─► (none)
 //!                      │ undo     │  ▲
-//!                      └──► (none)└──┘ lock, unlock; memory: Writing ─► Whole ─► Resumed ─► (none)
+//!                      └──► (none)└──┘ lock, unlock, promote; memory: Writing ─► Whole ─► Resumed ─► (none)
 //! ```
 //!
 //! Invariant: a disk has its name only when all of it is written; the image under it is pinned from
@@ -25,6 +25,7 @@ mod holder;
 mod make;
 mod memory;
 mod model;
+mod promote;
 pub mod qemu_img;
 mod remove;
 mod unreadable;

@@ -65,7 +65,7 @@ pub use pod_pulls::{PodPull, Requester};
 pub use progress::Progress;
 pub use pull::{Receiver, Upload};
 pub use qcow2::Error as Qcow2Error;
-pub(crate) use qcow2::{has_data_file, tables as qcow2_tables};
+pub(crate) use qcow2::{has_data_file, names_backing_file, tables as qcow2_tables};
 pub use reference::{Name, Reference, Version};
 pub use registry::Credentials;
 pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};

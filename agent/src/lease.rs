@@ -184,12 +184,13 @@ fn daemon_facts(info: InfoResponse) -> DaemonFacts {
 
 /// What this agent and its daemon can do together that earlier versions cannot.
 fn features(daemon: &DaemonFacts) -> Vec<String> {
-    let set_probe = format!("{:?}", TaskKind::SetProbe);
-    let mut all = Vec::new();
-    if daemon.task_kinds.contains(&set_probe) {
-        all.push(names::NODE_PROBES.to_owned());
-    }
-    all
+    let by_kind = [
+        (TaskKind::SetProbe, names::NODE_PROBES),
+        (TaskKind::Promote, names::DISK_PROMOTION),
+    ];
+    let offers = |kind: TaskKind| daemon.task_kinds.contains(&format!("{kind:?}"));
+    let offered = by_kind.into_iter().filter(|(kind, _)| offers(*kind));
+    offered.map(|(_, feature)| feature.to_owned()).collect()
 }
 
 fn lease(node: &str, owner: Option<OwnerReference>, facts: &NodeFacts, now: Timestamp) -> Lease {

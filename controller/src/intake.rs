@@ -13,7 +13,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use crds::conditions::{self, PROBE_UNAVAILABLE, READY};
+use crds::conditions::{
+    self, DISK_PROMOTION_PENDING, DISK_PROMOTION_SYNCED, DISK_PROMOTION_UNAVAILABLE,
+    NOT_IMPLEMENTED, PROBE_UNAVAILABLE, READY,
+};
 use crds::names::POD_ROLE_LABEL;
 use crds::{PowerState, VirtualMachine};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -126,8 +129,8 @@ impl Intake {
         self.images
             .push_all(waiting.map(|key| (key, Options::default())));
         let machines = self.stores.vms.state().into_iter();
-        let unprobed = machines.filter(|vm| is_unprobed(vm));
-        unprobed.for_each(|vm| self.signal(Key::of(&*vm)));
+        let waiting = machines.filter(|vm| is_unprobed(vm) || is_unpromoted(vm));
+        waiting.for_each(|vm| self.signal(Key::of(&*vm)));
     }
 
     /// Something outside the API server happened to a machine.
@@ -254,6 +257,20 @@ fn is_unprobed(vm: &VirtualMachine) -> bool {
     let all = vm.status.as_ref().map(|status| &status.conditions);
     let ready = all.and_then(|all| conditions::find(all, READY));
     ready.is_some_and(|ready| ready.reason == PROBE_UNAVAILABLE)
+}
+
+/// Whether its node was to flatten the machine's disk when it could not.
+fn is_unpromoted(vm: &VirtualMachine) -> bool {
+    let all = vm.status.as_ref().map(|status| &status.conditions);
+    let synced = all.and_then(|all| conditions::find(all, DISK_PROMOTION_SYNCED));
+    synced.is_some_and(|synced| {
+        let reasons = [
+            DISK_PROMOTION_PENDING,
+            DISK_PROMOTION_UNAVAILABLE,
+            NOT_IMPLEMENTED,
+        ];
+        reasons.contains(&synced.reason.as_str())
+    })
 }
 
 /// Whether the node reports that it is ready.

@@ -201,7 +201,7 @@ fn is_same(there: &Disk, wanted: &Disk) -> bool {
 
 /// Gives a file its name once all of it is on the disk. libvirt hands it to QEMU's user while that
 /// runs.
-fn name_for_good(from: &Path, to: &Path, folder: &Path) -> std::io::Result<()> {
+pub(super) fn name_for_good(from: &Path, to: &Path, folder: &Path) -> std::io::Result<()> {
     let file = File::open(from)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.sync_all()?;

@@ -23,6 +23,7 @@ use crate::images::{Format, has_data_file, head_of, qcow2_tables as tables};
 use crate::metadata;
 
 mod budget;
+mod claim;
 mod convert;
 mod export;
 mod lent;

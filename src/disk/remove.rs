@@ -92,6 +92,7 @@ impl Disks {
     /// record is there before its files and goes after them: a complete disk without one is a
     /// user's data, and the database was lost.
     pub async fn collect(&self) -> Result<()> {
+        self.collect_copies().await?;
         let failed = || files::failed("look through", &self.root);
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;
         while let Some(entry) = entries.next_entry().await.map_err(failed())? {

@@ -4,6 +4,10 @@
 //! we know, and its tables lie within the file.
 //! Failure: [`Error`] names the first thing that is wrong. Nothing here panics on any bytes.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
 mod begin;
 
 pub(super) use begin::{begin, begin_in};
@@ -46,6 +50,24 @@ pub(crate) fn has_data_file(head: &[u8]) -> bool {
         && header
             .u64(72)
             .is_ok_and(|features| features & DATA_FILE != 0)
+}
+
+/// Whether an open disk holds only differences from another file. Blocks.
+///
+/// # Errors
+///
+/// It cannot be read, or is no qcow2.
+pub(crate) fn names_backing_file(file: &File) -> io::Result<bool> {
+    let mut head = [0; 16];
+    file.read_exact_at(&mut head, 0)?;
+    let header = Header {
+        head: &head,
+        length: 0,
+    };
+    match header.u64(8) {
+        Ok(offset) if head.starts_with(MAGIC) => Ok(offset != 0),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no qcow2")),
+    }
 }
 
 /// Why a qcow2 file is refused.

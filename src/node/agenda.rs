@@ -1,7 +1,8 @@
 //! The tasks, and their order.
 //!
 //! Invariant: one task per machine or image runs at a time, in the order of their arrival; few make
-//! disks, save memory, look at images or pull them at once. A task is recorded before it is answered, and as running
+//! disks, save memory, promote disks, look at images or pull them at once. A promotion runs beside the
+//! other tasks of its machine, and ends for those that need the disk. A task is recorded before it is answered, and as running
 //! before its first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that
 //! would do it twice.
@@ -41,6 +42,10 @@ pub struct Limits {
     pub provisions: usize,
     /// That save memory: as many as libvirt is asked to at once.
     pub saves: usize,
+    /// That make disks independent of their images.
+    pub promotions: usize,
+    /// How much a promotion of a running machine's disk copies per second, in bytes.
+    pub promotion_bandwidth: u64,
 }
 
 /// A task that is not taken.
@@ -71,7 +76,7 @@ pub struct Agenda<P: Platform> {
     pub(super) hypervisor: Arc<P::Hypervisor>,
     pub(super) disks: Arc<Disks>,
     pub(super) images: Arc<Images>,
-    limits: Limits,
+    pub(super) limits: Limits,
     tasks: Tasks,
     active: Mutex<HashMap<TaskUid, Active>>,
     /// The next task's place; greater than those of all that are remembered.
@@ -83,7 +88,10 @@ pub struct Agenda<P: Platform> {
 pub(super) struct Active {
     vm: VmUid,
     kind: &'static str,
+    is_in_background: bool,
     cancel: CancellationToken,
+    /// Another task of the machine needs what this one uses.
+    makes_way: CancellationToken,
 }
 
 impl<P: Platform> Agenda<P> {
@@ -209,11 +217,19 @@ impl<P: Platform> Agenda<P> {
         let mut waiting = Vec::new();
         for task in open {
             let kind = task.work.kind();
-            let busy = active.values().any(|a| a.vm == task.vm) || waiting.contains(&task.vm);
+            let background = task.work.is_in_background();
+            let waits = |a: &&Active| a.vm == task.vm && (background || !a.is_in_background);
+            let makes_way = |a: &&Active| a.vm == task.vm && a.is_in_background;
+            let mut busy = active.values().any(|a| waits(&a)) || waiting.contains(&task.vm);
+            if !busy && task.work.needs_whole_disk() {
+                let others = active.values().filter(makes_way);
+                busy = others.inspect(|a| a.makes_way.cancel()).count() > 0;
+            }
             let alike = active.values().filter(|a| a.kind == kind).count();
             let most = match task.work {
                 Work::Provision { .. } => self.limits.provisions,
                 Work::Save => self.limits.saves,
+                Work::Promote { .. } => self.limits.promotions,
                 Work::InspectImage { .. } => INSPECTIONS,
                 Work::PullImage { .. } => PULLS,
                 _ => usize::MAX,
@@ -223,18 +239,29 @@ impl<P: Platform> Agenda<P> {
             }
             if busy || alike >= most {
                 // Later tasks of the same machine wait for it.
-                waiting.push(task.vm);
+                if !background {
+                    waiting.push(task.vm);
+                }
                 continue;
             }
             let entry = Active {
                 vm: task.vm,
                 kind,
+                is_in_background: background,
                 cancel: CancellationToken::new(),
+                makes_way: CancellationToken::new(),
             };
             active.insert(task.uid, entry);
             chosen.push(task);
         }
         chosen
+    }
+
+    /// Ends when another task of the machine needs what this one uses.
+    pub(super) fn makes_way(&self, task: TaskUid) -> CancellationToken {
+        let active = self.active();
+        let token = active.get(&task).map(|active| active.makes_way.clone());
+        token.unwrap_or_default()
     }
 
     pub(super) fn active(&self) -> MutexGuard<'_, HashMap<TaskUid, Active>> {

@@ -99,10 +99,16 @@ impl<P: Platform> Agenda<P> {
         let (progress, percents) = watch::channel(task.percent);
         let mut work = Box::pin(self.execute(task, progress));
         let mut reported = Box::pin(self.report_progress(task, percents));
+        let makes_way = self.makes_way(task.uid);
+        let mut ends_early = false;
         let outcome = loop {
             tokio::select! {
                 outcome = &mut work => break Some(outcome),
                 () = cancel.cancelled() => break None,
+                () = makes_way.cancelled() => {
+                    ends_early = true;
+                    break None;
+                }
                 () = &mut reported => {}
             }
         };
@@ -111,6 +117,10 @@ impl<P: Platform> Agenda<P> {
         match (outcome, &task.work) {
             (Some(Err(failure)), Work::Provision { .. }) => {
                 Some(Err(self.undo(task).await.err().unwrap_or(failure)))
+            }
+            (Some(Err(failure)), Work::Promote { offline: true }) => {
+                let left = self.disks.abandon_copy(task.vm).await;
+                Some(Err(left.err().map_or(failure, Failure::from)))
             }
             (Some(outcome), _) => Some(outcome),
             (None, Work::Provision { .. }) => {
@@ -130,6 +140,16 @@ impl<P: Platform> Agenda<P> {
                 // or the save fails now.
                 let (saved, ()) = tokio::join!(work, abort);
                 saved.ok().map(Ok)
+            }
+            (None, Work::Promote { .. }) => {
+                drop(work);
+                match self.containers.abort_promotion(task.vm).await {
+                    // It was complete.
+                    Ok(true) => Some(Ok(None)),
+                    Ok(false) if ends_early => Some(Err(made_way())),
+                    Ok(false) => None,
+                    Err(error) => Some(Err(error.into())),
+                }
             }
             (None, _) => None,
         }
@@ -204,6 +224,17 @@ impl<P: Platform> Agenda<P> {
             Work::Restore { discard } => machines.restore(vm, *discard).await?,
             Work::Pause => machines.pause(vm).await?,
             Work::Unpause => machines.unpause(vm).await?,
+            Work::Promote { offline } => {
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                if *offline {
+                    machines.promote_offline(vm, reported).await?;
+                } else {
+                    let bandwidth = self.limits.promotion_bandwidth;
+                    machines.promote_online(vm, bandwidth, reported).await?;
+                }
+            }
             Work::SetProbe { pod, probe } => {
                 machines.set_probe(vm, pod, probe.as_ref()).await?;
             }
@@ -269,6 +300,13 @@ impl<P: Platform> Agenda<P> {
     pub(super) async fn await_hypervisor(&self) {
         let _ = timeout(CONNECT, self.hypervisor.connected()).await;
     }
+}
+
+/// The end of a task that others of its machine did not wait for.
+fn made_way() -> Failure {
+    let words = "ended for another task of the machine, which needs its disk: what was copied so far \
+                 stays in the disk";
+    Failure::new(words, true)
 }
 
 /// How many seconds a guest has, and until when: they count from the start of the task, also across

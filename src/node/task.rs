@@ -132,6 +132,11 @@ pub enum Work {
         #[serde(default)]
         tls_secret: Option<String>,
     },
+    /// Makes the disk independent of its image.
+    Promote {
+        /// The machine is off; else it runs.
+        offline: bool,
+    },
     /// Sets the readiness probe of the machine of a pod.
     SetProbe {
         /// UID of the pod.
@@ -196,6 +201,22 @@ impl Work {
                 | Self::InspectImage { .. }
                 | Self::PullImage { .. }
                 | Self::SetProbe { .. }
+        )
+    }
+}
+
+impl Work {
+    /// Whether it may take hours and affects no other task: others of its machine do not wait for
+    /// it.
+    pub const fn is_in_background(&self) -> bool {
+        matches!(self, Self::Promote { .. })
+    }
+
+    /// Whether it ends such a task of its machine: both change the disk.
+    pub const fn needs_whole_disk(&self) -> bool {
+        matches!(
+            self,
+            Self::Provision { .. } | Self::DeleteDisk | Self::Save | Self::Restore { .. }
         )
     }
 }

@@ -18,6 +18,7 @@ mod disks;
 mod info;
 mod inspect;
 mod pod_pulls;
+mod promote;
 mod pull;
 
 type Tasks = Agenda<Fake>;
@@ -32,6 +33,8 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
     let limits = Limits {
         provisions: 1,
         saves: 1,
+        promotions: 1,
+        promotion_bandwidth: 7,
     };
     let agenda = Agenda::open(
         node.db.clone(),

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 mod cable;
 mod discard;
+mod promote;
 mod restart;
 mod resume;
 mod save;
@@ -139,6 +140,13 @@ impl<P: Platform> Containers<P> {
     /// Removes the disk of a virtual machine that does not run, and the memory beside it; success
     /// when there is none.
     pub async fn delete_disk(&self, vm: VmUid) -> Result<()> {
+        self.take_disk_back(vm).await?;
+        Ok(self.parts.disks.delete(vm).await?)
+    }
+
+    /// Takes the disk of a virtual machine back from a container whose machine has ended, and refuses when
+    /// one runs on it, with a record or without.
+    async fn take_disk_back(&self, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
         if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {
             match self.parts.table.get(&holder) {
@@ -165,7 +173,7 @@ impl<P: Platform> Containers<P> {
         {
             disks.give_back(vm, &holder).await?;
         }
-        Ok(disks.delete(vm).await?)
+        Ok(())
     }
 
     /// Whether saved memory is ready beside the disk; with `discard` it is removed.

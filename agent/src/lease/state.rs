@@ -46,6 +46,8 @@ fn probes_are_announced_only_where_the_daemon_makes_them() {
     assert_eq!(features(&daemon(&["provision"])), Vec::<String>::new());
     let both = features(&daemon(&["provision", "set_probe"]));
     assert_eq!(both, [names::NODE_PROBES]);
+    let both = features(&daemon(&["promote", "set_probe"]));
+    assert_eq!(both, [names::NODE_PROBES, names::DISK_PROMOTION]);
 }
 
 #[test]

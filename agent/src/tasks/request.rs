@@ -7,8 +7,9 @@
 use crds::{NodeProbe, TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Provision, PullImage,
-    Reset, Restore, RunTaskRequest, Save, SetProbe, TcpProbe, Unpause, provision,
+    DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Promote, Provision,
+    PullImage, Reset, Restore, RunTaskRequest, Save, SetProbe, TcpProbe, Unpause, promote,
+    provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -69,7 +70,8 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             pod_uid: pod_uid(spec)?,
             probe: spec.probe.as_ref().map(probe),
         }),
-        TaskKind::Promote | TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
+        TaskKind::Promote => Kind::Promote(promote(spec)),
+        TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
             return Err(format!(
                 "this version of vmlet-agent cannot run tasks of kind {:?}",
                 spec.kind
@@ -90,6 +92,15 @@ fn probe(probe: &NodeProbe) -> TcpProbe {
         period_seconds: probe.period_seconds,
         timeout_seconds: probe.timeout_seconds,
     }
+}
+
+fn promote(spec: &VirtualMachineTaskSpec) -> Promote {
+    let mode = if spec.offline {
+        promote::Mode::Offline
+    } else {
+        promote::Mode::Online
+    };
+    Promote { mode: mode.into() }
 }
 
 fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision, String> {
@@ -150,6 +161,7 @@ mod tests {
             discard: true,
             instance_uid: Some("p-1".to_owned()),
             probe: None,
+            offline: false,
         }
     }
 
@@ -265,6 +277,17 @@ mod tests {
     }
 
     #[test]
+    fn a_promotion_says_whether_the_machine_is_off() {
+        let mut wanted = spec(TaskKind::Promote);
+        for mode in [promote::Mode::Online, promote::Mode::Offline] {
+            wanted.offline = mode == promote::Mode::Offline;
+            let request = of("t-1", "ns", &wanted, &all()).unwrap();
+            let kind = Kind::Promote(Promote { mode: mode.into() });
+            assert_eq!(request.kind, Some(kind));
+        }
+    }
+
+    #[test]
     fn every_kind_that_the_daemon_offers_is_sent_under_its_name() {
         for field in all() {
             let object = object_kind(&field);
@@ -278,7 +301,7 @@ mod tests {
     fn an_impossible_request_gets_a_clear_error() {
         let refusal = |spec, kinds: &[String]| of("t", "ns", &spec, kinds).unwrap_err();
         assert!(refusal(spec(TaskKind::Save), &[]).contains("upgrade the node"));
-        assert!(refusal(spec(TaskKind::Promote), &all()).contains("kind Promote"));
+        assert!(refusal(spec(TaskKind::Snapshot), &all()).contains("kind Snapshot"));
         let mut odd = spec(TaskKind::Provision);
         odd.image = Some(String::new());
         assert!(refusal(odd.clone(), &all()).contains("spec.image"));

@@ -42,6 +42,8 @@ macro_rules! adds {
     }};
 }
 
+mod caches;
+mod groups;
 mod limits;
 mod nodes;
 mod storage;

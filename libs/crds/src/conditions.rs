@@ -26,6 +26,8 @@ pub const IMAGE_CACHE_READY: &str = "VirtualMachineConditionImageCacheReady";
 pub const POWER_STATE_SYNCED: &str = "VirtualMachinePowerStateSynced";
 /// Every primary address also appears in per-interface data.
 pub const GUEST_NETWORK_CONFIG_SYNCED: &str = "VirtualMachineGuestNetworkConfigSynced";
+/// A node has begun to flatten the linked disk. Absent if there is nothing to flatten.
+pub const DISK_PROMOTION_STARTED: &str = "VirtualMachineDiskPromotionStarted";
 /// Linked disks were flattened, or there was nothing to flatten.
 pub const DISK_PROMOTION_SYNCED: &str = "VirtualMachineDiskPromotionSynced";
 /// The running size is that of the class.
@@ -61,6 +63,12 @@ pub const MEMBER_PLACEMENT_READY: &str = "PlacementReady";
 /// Data volumes named in `dataVolumeTemplates` are there.
 pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
+/// Reason of [`DISK_PROMOTION_SYNCED`], False: the disk waits for its turn.
+pub const DISK_PROMOTION_PENDING: &str = "DiskPromotionPending";
+/// Reason of [`DISK_PROMOTION_SYNCED`], True: the node cannot flatten disks.
+pub const DISK_PROMOTION_UNAVAILABLE: &str = "StaysLinked";
+/// Reason of [`DISK_PROMOTION_SYNCED`], False: the node flattens the disk.
+pub const DISK_PROMOTION_RUNNING: &str = "DiskPromotionRunning";
 /// Reason of a condition about something that no node can do yet.
 pub const NOT_IMPLEMENTED: &str = "NotImplemented";
 /// Reason of [`READY`], Unknown: the node is to make the readiness probe, and cannot.
@@ -112,7 +120,11 @@ pub fn reason_of_true(kind: &str) -> &'static str {
         PLACEMENT_READY => "Scheduled",
         IMAGE_CACHE_READY => "Cached",
         DATA_VOLUMES_READY => "Filled",
-        POWER_STATE_SYNCED | GUEST_NETWORK_CONFIG_SYNCED | CLASS_CONFIGURATION_SYNCED => "Synced",
+        POWER_STATE_SYNCED
+        | GUEST_NETWORK_CONFIG_SYNCED
+        | CLASS_CONFIGURATION_SYNCED
+        | MEMBER_POWER_STATE_SYNCED => "Synced",
+        DISK_PROMOTION_STARTED => "Started",
         DISK_PROMOTION_SYNCED => "NothingToPromote",
         LOCATION_VALID => "NodeMatches",
         RECONCILE_READY => "NotPaused",
@@ -129,8 +141,11 @@ pub fn reason_of_true(kind: &str) -> &'static str {
 #[must_use]
 pub fn is_well(condition: &Condition) -> bool {
     let reports_a_problem = [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED];
+    // A disk that is not flattened yet serves as well as one that is.
+    let is_in_progress =
+        [DISK_PROMOTION_PENDING, DISK_PROMOTION_RUNNING].contains(&condition.reason.as_str());
     !reports_a_problem.contains(&condition.type_.as_str())
-        && condition.status == "True"
+        && (condition.status == "True" || is_in_progress)
         && condition.reason != NOT_IMPLEMENTED
 }
 
@@ -216,6 +231,14 @@ mod tests {
             Status::True,
             NOT_IMPLEMENTED
         )));
+        for (reason, well) in [
+            (DISK_PROMOTION_PENDING, true),
+            (DISK_PROMOTION_RUNNING, true),
+            ("DiskPromotionTaskError", false),
+        ] {
+            let condition = one(DISK_PROMOTION_SYNCED, Status::False, reason);
+            assert_eq!(is_well(&condition), well, "{reason}");
+        }
         for kind in [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED] {
             assert!(!is_well(&one(kind, Status::True, "")), "{kind}");
         }

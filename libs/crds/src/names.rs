@@ -84,6 +84,8 @@ pub const PLACEHOLDER_READINESS_GATE: &str = "vmlet.dev/not-a-machine";
 pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 /// Feature of a node whose agent and daemon make the readiness probes that kubelet does not make.
 pub const NODE_PROBES: &str = "NodeProbes";
+/// Feature of a node whose agent and daemon flatten the root disks of machines.
+pub const DISK_PROMOTION: &str = "DiskPromotion";
 /// RuntimeClass and handler of our pods.
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.

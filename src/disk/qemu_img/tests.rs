@@ -380,6 +380,20 @@ async fn the_reserve_of_the_file_system_is_left_alone() {
         );
     }
     assert!(!disk.exists());
+    // Nor by what another program writes.
+    for refused in [
+        qemu_img.check_room(&image).await,
+        qemu_img.claim_copy(&image, &image).await.map(drop),
+    ] {
+        let reason = refused.unwrap_err().reason;
+        assert!(
+            reason.ends_with("are reserved (images.reserve)"),
+            "{reason}"
+        );
+    }
+    let with_room = TestNode::new(dir.path()).qemu_img(None, 0).await;
+    with_room.check_room(&image).await.unwrap();
+    with_room.claim_copy(&image, &image).await.unwrap();
 }
 
 /// The directories and the database of a node.

@@ -62,6 +62,9 @@ fn a_request_that_cannot_be_meant_names_its_field() {
             "vm_uid",
         ),
     ];
+    let unknown = Kind::Promote(v1::Promote { mode: 7 });
+    let unknown = task(request(Some(unknown))).unwrap_err();
+    assert_eq!(unknown.field, "promote.mode");
     for (request, field) in cases {
         assert_eq!(task(request).unwrap_err().field, field);
     }
@@ -109,6 +112,7 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::InspectImage(inspect),
         Kind::PullImage(pull),
         Kind::SetProbe(probe),
+        Kind::Promote(v1::Promote::default()),
     ];
     let requested: Vec<&str> = all.iter().map(Into::into).collect();
     assert_eq!(requested, Kind::VARIANTS);

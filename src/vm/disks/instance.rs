@@ -158,6 +158,8 @@ impl<P: Platform> Containers<P> {
         }
         self.check_alone(row, vm).await?;
         disks.take(vm, &row.id).await?;
+        // The guest before this one may have ended between its last copy and the record of it.
+        disks.settle_promotion(vm).await?;
         self.check_disk(row)?;
         let size = row.spec.machine.root_size.unwrap_or_default();
         Ok(disks.grow(vm, size).await?)

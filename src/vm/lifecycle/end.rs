@@ -109,6 +109,7 @@ impl<P: Platform> Containers<P> {
             HypervisorEvent::Connected
             | HypervisorEvent::Disconnected
             | HypervisorEvent::Started(_)
+            | HypervisorEvent::BlockJob(_)
             | HypervisorEvent::Power(_) => {}
         }
     }

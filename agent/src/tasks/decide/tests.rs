@@ -47,6 +47,7 @@ fn object() -> Object {
             discard: false,
             instance_uid: None,
             probe: None,
+            offline: false,
         }),
         status: VirtualMachineTaskStatus::default(),
         made: 0,

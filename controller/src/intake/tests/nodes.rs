@@ -3,7 +3,9 @@
 //! Invariant: as for the other kinds.
 //! Failure: the assertion shows the machines.
 
-use crds::conditions::{PROBE_UNAVAILABLE, READY};
+use crds::conditions::{
+    DISK_PROMOTION_SYNCED, DISK_PROMOTION_UNAVAILABLE, PROBE_UNAVAILABLE, READY,
+};
 
 use super::*;
 
@@ -48,5 +50,22 @@ fn an_agent_that_can_do_more_wakes_machines_that_its_node_could_not_probe() {
     assert_eq!(intake.queue.len(), 1);
     let key = Key::new("default", "b");
     intake.signal(key);
+    assert_eq!(intake.queue.len(), 1, "it is the one that is queued");
+}
+
+#[test]
+fn an_agent_that_can_do_more_wakes_machines_whose_disks_its_node_could_not_flatten() {
+    let (intake, mut feeds) = ours();
+    for (name, reason) in [("a", "Promoted"), ("b", DISK_PROMOTION_UNAVAILABLE)] {
+        let mut machine = settled(name);
+        let now = Time(jiff::Timestamp::UNIX_EPOCH);
+        let all = &mut machine.status.as_mut().unwrap().conditions;
+        let kind = DISK_PROMOTION_SYNCED;
+        set(all, kind, Status::True, reason, "", None, &now);
+        feeds.vms.apply(Event::Apply(machine));
+    }
+    intake.agents_can_do_more();
+    assert_eq!(intake.queue.len(), 1);
+    intake.signal(Key::new("default", "b"));
     assert_eq!(intake.queue.len(), 1, "it is the one that is queued");
 }

@@ -15,6 +15,7 @@ pub(super) mod left_behind;
 pub(super) mod pod;
 pub(super) mod power;
 pub(super) mod probe;
+pub(super) mod promotion;
 pub(super) mod provision;
 pub(super) mod saved;
 pub(super) mod shorten_grace;

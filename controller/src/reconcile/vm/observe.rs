@@ -13,6 +13,7 @@ pub(super) mod mode;
 pub(crate) mod placeholder;
 pub(super) mod pods;
 pub(super) mod probe;
+pub(super) mod promotion;
 pub(super) mod room;
 pub(super) mod root_disk;
 pub(super) mod view;

@@ -32,6 +32,7 @@ mod normal_rows;
 mod power_rows;
 mod pre_pull_rows;
 mod probe_rows;
+mod promotion_rows;
 mod quota_rows;
 mod reconcile_rows;
 mod restart_rows;

@@ -19,7 +19,7 @@ use lifecycle::{Action, Volumes};
 use service::telemetry::one_line;
 
 use crate::flow::{Flow, Outcome, PassError};
-use crate::reconcile::vm::act::{config, handover, power, probe, saved, tasks};
+use crate::reconcile::vm::act::{config, handover, power, probe, promotion, saved, tasks};
 use crate::reconcile::vm::error::joined;
 use crate::reconcile::vm::observe::{location, pods, view};
 use crate::reconcile::vm::pass::Pass;
@@ -109,6 +109,10 @@ async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     }
 
     let result = status::run(pass);
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    let result = promotion::run(pass, &decision.action).await;
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
     }

@@ -84,6 +84,7 @@ impl TestEnvironment {
                 discard: false,
                 instance_uid: None,
                 probe: None,
+                offline: false,
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;
@@ -232,7 +233,7 @@ async fn a_task_is_run_recorded_forgotten_and_deleted() -> Result<()> {
 
     // What this daemon or this agent cannot do.
     for (name, kind) in [
-        ("flatten", TaskKind::Promote),
+        ("keep", TaskKind::Snapshot),
         ("stop", TaskKind::GuestShutdown),
     ] {
         env.create(name, kind).await?;

@@ -39,6 +39,7 @@ mod plugins;
 mod pods;
 mod probes;
 mod processes;
+mod promotion;
 mod proxy;
 mod reboot;
 mod registries;

@@ -35,6 +35,7 @@ mod process_refusals;
 mod process_surroundings;
 mod process_volumes;
 mod processes;
+mod promotion;
 mod reboot;
 mod refusals;
 mod registries;

@@ -24,7 +24,7 @@ use kube::ResourceExt;
 
 use super::pod::{self, Plan};
 use super::tasks::{self, Progress};
-use super::{effects, identity, slot};
+use super::{effects, identity, promotion, slot};
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::again;
 use crate::reconcile::group::placement::Grouping;
@@ -430,6 +430,7 @@ async fn make(
     slot: Option<Slot>,
 ) -> Outcome {
     has_place_and_image(pass);
+    promotion::forget(pass);
     // The node's own limit counts from here on.
     drop(slot);
     let Some(slot) = slot::take_slot(pass, Some(node)) else {

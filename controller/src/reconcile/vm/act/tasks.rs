@@ -60,6 +60,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         discard: false,
         instance_uid: None,
         probe: None,
+        offline: false,
     }
 }
 
@@ -70,10 +71,13 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
 
 /// A task of the machine that is not final and that others wait for, if there is one. One that cuts
 /// the power of an instance, or sets its probe, blocks no other task: it does not affect the next
-/// instance.
+/// instance. One that flattens the disk makes way on the node.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     let mut open = all(pass).into_iter().filter(|t| !t.is_final());
-    open.find(|t| !matches!(t.spec.kind, TaskKind::PowerOff | TaskKind::SetProbe))
+    open.find(|t| {
+        let blocks_none = [TaskKind::PowerOff, TaskKind::SetProbe, TaskKind::Promote];
+        !blocks_none.contains(&t.spec.kind)
+    })
 }
 
 pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {
@@ -186,6 +190,9 @@ pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     let is_deleted = pass.vm.metadata.deletion_timestamp.is_some();
     let mut open = all(pass).into_iter().filter(|task| !task.is_final());
     let task = open.find(|task| {
+        if task.spec.kind == TaskKind::Promote {
+            return false;
+        }
         let node = &task.spec.node_name;
         !agents.lives(node) || is_deleted && agents.is_absent(node)
     })?;

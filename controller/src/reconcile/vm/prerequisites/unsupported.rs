@@ -11,7 +11,7 @@ use crds::conditions::{self, Status};
 use crds::guest_facts::GuestFacts;
 use crds::names;
 use crds::vm::fields::{Actor, FIELDS};
-use crds::vm::{InterfaceSpec, PowerOpMode, PromoteDisksMode};
+use crds::vm::{InterfaceSpec, PowerOpMode};
 
 use super::Image;
 use crate::reconcile::vm::pass::Pass;
@@ -110,7 +110,6 @@ fn partly(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<(&'static str, bool)>
     let renamed = |(index, nic): (usize, &InterfaceSpec)| nic.name != format!("eth{index}");
     let probe = spec.readiness_probe.as_ref();
     let by_agent = probe.filter(|probe| probe.tcp_socket.is_none());
-    let promote = spec.promote_disks_mode;
     vec![
         (
             "suspendMode",
@@ -134,10 +133,6 @@ fn partly(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<(&'static str, bool)>
         (
             "readinessProbe.timeoutSeconds",
             by_agent.is_some_and(|probe| probe.timeout_seconds.is_some()),
-        ),
-        (
-            "promoteDisksMode",
-            promote == Some(PromoteDisksMode::Offline),
         ),
         (
             "instanceUUID",

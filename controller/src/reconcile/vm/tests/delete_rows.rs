@@ -297,15 +297,9 @@ async fn x4d_an_administrators_pause_keeps_it_and_shows() {
 #[tokio::test]
 async fn x4e_a_running_promotion_is_called_off_then_the_machine_goes() {
     let mut bench = Bench::new();
-    let uid = bench.running(json!({})).await;
-    bench.put(
-        TASKS,
-        json!({
-            "metadata": { "name": "p", "namespace": "ns" },
-            "spec": { "nodeName": "n1", "vmName": "vm", "vmUID": uid, "kind": "Promote" },
-        }),
-    );
-    bench.sync();
+    bench.promoting();
+    bench.running(json!({})).await;
+    assert!(bench.task("Promote")["spec"]["cancel"] != true);
     deleted(&mut bench, json!({})).await;
     bench.pass().await.ok();
     assert_eq!(bench.task("Promote")["spec"]["cancel"], true);

@@ -248,21 +248,3 @@ async fn s3b_a_part_that_fails_does_not_stop_the_others() {
         "True/Synced"
     );
 }
-
-#[tokio::test]
-async fn a_linked_disk_is_a_problem_only_where_its_promotion_is_requested() {
-    let kind = crds::conditions::DISK_PROMOTION_SYNCED;
-    let mut bench = Bench::new();
-    bench.running(json!({})).await;
-    assert_eq!(bench.condition_text(kind), "True/StaysLinked");
-    let is_well = |bench: &Bench| crds::conditions::is_well(&bench.condition(kind).unwrap());
-    assert!(is_well(&bench));
-    bench.edit(
-        VMS,
-        "vm",
-        json!({ "spec": { "promoteDisksMode": "Offline" } }),
-    );
-    bench.settle().await.ok();
-    assert_eq!(bench.condition_text(kind), "True/NotImplemented");
-    assert!(!is_well(&bench));
-}

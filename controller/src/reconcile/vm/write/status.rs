@@ -10,7 +10,7 @@ mod place;
 mod readiness;
 
 use crds::conditions::{self, Status};
-use crds::vm::{PrintableStatus, PromoteDisksMode};
+use crds::vm::PrintableStatus;
 use crds::{PowerState, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -21,7 +21,6 @@ use lifecycle::printable;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::{config, create};
 use crate::reconcile::vm::error::joined;
-use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::{Pass, shortened};
 use crate::reconcile::vm::prerequisites::unsupported;
@@ -34,7 +33,6 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome {
     create::exists(pass);
     class::run(pass);
     power_synced(pass);
-    promotion(pass);
     let facts = guest::facts(pass);
     unsupported::run(pass, facts.as_ref().ok().and_then(Option::as_ref));
     place::run(pass);
@@ -81,25 +79,6 @@ fn power_synced(pass: &mut Pass<'_>) {
             pass.condition(kind, Status::False, "NotSynced", &text);
         }
         Err(error) => pass.condition(kind, Status::False, "NotSynced", &error.to_string()),
-    }
-}
-
-/// No node can flatten a disk yet, so nothing waits for it: a machine that waited indefinitely, or had
-/// no such condition, would also have a raised priority indefinitely.
-fn promotion(pass: &mut Pass<'_>) {
-    let kind = conditions::DISK_PROMOTION_SYNCED;
-    if pass.vm.spec.promote_disks_mode == Some(PromoteDisksMode::Disabled) {
-        pass.drop_condition(kind);
-    } else if pass.mode == Mode::Linked && pass.root_claim().is_none() {
-        let text = "nodes cannot flatten disks yet: the root disk stays an overlay on its image";
-        // The other mode is the default: no owner requested it.
-        let reason = match pass.vm.spec.promote_disks_mode {
-            Some(PromoteDisksMode::Offline) => conditions::NOT_IMPLEMENTED,
-            _ => "StaysLinked",
-        };
-        pass.condition(kind, Status::True, reason, text);
-    } else {
-        pass.condition(kind, Status::True, "", "");
     }
 }
 

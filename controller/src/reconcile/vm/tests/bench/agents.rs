@@ -49,4 +49,10 @@ impl Bench {
         self.agents(&["n1"]);
         self.agent_reports("n1", &json!({ "features": [names::NODE_PROBES] }));
     }
+
+    /// The leases are listed, and node `n1` flattens disks.
+    pub(in crate::reconcile::vm::tests) fn promoting(&mut self) {
+        self.agents(&["n1"]);
+        self.agent_reports("n1", &json!({ "features": [names::DISK_PROMOTION] }));
+    }
 }

@@ -1,0 +1,276 @@
+//! Flattens the linked root disk of a machine, so that it needs its image no more.
+//!
+//! ```text
+//! True NothingToPromote      no linked disk
+//! True Promoted              done, for as long as the disk lives
+//! True StaysLinked, NotImplemented      the node cannot
+//! False DiskPromotionPending ──task──► DiskPromotionRunning ──► Promoted
+//!          ▲     ▲                             │
+//!          │     └── DiskPromotionTaskTransientError, back-off
+//!          └──────── DiskPromotionTaskError, until its task is swept or the machine changes
+//! ```
+//!
+//! Invariant: one task of the machine at a time; a promotion never delays another operation of the
+//! machine: one that needs the disk, or the power, cancels it.
+//! Failure: the condition has the node's words; the pass goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::conditions::{self, DISK_PROMOTION_STARTED, DISK_PROMOTION_SYNCED, GUEST_AGENT, Status};
+use crds::vm::PromoteDisksMode;
+use crds::{PowerState, TaskKind, TaskState, VirtualMachineTask, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use lifecycle::Action;
+
+use super::{config, tasks};
+use crate::flow::{Flow, Outcome};
+use crate::reconcile::node_tasks;
+use crate::reconcile::vm::observe::mode::Mode;
+use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::observe::promotion::{Facts, Turn, back_off, decide};
+use crate::reconcile::vm::pass::Pass;
+
+const PENDING: &str = conditions::DISK_PROMOTION_PENDING;
+const RUNNING: &str = conditions::DISK_PROMOTION_RUNNING;
+const TASK_ERROR: &str = "DiskPromotionTaskError";
+const TRANSIENT_ERROR: &str = "DiskPromotionTaskTransientError";
+/// Reason of True for a disk that was linked and is not any more.
+const PROMOTED: &str = "Promoted";
+const STAYS_LINKED: &str = conditions::DISK_PROMOTION_UNAVAILABLE;
+
+/// How often the progress of a task is looked at: its changes wake no machine.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+/// Sets the conditions, and creates or cancels the task.
+pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
+    let mode = pass.vm.spec.promote_disks_mode;
+    let mode = mode.unwrap_or(PromoteDisksMode::Online);
+    let all = tasks::all(pass).into_iter();
+    let mut all = all.filter(|task| task.spec.kind == TaskKind::Promote);
+    let live = all.find(|task| !task.is_final());
+    if mode == PromoteDisksMode::Disabled {
+        if let Some(task) = live {
+            tasks::cancel(pass, &task).await?;
+        }
+        forget(pass);
+        return Ok(Flow::Continue);
+    }
+    if !is_linked(pass) {
+        pass.drop_condition(DISK_PROMOTION_STARTED);
+        pass.condition(DISK_PROMOTION_SYNCED, Status::True, "", "");
+        return Ok(Flow::Continue);
+    }
+    if reason(pass) == Some(PROMOTED) {
+        promoted(pass);
+        return Ok(Flow::Continue);
+    }
+    let facts = facts(pass, mode, action);
+    if let Some(task) = live {
+        return follow(pass, &task, facts, action).await;
+    }
+    let Some(node) = able_node(pass, mode) else {
+        return Ok(Flow::Continue);
+    };
+    match decide(facts) {
+        Turn::Waits(why, again) => {
+            pending(pass, why);
+            if let Some(seconds) = again.and_then(|seconds| u64::try_from(seconds).ok()) {
+                pass.requeue_within(Duration::from_secs(seconds.max(1)));
+            }
+            Ok(Flow::Continue)
+        }
+        Turn::Due { offline } => begin(pass, &node, offline).await,
+    }
+}
+
+/// A new disk is made: what is known is about another one.
+pub(super) fn forget(pass: &mut Pass<'_>) {
+    pass.drop_condition(DISK_PROMOTION_STARTED);
+    pass.drop_condition(DISK_PROMOTION_SYNCED);
+}
+
+/// Follows the task in progress, or cancels it when it is in the way.
+async fn follow(
+    pass: &mut Pass<'_>,
+    task: &VirtualMachineTask,
+    facts: Facts,
+    action: &Action,
+) -> Outcome {
+    let offline = facts.mode == PromoteDisksMode::Offline;
+    // A machine is never kept from starting.
+    let keeps_from_starting = task.spec.offline && !facts.stays_off;
+    let is_in_the_way = keeps_from_starting || matches!(action, Action::Save { .. });
+    if is_in_the_way || task.spec.offline != offline || facts.is_paused {
+        tasks::cancel(pass, task).await?;
+        pending(pass, "the node ends an attempt for another operation");
+        return Ok(Flow::Continue);
+    }
+    let node = &task.spec.node_name;
+    match task.state() {
+        Some(TaskState::Running) => {
+            let status = task.status.as_ref();
+            let percent = status.map_or(0, |status| status.progress_percent) / 10 * 10;
+            let text = format!("node {node} flattens the root disk: {percent} %");
+            pass.condition(DISK_PROMOTION_STARTED, Status::True, "", "");
+            pass.condition(DISK_PROMOTION_SYNCED, Status::False, RUNNING, &text);
+            pass.requeue_within(PROGRESS);
+        }
+        _ => {
+            let text = format!("the root disk waits for other disks on node {node}");
+            pending(pass, &text);
+        }
+    }
+    Ok(Flow::Continue)
+}
+
+/// Creates the task, or deals with the last one.
+async fn begin(pass: &mut Pass<'_>, node: &str, offline: bool) -> Outcome {
+    let instance = pass.instance().map(|instance| instance.uid.clone());
+    let generation = pass.vm.metadata.generation.unwrap_or_default();
+    // What failed for one instance or specification may succeed for the next.
+    let seed = format!("{}/{generation}", instance.unwrap_or_default());
+    let places = tasks::places(pass, TaskKind::Promote, &seed);
+    let last = tasks::all(pass).into_iter().find(|task| {
+        let is_at = |place: &crate::context::Key| {
+            task.name_any() == place.name && task.namespace().as_deref() == Some(&place.namespace)
+        };
+        task.spec.offline == offline && places.iter().any(is_at)
+    });
+    let Some(last) = last else {
+        let mut task = tasks::spec(pass, node, TaskKind::Promote);
+        task.offline = offline;
+        tasks::ensure(pass, task, &seed).await?;
+        pending(pass, "the root disk waits for its node");
+        return Ok(Flow::Continue);
+    };
+    end(pass, &last).await
+}
+
+/// Takes over how a task ended.
+async fn end(pass: &mut Pass<'_>, task: &Arc<VirtualMachineTask>) -> Outcome {
+    let status = task.status.clone().unwrap_or_default();
+    if status.state == Some(TaskState::Success) {
+        promoted(pass);
+        return Ok(Flow::Continue);
+    }
+    let may_pass = status.transient || status.state == Some(TaskState::Cancelled);
+    let (reason, text) = match status.state {
+        Some(TaskState::Cancelled) => (TRANSIENT_ERROR, "the attempt was cancelled"),
+        _ if may_pass => (TRANSIENT_ERROR, status.message.as_str()),
+        _ => (TASK_ERROR, status.message.as_str()),
+    };
+    let hold = back_off(unsynced(pass));
+    pass.condition(DISK_PROMOTION_STARTED, Status::True, "", "");
+    pass.condition(DISK_PROMOTION_SYNCED, Status::False, reason, text);
+    if !may_pass {
+        // It is swept, as every task that ended; then there is another attempt.
+        return Ok(Flow::Continue);
+    }
+    let age = node_tasks::age(task, pass.seconds()).unwrap_or(hold);
+    if age >= hold {
+        tasks::delete(pass, task).await?;
+        pass.requeue_within(tasks::NEXT);
+    } else {
+        let rest = u64::try_from(hold - age).unwrap_or_default();
+        pass.requeue_within(Duration::from_secs(rest.max(1)));
+    }
+    Ok(Flow::Continue)
+}
+
+fn facts(pass: &Pass<'_>, mode: PromoteDisksMode, action: &Action) -> Facts {
+    let goes_on = matches!(
+        action,
+        Action::Nothing | Action::Patch(_) | Action::Pause { .. } | Action::Unpause { .. }
+    );
+    let seen = pass.seen();
+    let answers = seen.is_some_and(|s| conditions::is_true(&s.conditions, GUEST_AGENT));
+    let power = seen.and_then(|status| status.power_state);
+    let is_off = power.is_none_or(|power| power == PowerState::PoweredOff);
+    let pod = pass.view.pod.as_deref();
+    let instance = pass.view.instance.as_ref();
+    let is_live = instance.is_some_and(lifecycle::Instance::is_live);
+    Facts {
+        mode,
+        has_pod: pod.is_some(),
+        runs: goes_on && is_live && pod.is_some_and(pods::runs),
+        stays_off: is_off && pod.is_none() && *action == Action::Nothing,
+        is_paused: config::is_admin_paused(pass),
+        answers,
+        ran: instance
+            .and_then(|i| i.ran_seconds(&pass.now))
+            .unwrap_or_default(),
+        first_boot: i64::try_from(pass.ctx.config.machines.first_boot.get().as_secs())
+            .unwrap_or(i64::MAX),
+    }
+}
+
+/// The root disk was made as an overlay, as far as that is known: the setting may have changed since.
+fn is_linked(pass: &Pass<'_>) -> bool {
+    let was_linked = reason(pass).is_some_and(|reason| {
+        let kept = [PROMOTED, STAYS_LINKED, conditions::NOT_IMPLEMENTED];
+        kept.contains(&reason) || reason.starts_with("DiskPromotion")
+    });
+    pass.root_claim().is_none() && (pass.mode == Mode::Linked || was_linked)
+}
+
+/// The node of the disk, if its programs can flatten disks; the condition says why not.
+fn able_node(pass: &mut Pass<'_>, mode: PromoteDisksMode) -> Option<String> {
+    let pod = pass.view.pod.as_deref();
+    let node = pod.and_then(pods::node).map(str::to_owned);
+    let Some(node) = node.or_else(|| pass.node_name()) else {
+        pending(pass, "the machine has no node yet");
+        return None;
+    };
+    let agents = &pass.ctx.stores.agents;
+    if !agents.are_listed() {
+        if reason(pass).is_none() {
+            pending(pass, "the agents of the nodes are not known yet");
+        }
+        // The list wakes the machine.
+        return None;
+    }
+    if agents.has(&node, names::DISK_PROMOTION) {
+        return Some(node);
+    }
+    // A machine that waited for it would have a raised priority indefinitely. Its agent, once it is
+    // another one, wakes the machine.
+    let text = format!(
+        "the programs of node {node} cannot flatten disks: upgrade vmlet and vmlet-agent there"
+    );
+    let reason = match mode {
+        PromoteDisksMode::Offline => conditions::NOT_IMPLEMENTED,
+        // The other mode is the default: no owner requested it.
+        _ => STAYS_LINKED,
+    };
+    pass.drop_condition(DISK_PROMOTION_STARTED);
+    pass.condition(DISK_PROMOTION_SYNCED, Status::True, reason, &text);
+    None
+}
+
+fn synced<'a>(pass: &'a Pass<'_>) -> Option<&'a Condition> {
+    conditions::find(&pass.seen()?.conditions, DISK_PROMOTION_SYNCED)
+}
+
+fn reason<'a>(pass: &'a Pass<'_>) -> Option<&'a str> {
+    synced(pass).map(|condition| condition.reason.as_str())
+}
+
+/// Seconds since the condition is False.
+fn unsynced(pass: &Pass<'_>) -> i64 {
+    let condition = synced(pass).filter(|condition| condition.status == "False");
+    let since = condition.map(|condition| condition.last_transition_time.0.as_second());
+    since.map_or(0, |since| pass.seconds().saturating_sub(since))
+}
+
+fn pending(pass: &mut Pass<'_>, why: &str) {
+    pass.condition(DISK_PROMOTION_STARTED, Status::False, PENDING, "");
+    pass.condition(DISK_PROMOTION_SYNCED, Status::False, PENDING, why);
+}
+
+fn promoted(pass: &mut Pass<'_>) {
+    let text = "the root disk does not depend on its image";
+    pass.condition(DISK_PROMOTION_STARTED, Status::True, "", "");
+    pass.condition(DISK_PROMOTION_SYNCED, Status::True, PROMOTED, text);
+}

@@ -1,0 +1,145 @@
+//! Makes a disk that is based on an image's file independent of it.
+//!
+//! ```text
+//! files of the disk                   record    pin of the image
+//! root.qcow2 (overlay)                linked    yes
+//! root.qcow2 (overlay), root.flat     linked    yes     the copy of a machine that is off
+//! root.qcow2 (whole)                  linked    yes
+//! root.qcow2 (whole)                  whole     yes
+//! root.qcow2 (whole)                  whole     no
+//! ```
+//!
+//! Invariant: the header of the disk alone says whether it needs its image: the record follows it, and the
+//! pin follows the record. A copy takes the disk's name only while no machine has the disk, and
+//! none gets it meanwhile, also if the caller has left.
+//! Failure: the disk is the overlay that it was, or whole; a repetition finds out which.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use podspec::VmUid;
+
+use super::Disks;
+use super::error::{Error, Result};
+use super::make::name_for_good;
+use super::model::Phase;
+use crate::files;
+use crate::images::names_backing_file;
+use crate::space::Claim;
+
+impl Disks {
+    /// Copies a disk that no machine has, with all that it has of its image, and lets the copy take
+    /// its place; success when it needs no image already. A caller that drops the future must
+    /// [abandon](Self::abandon_copy) it. `progress` gets percents.
+    pub async fn flatten(&self, vm: VmUid, progress: impl FnMut(u8) + Send) -> Result<()> {
+        if self.settle_promotion(vm).await? {
+            return Ok(());
+        }
+        let disk = self.known(vm)?;
+        match disk.holder.clone() {
+            Some(holder) => return Err(Error::InUse { vm, holder }),
+            None if disk.memory.is_some() => return Err(Error::Memory(vm)),
+            None => {}
+        }
+        let reserved = Arc::new(self.reserve(vm).await?);
+        let copy = self.flat_file(vm);
+        self.copy_out(&reserved, &copy, progress).await?;
+        faultpoint::point("node.promote.copied");
+        let (to, folder) = (self.file(vm), self.folder(vm));
+        let path = to.clone();
+        let phase = self.known(vm)?.phase;
+        if phase != Phase::Ready {
+            let doing = "removed";
+            return Err(Error::Busy { vm, doing });
+        }
+        let held = Arc::clone(&reserved);
+        // It goes on when the caller leaves, and no machine gets the disk before its end.
+        let replace = move || {
+            let named = name_for_good(&copy, &to, &folder);
+            drop(held);
+            named
+        };
+        let replaced = tokio::task::spawn_blocking(replace).await;
+        let replaced = replaced.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        replaced.map_err(files::failed("replace", &path))?;
+        faultpoint::point("node.promote.renamed");
+        self.settle_promotion(vm).await.map(drop)
+    }
+
+    /// Removes what is left of a copy whose caller has left.
+    pub async fn abandon_copy(&self, vm: VmUid) -> Result<()> {
+        let copy = self.flat_file(vm);
+        match tokio::fs::remove_file(&copy).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(files::failed("remove", &copy)(e).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records a disk that needs its image no more as such, and lets the image go; returns whether
+    /// it needs none.
+    pub async fn settle_promotion(&self, vm: VmUid) -> Result<bool> {
+        let disk = self.known(vm)?;
+        if disk.phase != Phase::Ready || disk.linked && self.is_overlay(vm).await? {
+            return Ok(false);
+        }
+        if disk.linked {
+            faultpoint::point("node.promote.whole");
+            let whole = self.records.change(&vm, |disk| {
+                disk.linked = false;
+                disk.phase == Phase::Ready
+            });
+            if whole.await?.is_none() {
+                return Ok(false);
+            }
+            tracing::info!(%vm, image = disk.image, "disk promoted");
+            faultpoint::point("node.promote.recorded");
+        }
+        self.let_image_go(vm).await?;
+        Ok(true)
+    }
+
+    /// Removes copies that an earlier process began; those of this one go on.
+    pub(super) async fn collect_copies(&self) -> Result<()> {
+        for disk in self.all() {
+            let copy = self.flat_file(disk.vm);
+            if !self.is_reserved(disk.vm) && tokio::fs::try_exists(copy).await.unwrap_or(true) {
+                self.abandon_copy(disk.vm).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the space that a disk takes when it needs no image, until what is returned is dropped.
+    pub(crate) async fn claim_promotion(&self, vm: VmUid) -> Result<Claim> {
+        let base = self.base(vm).ok_or(Error::ImageLost(vm))?;
+        let file = self.file(vm);
+        Ok(self.qemu_img.claim_copy(&file, &base.path).await?)
+    }
+
+    /// Refuses when only the reserve of the disk's file system is left.
+    pub(crate) async fn check_room(&self, vm: VmUid) -> Result<()> {
+        Ok(self.qemu_img.check_room(&self.file(vm)).await?)
+    }
+
+    /// Whether the disk holds only differences from another file.
+    async fn is_overlay(&self, vm: VmUid) -> Result<bool> {
+        let file = self.file(vm);
+        let path = file.clone();
+        let look = tokio::task::spawn_blocking(move || {
+            File::open(&path).and_then(|file| names_backing_file(&file))
+        });
+        let looked = look.await.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        Ok(looked.map_err(files::failed("read", &file))?)
+    }
+
+    fn flat_file(&self, vm: VmUid) -> PathBuf {
+        self.folder(vm).join("root.flat")
+    }
+}
+
+#[cfg(test)]
+mod tests;
