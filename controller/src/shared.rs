@@ -6,10 +6,12 @@
 
 pub mod avoided;
 pub mod expectations;
+pub mod reports;
 pub mod slots;
 
 use self::avoided::Avoided;
 use self::expectations::Expectations;
+use self::reports::Reports;
 use self::slots::Slots;
 
 /// What passes share. Clones share their content.
@@ -21,4 +23,6 @@ pub struct Shared {
     pub expected: Expectations,
     /// Nodes that new machines avoid.
     pub avoided: Avoided,
+    /// When the status of each group was written.
+    pub reports: Reports,
 }

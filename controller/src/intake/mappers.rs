@@ -4,13 +4,13 @@
 //! progress.
 //! Failure: none; an object that belongs to no machine wakes none.
 
+mod caches;
 mod groups;
 mod limits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crds::conditions::{self, CREATED};
 use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
     ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
@@ -284,29 +284,12 @@ impl Wakes for ClusterVirtualMachineImage {
 
 impl Wakes for VirtualMachineImageCache {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        let Some(image) = cache::image_of(change.object()) else {
-            return Vec::new();
-        };
-        if let Change::Updated { old, new, .. } = change
-            && old.status == new.status
-            && old.spec == new.spec
-        {
-            return Vec::new();
-        }
-        let all = with(stores, &Relation::Image(image)).into_iter();
-        all.filter(|key| stores.vm(key).is_some_and(|vm| waits_for_disk(&vm)))
-            .collect()
+        caches::machines_of(change, stores)
     }
 
     fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
         cache::image_of(change.object()).into_iter().collect()
     }
-}
-
-/// Its root disk does not exist yet.
-fn waits_for_disk(vm: &VirtualMachine) -> bool {
-    let status = vm.status.as_ref();
-    !status.is_some_and(|status| conditions::is_true(&status.conditions, CREATED))
 }
 
 /// The images that the machine may be made from.

@@ -313,8 +313,8 @@ fn an_image_cache_wakes_the_machines_that_wait_for_it_wherever_they_are() {
     feeds.vms.apply(Event::Apply(created));
     let cache = |version: &str, ready: &str| -> VirtualMachineImageCache {
         let image = json!({ "kind": "VirtualMachineImage", "namespace": "default", "name": "debian", "uid": "i" });
-        let provider = json!({
-            "type": "VirtualMachineImageCacheProviderReady", "status": ready, "reason": "x", "message": "",
+        let hardware = json!({
+            "type": "VirtualMachineImageCacheHardwareReady", "status": ready, "reason": "x", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         serde_json::from_value(json!({
@@ -323,7 +323,7 @@ fn an_image_cache_wakes_the_machines_that_wait_for_it_wherever_they_are() {
                 "name": "c", "namespace": "vmlet-system", "uid": "c", "resourceVersion": version,
             },
             "spec": { "image": image, "providerID": "i", "providerVersion": "v" },
-            "status": { "conditions": [provider] },
+            "status": { "conditions": [hardware] },
         }))
         .unwrap()
     };

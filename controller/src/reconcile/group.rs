@@ -24,6 +24,7 @@ mod synced;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,12 +49,12 @@ use crate::shared::expectations;
 ///
 /// What the API server reports of a write; see [`PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
-    let Some(group) = family::find(&ctx.stores, key) else {
+    let group = family::find(&ctx.stores, key);
+    let group = group.filter(|group| group.metadata.deletion_timestamp.is_none());
+    let Some(group) = group else {
+        ctx.shared.reports.forget(key);
         return Ok(Flow::Continue);
     };
-    if group.metadata.deletion_timestamp.is_some() {
-        return Ok(Flow::Continue);
-    }
     match family::cycle(&ctx.stores, &group) {
         Some(cycle) => reject(ctx, &group, &cycle).await,
         None => serve(ctx, &group).await,
@@ -74,8 +75,8 @@ async fn reject(ctx: &Context, group: &VirtualMachineGroup, cycle: &str) -> Outc
         .map(|member| report::of_member(group, &finding(member), &now));
     status.members = draft.collect();
     report::ready(&mut status, Some(cycle), group.metadata.generation, &now);
-    report::write(ctx, group.clone(), &status).await?;
-    Ok(Flow::Continue)
+    let rest = report::write_in_turn(ctx, group.clone(), &status).await?;
+    Ok(rest.map_or(Flow::Continue, Flow::RequeueAfter))
 }
 
 async fn serve(ctx: &Context, group: &Arc<VirtualMachineGroup>) -> Outcome {
@@ -121,7 +122,7 @@ async fn serve(ctx: &Context, group: &Arc<VirtualMachineGroup>) -> Outcome {
         };
         status.members[*index] = report::of_member(group, &finding, &time);
     }
-    report::write(ctx, written, &status).await?;
+    let rest = report::write_in_turn(ctx, written, &status).await?;
     if let Some(error) = pushed.error {
         return Err(PassError::Failed(error));
     }
@@ -132,12 +133,15 @@ async fn serve(ctx: &Context, group: &Arc<VirtualMachineGroup>) -> Outcome {
     // The event of the write wakes the group before that.
     let early = now.checked_add(SignedDuration::from_secs(expectations::TIMEOUT));
     let early = early.ok().filter(|_| pushed.is_early);
-    let times = [due.next, gate.and_then(|gate| gate.until), early];
-    let next = times.into_iter().flatten().min();
-    Ok(next.map_or(Flow::Continue, |at| {
+    let until = gate.and_then(|gate| gate.until);
+    let again = gate.and_then(|gate| gate.again);
+    let next = [due.next, until, again, early].into_iter().flatten().min();
+    let left = next.map(|at| {
         let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-        Flow::RequeueAfter(left.max(Duration::from_secs(1)))
-    }))
+        left.max(Duration::from_secs(1))
+    });
+    let after = left.into_iter().chain(rest).min();
+    Ok(after.map_or(Flow::Continue, Flow::RequeueAfter))
 }
 
 /// What the members show, in the status.
@@ -173,16 +177,16 @@ fn schedule(
     now: Timestamp,
 ) -> Option<Schedule> {
     let change = status.power_change.as_mut()?;
-    let shown = &status.members;
-    let has_tier = |tier: usize, member: &GroupMemberStatus| {
-        let mut listed = group.spec.boot_order[tier].members.iter();
-        listed.any(|one| one.kind == member.kind && one.name == member.name)
+    let is_up = |member: &GroupMemberStatus| {
+        report::is_true(member, MEMBER_POWER_STATE_SYNCED) && report::is_true(member, READY)
     };
+    let shown = status.members.iter();
+    let up: BTreeMap<_, _> = shown
+        .map(|member| ((member.kind, member.name.as_str()), is_up(member)))
+        .collect();
     let is_ready = |tier: usize| {
-        let mut all = shown.iter().filter(|member| has_tier(tier, member));
-        all.all(|member| {
-            report::is_true(member, MEMBER_POWER_STATE_SYNCED) && report::is_true(member, READY)
-        })
+        let mut listed = group.spec.boot_order[tier].members.iter();
+        listed.all(|one| up.get(&(one.kind, one.name.as_str())) == Some(&true))
     };
     let made = change::schedule(change, &group.spec.boot_order, is_ready, now);
     for tier in &made.overdue {

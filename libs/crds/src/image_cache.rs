@@ -112,8 +112,7 @@ pub struct CacheLocation {
 pub struct VirtualMachineImageCacheStatus {
     /// State of each location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node", "store", "format"]))]
-    #[schemars(length(max = 1000))]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"), length(max = 1000))]
     pub locations: Vec<CacheLocationStatus>,
     /// Metadata of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -126,9 +126,8 @@ pub fn member_change(
     let record = Record::read(annotations).filter(|record| has_desired(spec, record));
     let restores_rerun = record.is_some_and(|record| record.restores_rerun);
     let rerun = DesiredState::RunStrategy(RunStrategy::RerunOnFailure);
-    let remembered = DesiredState::remembered(annotations);
     match (current.strategy(), to) {
-        (strategy @ (Strategy::Manual | Strategy::Once), _) => refuse(strategy),
+        (strategy @ (Strategy::Manual | Strategy::Once), _) => Err(refusal(strategy)),
         (Strategy::Halted, PowerState::PoweredOn) if restores_rerun => Ok(MemberChange::to(rerun)),
         (Strategy::Halted, PowerState::PoweredOn) => Ok(MemberChange::to(current.on())),
         // Nothing runs that could be suspended.
@@ -150,20 +149,20 @@ pub fn member_change(
         }
         (Strategy::Suspended, PowerState::Suspended) => Ok(MemberChange::to(current)),
         (Strategy::Suspended, PowerState::PoweredOn) => {
-            let back = remembered.unwrap_or_else(|| current.on());
-            match back.strategy() {
-                strategy @ (Strategy::Manual | Strategy::Once) => refuse(strategy),
-                _ => Ok(MemberChange {
-                    forget: true,
-                    ..MemberChange::to(back)
-                }),
-            }
+            let before = before_suspension(annotations)?;
+            Ok(MemberChange {
+                forget: true,
+                ..MemberChange::to(before.unwrap_or_else(|| current.on()))
+            })
         }
-        (Strategy::Suspended, PowerState::PoweredOff) => Ok(MemberChange {
-            forget: true,
-            restores_rerun: remembered == Some(rerun),
-            ..MemberChange::to(remembered.unwrap_or(current).off())
-        }),
+        (Strategy::Suspended, PowerState::PoweredOff) => {
+            let before = before_suspension(annotations)?;
+            Ok(MemberChange {
+                forget: true,
+                restores_rerun: before == Some(rerun),
+                ..MemberChange::to(before.unwrap_or(current).off())
+            })
+        }
     }
 }
 
@@ -178,11 +177,22 @@ fn suspended(spec: &VirtualMachineSpec, current: DesiredState) -> Result<MemberC
     })
 }
 
-fn refuse(strategy: Strategy) -> Result<MemberChange, Refusal> {
-    Err(Refusal(format!(
+/// The desired state that a suspended machine had, if a machine that has it follows groups.
+fn before_suspension(
+    annotations: &BTreeMap<String, String>,
+) -> Result<Option<DesiredState>, Refusal> {
+    let remembered = DesiredState::remembered(annotations);
+    match remembered.map(DesiredState::strategy) {
+        Some(strategy @ (Strategy::Manual | Strategy::Once)) => Err(refusal(strategy)),
+        _ => Ok(remembered),
+    }
+}
+
+fn refusal(strategy: Strategy) -> Refusal {
+    Refusal(format!(
         "a group does not change a machine with runStrategy {strategy:?}: set powerState, running, or \
          runStrategy Always, RerunOnFailure or Halted, or take the machine out of the group"
-    )))
+    ))
 }
 
 /// Whether a machine waits for the first change of its group before it starts: the group desires a power

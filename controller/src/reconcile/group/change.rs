@@ -33,6 +33,9 @@ pub(super) struct Gate {
     pub(super) tier: usize,
     /// Until when at the latest.
     pub(super) until: Option<Timestamp>,
+    /// When the tier before is powered on, if that is to come: it may be ready by then already, and no
+    /// event follows.
+    pub(super) again: Option<Timestamp>,
 }
 
 /// Times of tiers, as far as they are known.
@@ -131,7 +134,8 @@ pub(super) fn schedule(
             let until = timeout.map(|timeout| later(before, timeout));
             if now < before || !is_ready(tier - 1) {
                 if until.is_none_or(|until| now < until) {
-                    made.gate = Some(Gate { tier, until });
+                    let again = Some(before).filter(|before| now < *before);
+                    made.gate = Some(Gate { tier, until, again });
                     return made;
                 }
                 made.overdue.push(tier);

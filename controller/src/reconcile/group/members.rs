@@ -4,13 +4,13 @@
 //! member shows comes from the stores alone.
 //! Failure: a member that does not belong to the group says why.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crds::conditions::{self, READY, Status};
 use crds::{
-    GroupMember, GroupMemberKind, MemberPlacement, PowerState, VirtualMachine, VirtualMachineGroup,
-    VirtualMachineGroupStatus,
+    GroupMember, GroupMemberKind, GroupMemberStatus, MemberPlacement, PowerState, VirtualMachine,
+    VirtualMachineGroup, VirtualMachineGroupStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -36,6 +36,20 @@ pub(super) struct Member {
     pub(super) object: Option<Object>,
     /// Why it does not belong to the group.
     pub(super) unlinked: Option<Unlinked>,
+    /// Its position in the status of the group.
+    position: Option<usize>,
+}
+
+impl Member {
+    /// What the status of the group has of it.
+    pub(super) fn reported<'a>(
+        &self,
+        group: &'a VirtualMachineGroup,
+    ) -> Option<&'a GroupMemberStatus> {
+        let status = group.status.as_ref()?;
+        let found = status.members.get(self.position?)?;
+        Some(found).filter(|found| found.kind == self.kind && found.name == self.name)
+    }
 }
 
 /// Status, reason and message of a condition.
@@ -66,12 +80,21 @@ impl ConditionState {
 
 /// All members.
 pub(super) fn all(stores: &Stores, group: &VirtualMachineGroup) -> Vec<Member> {
+    let shown = group.status.iter().flat_map(|status| &status.members);
+    let positions: BTreeMap<_, _> = shown
+        .enumerate()
+        .map(|(at, one)| ((one.kind, one.name.as_str()), at))
+        .collect();
     let mut known = BTreeSet::new();
     let mut members = Vec::new();
     for (tier, listed) in group.spec.boot_order.iter().enumerate() {
         for member in &listed.members {
             if known.insert((member.kind, member.name.clone())) {
-                members.push(look_up(stores, group, tier, member));
+                let position = positions.get(&(member.kind, member.name.as_str()));
+                members.push(Member {
+                    position: position.copied(),
+                    ..look_up(stores, group, tier, member)
+                });
             }
         }
     }
@@ -108,6 +131,7 @@ fn look_up(
         tier,
         object,
         unlinked,
+        position: None,
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Invariant: the change is on record before the first member is written. One write has the desired state,
 //! the time at which it applies and the record of the change, on the version of the member that was read:
-//! a member is given each change once, and what its owner changes after that stays.
+//! a member is given each change once, and what its owner changes after that stays. Members are written in
+//! the order in which their tiers change: a pass that is cut off leaves none of a later tier before one of
+//! an earlier.
 //! Failure: a member that the API server refuses to change is reported, and tried again with the pass; the
 //! others go on.
 
@@ -48,11 +50,14 @@ pub(super) async fn run(ctx: &Context, standard: &Standard<'_>, members: &[Membe
     let Some(change) = standard.change else {
         return pushed;
     };
-    for (index, member) in members.iter().enumerate() {
+    let tiers = standard.group.spec.boot_order.len();
+    let position = |member: &Member| change::position(change.power_state, member.tier, tiers);
+    let mut order: Vec<_> = members.iter().enumerate().collect();
+    order.sort_by_key(|(_, member)| position(member));
+    for (index, member) in order {
         let object = member.object.as_ref();
         let open = object.filter(|object| member.unlinked.is_none() && !standard.is_given(object));
-        let tiers = standard.group.spec.boot_order.len();
-        let at = change::position(change.power_state, member.tier, tiers);
+        let at = position(member);
         let (Some(object), Some(time)) = (open, change.tier_times.get(at)) else {
             continue;
         };

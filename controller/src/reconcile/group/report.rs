@@ -7,8 +7,12 @@
 //! | False | `Error` | the groups contain each other: no member is changed |
 //!
 //! Invariant: written where it differs, on the version of the group that was read; a status with a change
-//! of power is written before the first member is changed.
+//! of power is written before the first member is changed. What members do by themselves is written once
+//! in a while: a group of a thousand has a change of one of them all the time.
 //! Failure: a write that the API server refuses is repeated with the pass.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crds::conditions::{
     self, GROUP_LINKED, MEMBER_PLACEMENT_READY, MEMBER_POWER_STATE_SYNCED, READY, Status,
@@ -20,7 +24,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::members::{ConditionState, Member, Object, enumerated};
-use crate::context::Context;
+use crate::context::{Context, Key};
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::{again, is_conflict, is_gone};
 
@@ -30,6 +34,10 @@ const MANAGER: &str = "vmlet-controller";
 const LONGEST_OF_MEMBER: usize = 128;
 /// Longest message about the group, in bytes.
 const LONGEST: usize = 1024;
+/// Shortest time between two writes of what is not urgent, in seconds.
+const INTERVAL: u64 = 1;
+/// How many members make it a second longer.
+const MEMBERS_PER_SECOND: u64 = 100;
 
 /// A member, and whether it has the power state of the group.
 #[derive(Debug, Clone)]
@@ -48,11 +56,7 @@ pub(super) fn of_member(
     let object = member.object.as_ref();
     let uid = object.and_then(Object::uid);
     let linked = object.filter(|_| member.unlinked.is_none());
-    let status = group.status.as_ref();
-    let old = status.and_then(|status| {
-        let mut all = status.members.iter();
-        all.find(|old| old.kind == member.kind && old.name == member.name && old.uid == uid)
-    });
+    let old = member.reported(group).filter(|old| old.uid == uid);
     let mut all = old.map_or_else(Vec::new, |old| old.conditions.clone());
     let link = match &member.unlinked {
         None => ConditionState::met(),
@@ -132,6 +136,75 @@ pub(super) fn ready(
     );
 }
 
+/// Writes the status where it differs, and at most once in an interval if nothing in it is urgent. The rest
+/// of the interval, if the write has to wait for that.
+pub(super) async fn write_in_turn(
+    ctx: &Context,
+    group: VirtualMachineGroup,
+    new: &VirtualMachineGroupStatus,
+) -> Outcome<Option<Duration>> {
+    let old = group.status.as_ref();
+    let can_wait = old.is_some_and(|old| old != new && !is_urgent(old, new));
+    let rest = ctx
+        .shared
+        .reports
+        .rest(&Key::of(&group), interval(new), milliseconds(ctx));
+    match rest.filter(|_| can_wait) {
+        Some(rest) => Ok(Some(rest)),
+        None => write(ctx, group, new).await.map(|_| None),
+    }
+}
+
+fn interval(status: &VirtualMachineGroupStatus) -> Duration {
+    let members = u64::try_from(status.members.len()).unwrap_or_default();
+    Duration::from_secs(INTERVAL + members / MEMBERS_PER_SECOND)
+}
+
+fn milliseconds(ctx: &Context) -> i64 {
+    (ctx.clock)().0.as_millisecond()
+}
+
+/// Whether the group itself has another state, or a member came, went, or cannot follow.
+fn is_urgent(old: &VirtualMachineGroupStatus, new: &VirtualMachineGroupStatus) -> bool {
+    let mut pairs = old.members.iter().zip(&new.members);
+    headline(old) != headline(new)
+        || old.members.len() != new.members.len()
+        || pairs.any(|(old, new)| standing(old) != standing(new))
+}
+
+/// The change of power, and `Ready` without the names of members that are on their way.
+fn headline(status: &VirtualMachineGroupStatus) -> impl PartialEq + '_ {
+    let ready = conditions::find(&status.conditions, READY);
+    let ready = ready.map(|ready| {
+        let message = Some(&ready.message).filter(|_| ready.reason == "Error");
+        (
+            &ready.status,
+            &ready.reason,
+            ready.observed_generation,
+            message,
+        )
+    });
+    let last = status.last_updated_power_state_time.as_ref();
+    (&status.power_change, last, ready)
+}
+
+/// Whether a member belongs to the group, and why it does not follow.
+fn standing(member: &GroupMemberStatus) -> impl PartialEq + '_ {
+    let link = conditions::find(&member.conditions, GROUP_LINKED);
+    (
+        member.kind,
+        &member.name,
+        link.map(|link| (&link.status, &link.reason)),
+        refusal(member).map(|refusal| &refusal.reason),
+    )
+}
+
+/// The condition of a member that cannot follow the group.
+fn refusal(member: &GroupMemberStatus) -> Option<&Condition> {
+    let found = conditions::find(&member.conditions, MEMBER_POWER_STATE_SYNCED);
+    found.filter(|found| matches!(found.reason.as_str(), "NotSupported" | super::REFUSED))
+}
+
 /// Writes the status where it differs; the group as it is then.
 pub(super) async fn write(
     ctx: &Context,
@@ -158,6 +231,9 @@ pub(super) async fn write(
     let params = PatchParams::apply(MANAGER).force();
     match api.patch_status(&name, &params, &Patch::Apply(body)).await {
         Ok(written) => {
+            ctx.shared
+                .reports
+                .wrote(&Key::of(&group), milliseconds(ctx));
             record_events(ctx, &group, new);
             Ok(Some(written))
         }
@@ -204,18 +280,17 @@ fn record_events(ctx: &Context, group: &VirtualMachineGroup, new: &VirtualMachin
     }
     let refusals = |status: &VirtualMachineGroupStatus| {
         let of_member = |member: &GroupMemberStatus| {
-            let found = conditions::find(&member.conditions, MEMBER_POWER_STATE_SYNCED)?;
-            let is_refusal = matches!(found.reason.as_str(), "NotSupported" | super::REFUSED);
-            is_refusal.then(|| format!("{}: {}", member.name, found.message))
+            let found = refusal(member)?;
+            Some(format!("{}: {}", member.name, found.message))
         };
         status
             .members
             .iter()
             .filter_map(of_member)
-            .collect::<Vec<_>>()
+            .collect::<BTreeSet<_>>()
     };
     let before = refusals(&old);
-    for refusal in refusals(new).iter().filter(|one| !before.contains(one)) {
+    for refusal in refusals(new).difference(&before) {
         ctx.events.warning(group, "PowerStateNotApplied", refusal);
     }
 }

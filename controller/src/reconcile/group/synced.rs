@@ -86,11 +86,7 @@ impl Standard<'_> {
         if at >= change.tier_times.len() {
             return ConditionState::unmet("Pending", "it waits until the tier before it is ready");
         }
-        let status = self.group.status.as_ref();
-        let old = status.and_then(|status| {
-            let mut all = status.members.iter();
-            all.find(|old| old.kind == member.kind && old.name == member.name)
-        });
+        let old = member.reported(self.group);
         let old = old.and_then(|old| conditions::find(&old.conditions, MEMBER_POWER_STATE_SYNCED));
         match old.filter(|old| old.reason == REFUSED) {
             // Until the group succeeds.

@@ -59,6 +59,7 @@ fn a_tier_that_waits_keeps_those_after_it_and_only_while_powering_on() {
     let gate = Gate {
         tier: 1,
         until: Some(second(65)),
+        again: None,
     };
     assert_eq!(made.gate, Some(gate));
     assert_eq!(*asked.borrow(), [0], "the tier before");
@@ -67,6 +68,10 @@ fn a_tier_that_waits_keeps_those_after_it_and_only_while_powering_on() {
     assert_eq!((seconds(&made.times), made.gate), (vec![5, 20, 30], None));
     // Ready before it was to be powered on: that is another run of it.
     let made = schedule(&on, &tiers(), is_ready(true), second(4));
+    let gate = Gate {
+        again: Some(second(5)),
+        ..gate
+    };
     assert_eq!((seconds(&made.times), made.gate), (vec![5], Some(gate)));
     let made = schedule(&on, &tiers(), is_ready(false), second(65));
     assert_eq!(

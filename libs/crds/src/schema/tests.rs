@@ -310,6 +310,28 @@ const LISTS: [(&str, usize); 20] = [
     ("Vmlet.status.versions", 1),
 ];
 
+/// The API server keeps an owner of each field of each object in a list with keys: with a thousand of them
+/// that is more than the list itself.
+#[test]
+fn a_long_list_of_objects_in_a_status_has_one_owner() {
+    let mut seen = Vec::new();
+    all(|path, schema| {
+        let is_long = LISTS.contains(&(path, 1000)) || LISTS.contains(&(path, 1024));
+        if is_long && schema["items"]["type"] == "object" {
+            seen.push((
+                path.to_owned(),
+                schema["x-kubernetes-list-type"] == "atomic",
+            ));
+        }
+    });
+    let long = [
+        "VirtualMachineGroup.status.members",
+        "VirtualMachineImageCache.status.locations",
+    ];
+    seen.sort();
+    assert_eq!(seen, long.map(|path| (path.to_owned(), true)));
+}
+
 #[test]
 fn every_list_of_a_status_holds_what_programs_put_there() {
     let mut wrong = Vec::new();

@@ -74,6 +74,7 @@ fn a_member_follows_in_its_own_spelling(
 #[case("runStrategy=Manual", OFF, "runStrategy Manual")]
 #[case("runStrategy=Manual", ON, "runStrategy Manual")]
 #[case("runStrategy=Once", OFF, "runStrategy Once")]
+#[case("runStrategy=Once", ON, "runStrategy Once")]
 fn a_member_that_follows_requests_or_runs_once_is_refused(
     #[case] from: &str,
     #[case] to: PowerState,
@@ -83,8 +84,10 @@ fn a_member_that_follows_requests_or_runs_once_is_refused(
     assert!(refusal.to_string().contains(words), "{refusal}");
     // It waits for no group either.
     assert!(!waits_for_group(&spec(from), &BTreeMap::new(), "uid", to));
-    let suspended = annotated(&[(RESUME, "runStrategy=Manual")]);
-    assert!(member_change(&spec("powerState=Suspended"), &suspended, ON).is_err());
+    // Nor does it while it is suspended: its strategy would be lost.
+    let suspended = annotated(&[(RESUME, from)]);
+    let refusal = member_change(&spec("powerState=Suspended"), &suspended, to).unwrap_err();
+    assert!(refusal.to_string().contains(words), "{refusal}");
     let claim =
         json!({ "name": "root", "persistentVolumeClaim": { "claimName": "c", "root": true } });
     let mut with_claim = spec("powerState=PoweredOn");

@@ -37,7 +37,6 @@ async fn apart(cluster: &Cluster) -> Result<()> {
     let names = ["apart-1", "apart-2", "apart-3"];
     let alone = json!({
         "runStrategy": "Always",
-        "groupName": "apart",
         "template": { "metadata": { "labels": { "app": "apart" } } },
         "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
             "topologyKey": "kubernetes.io/hostname",

@@ -1,7 +1,8 @@
 //! The status of an image cache.
 //!
 //! Invariant: a condition changes its time only with its status; what is known of the disk is of the
-//! digest in `metadata.providerVersion`.
+//! digest in `metadata.providerVersion`. A cache with all the locations that it can have fits into the
+//! largest object of the API server.
 //! Failure: none.
 
 use crds::conditions::{
@@ -18,6 +19,9 @@ use super::location::{FAILED, Verdict};
 use super::write::location;
 use crate::reconcile::image::LONGEST;
 use crate::reconcile::image::object::AVAILABLE;
+
+/// Longest message about a location, in bytes: a cache may have a thousand of them.
+const LONGEST_OF_LOCATION: usize = 200;
 
 /// A condition before it is compared with the one that is known.
 struct Draft {
@@ -142,7 +146,7 @@ fn at(
     let mut all: Vec<Condition> = known
         .map(|known| known.conditions.clone())
         .unwrap_or_default();
-    let end = verdict.message.floor_char_boundary(LONGEST);
+    let end = verdict.message.floor_char_boundary(LONGEST_OF_LOCATION);
     conditions::set(
         &mut all,
         READY,

@@ -1,10 +1,12 @@
 //! The group of a machine, and what the machine waits for because of it.
 //!
 //! Invariant: a machine that its group does not name gets no disk, and one that its group has not given a
-//! power state yet does not start. A machine that has a disk, or runs, goes on whatever becomes of its group.
+//! power state yet does not start for the first time. A machine that has a disk, or has started once, goes on
+//! whatever becomes of its group.
 //! Failure: the condition `GroupLinked` says why; a change of the group, or of the machine, ends the wait.
 
 use crds::conditions::{GROUP_LINKED, Status};
+use crds::names::FIRST_BOOT_DONE;
 use kube::ResourceExt;
 use lifecycle::group::waits_for_group;
 
@@ -38,6 +40,9 @@ pub(crate) fn holds_disk(pass: &Pass<'_>) -> Option<String> {
 
 /// Why the machine does not start; `None`: its group does not keep it from that.
 pub(crate) fn holds_start(pass: &Pass<'_>) -> Option<String> {
+    if pass.has(FIRST_BOOT_DONE) {
+        return None;
+    }
     let group = family::of_machine(&pass.ctx.stores, &pass.vm)?.ok()?;
     let desired = group.spec.power_state?;
     let uid = group.uid().unwrap_or_default();

@@ -17,7 +17,8 @@ use crate::reconcile::image::cache;
 use crate::reconcile::vm::observe::{find, placeholder, view};
 use crate::reconcile::vm::pass::Pass;
 
-/// Most nodes that a placeholder prefers: each is a term for the scheduler.
+/// Most nodes that a placeholder prefers: each is a term for the scheduler, and where many nodes have the
+/// image, the place of a machine hardly decides how soon it starts.
 const MOST_NODES: usize = 16;
 
 /// Why the machine cannot go on: the files of its image are not on the node of its placeholder. `None`
@@ -41,7 +42,7 @@ pub(crate) fn is_awaited(pass: &Pass<'_>) -> bool {
     image.is_some_and(|image| awaited(pass, &image).is_some())
 }
 
-/// The nodes that have the image and can take a machine, as far as they are known.
+/// The nodes that have the image and can take a machine, as far as they are known; none if they are many.
 pub(crate) fn nodes(pass: &Pass<'_>, image: &Image) -> Vec<String> {
     let object = image.object.as_ref().filter(|_| has_caches(pass));
     let Some(object) = object else {
@@ -60,7 +61,11 @@ pub(crate) fn nodes(pass: &Pass<'_>, image: &Image) -> Vec<String> {
         !is_cordoned && view::is_ready(pass, node)
     };
     let usable = all.into_iter().filter(can_take);
-    usable.take(MOST_NODES).map(str::to_owned).collect()
+    let mut usable: Vec<_> = usable.take(MOST_NODES + 1).map(str::to_owned).collect();
+    if usable.len() > MOST_NODES {
+        usable.clear();
+    }
+    usable
 }
 
 /// Removes what names a cache on the machine.

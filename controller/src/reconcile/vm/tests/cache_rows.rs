@@ -338,10 +338,10 @@ async fn f2a_a_second_machine_on_the_node_costs_no_write_of_the_cache() {
     let preferred = bench.placeholder("second").unwrap();
     let preferred = &preferred["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(
-        preferred[0]["preference"]["matchFields"][0]["values"],
+        preferred[1]["preference"]["matchFields"][0]["values"],
         json!(["n1"])
     );
-    assert_eq!(preferred[0]["weight"], 1);
+    assert_eq!(preferred[1]["weight"], 1);
     bench.placeholder_is_bound("second", "n1");
     pass(&mut bench).await.ok();
     bench.placeholder_runs("second");
@@ -549,6 +549,36 @@ async fn an_image_with_a_pull_secret_gets_no_task_of_its_cache() {
     bench.placeholder_runs("vm");
     settle(&mut bench).await.ok();
     assert_eq!(place(&bench), "True/Pulled");
+}
+
+#[tokio::test]
+async fn the_message_of_a_location_is_short() {
+    let mut bench = cluster().await;
+    waiting(&mut bench).await;
+    pull_ends(&mut bench, "Error", &"é".repeat(300));
+    settle(&mut bench).await.ok();
+    let length = location(&bench)["message"].as_str().unwrap().len();
+    assert!((199..=200).contains(&length), "{length}");
+}
+
+#[tokio::test]
+async fn no_node_is_preferred_where_many_have_the_image() {
+    for (count, terms) in [(16, 17), (17, 0)] {
+        let mut bench = cluster().await;
+        for at in 1..=count {
+            let node = format!("n{at}");
+            bench.node(&node, true);
+            bench.node_has(&node, &[format!("{}:latest", url_image_name(URL))]);
+        }
+        pass(&mut bench).await.ok();
+        bench.machine(json!({}));
+        settle(&mut bench).await.ok();
+        let pod = bench.placeholder("vm").unwrap();
+        let preferred =
+            "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
+        let preferred = pod.pointer(preferred).and_then(Value::as_array);
+        assert_eq!(preferred.map_or(0, Vec::len), terms);
+    }
 }
 
 #[tokio::test]

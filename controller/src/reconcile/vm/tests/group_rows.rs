@@ -319,6 +319,105 @@ async fn a_tier_goes_on_when_the_one_before_is_not_ready_in_time() {
 }
 
 #[tokio::test]
+async fn a_tier_whose_predecessor_is_ready_before_its_time_is_looked_at_then() {
+    let mut bench = Bench::new();
+    let tiers = [
+        tier(&["a"], json!({ "powerOnDelay": "30s" })),
+        tier(&["b"], json!({ "waitForReady": true })),
+        tier(&["c"], json!({})),
+    ];
+    three(&mut bench, tiers, "PoweredOn");
+    // It is on and ready already, so that nothing of it changes at its time.
+    let ready = json!([{ "type": "Ready", "status": "True", "reason": "PodReady", "message": "",
+        "lastTransitionTime": at(0) }]);
+    let up = json!({ "powerState": "PoweredOn", "conditions": ready });
+    let mut is_up = power("PoweredOn");
+    is_up["status"] = up;
+    bench.edit(VMS, "a", is_up);
+    assert_eq!(seconds(&bench.group_settles("g").await), Some(30));
+    assert_eq!(bench.annotation("b", RECORD), "-");
+    bench.forward(30);
+    bench.settled("g").await;
+    assert_ne!(bench.annotation("b", RECORD), "-");
+}
+
+#[tokio::test]
+async fn what_members_do_by_themselves_is_reported_once_in_a_while() {
+    let mut bench = Bench::new();
+    for name in ["a", "b"] {
+        member(&mut bench, name, json!({ "powerState": "PoweredOff" }));
+    }
+    let order = json!([tier(&["a", "b"], json!({}))]);
+    bench.group(
+        "g",
+        json!({ "powerState": "PoweredOn", "bootOrder": order }),
+    );
+    bench.settled("g").await;
+    bench.writes();
+    let status = "PATCH virtualmachinegroups/g/status";
+    let none: [&str; 0] = [];
+    let observed = |state: &str| json!({ "status": { "powerState": state } });
+    bench.edit(VMS, "a", observed("PoweredOn"));
+    assert_eq!(bench.group_pass("g").await.unwrap(), Flow::Continue);
+    assert_eq!(bench.writes(), [status]);
+
+    bench.edit(VMS, "b", observed("PoweredOn"));
+    assert_eq!(seconds(&bench.group_pass("g").await), Some(1), "too soon");
+    assert_eq!(bench.writes(), none);
+    bench.edit(VMS, "a", json!({ "spec": { "groupName": null } }));
+    assert!(bench.group_pass("g").await.is_ok());
+    assert_eq!(bench.writes(), [status], "a member has left");
+    let reported = bench.member("g", "b", SYNCED);
+    assert!(reported.starts_with("True"), "with all else: {reported}");
+
+    bench.edit(VMS, "b", observed("PoweredOff"));
+    assert!(bench.group_pass("g").await.is_ok());
+    assert_eq!(bench.writes(), none);
+    bench.forward(1);
+    assert!(bench.group_pass("g").await.is_ok());
+    assert_eq!(bench.writes(), [status]);
+    let reported = bench.member("g", "b", SYNCED);
+    assert!(reported.starts_with("False/NotSynced"), "{reported}");
+}
+
+#[tokio::test]
+async fn members_are_written_in_the_order_in_which_they_change() {
+    for (state, order) in [
+        ("PoweredOn", ["a", "b", "c"]),
+        ("PoweredOff", ["c", "b", "a"]),
+    ] {
+        let mut bench = Bench::new();
+        let tiers = ["a", "b", "c"].map(|name| tier(&[name], json!({})));
+        three(&mut bench, tiers, state);
+        bench.writes();
+        bench.settled("g").await;
+        let mut writes = bench.writes();
+        writes.retain(|write| write.contains("virtualmachines/"));
+        let expected = order.map(|name| format!("PATCH virtualmachines/{name}"));
+        assert_eq!(writes, expected, "{state}");
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_has_started_once_is_held_by_no_group_that_it_joins() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    let spec = json!({ "powerState": "PoweredOn", "bootOrder": [
+        tier(&["missing"], json!({})), tier(&["vm"], json!({ "waitForReady": true })),
+    ]});
+    bench.group("g", spec);
+    bench.edit(VMS, "vm", json!({ "spec": { "groupName": "g" } }));
+    bench.settled("g").await;
+    bench.settle().await.ok();
+    assert!(!bench.has_pod(), "its own desired state counts");
+    assert_eq!(bench.condition_text("GroupLinked"), "True/Linked");
+    assert_eq!(bench.condition("GroupLinked").unwrap().message, "");
+    bench.edit(VMS, "vm", power("PoweredOn"));
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+    assert_eq!(bench.annotation("vm", RECORD), "-", "not given yet");
+}
+
+#[tokio::test]
 async fn a_member_keeps_its_spelling_and_one_that_follows_requests_is_left_alone() {
     let mut bench = Bench::new();
     member(&mut bench, "a", json!({ "running": true }));

@@ -22,8 +22,13 @@ use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Weight of the nodes to avoid.
 const AVOID: i32 = 100;
+/// Weight of all nodes. The scheduler scales the sums of weights so that the largest is 100: beside this
+/// weight a node that has the image gets one point of 100 more than others.
+const ALL: i32 = 100;
 /// Weight of each node that has the image.
 const PREFER: i32 = 1;
+/// Label that kubelet sets on each node.
+const OF_ALL_NODES: &str = "kubernetes.io/os";
 /// Taints of a node that does not report.
 const ABSENT: [&str; 2] = [
     "node.kubernetes.io/not-ready",
@@ -121,17 +126,28 @@ pub(super) fn tolerations(plan: &Plan<'_>) -> Option<Vec<Toleration>> {
     some(&all)
 }
 
-/// The scheduler may choose a node to avoid if there is no other. Nodes that have the image count less
-/// than anything that the machine itself prefers.
+/// The scheduler may choose a node to avoid if there is no other. Among nodes that are equal otherwise one
+/// that has the image is chosen; it does not count beside nodes that the machine itself prefers, whose weights
+/// it would change.
 fn inclined(mut affinity: NodeAffinity, plan: &Plan<'_>) -> NodeAffinity {
+    let own = affinity
+        .preferred_during_scheduling_ignored_during_execution
+        .take()
+        .unwrap_or_default();
     let elsewhere = plan.avoid.iter().map(|node| named("NotIn", node));
     let elsewhere: Vec<_> = elsewhere.collect();
     let avoids = (!elsewhere.is_empty()).then(|| preferred(AVOID, elsewhere));
-    let here = plan.prefer.iter();
-    let here = here.map(|node| preferred(PREFER, vec![named("In", node)]));
-    let all = &mut affinity.preferred_during_scheduling_ignored_during_execution;
-    all.get_or_insert_default()
-        .extend(avoids.into_iter().chain(here));
+    let nodes = plan.prefer.iter().filter(|_| own.is_empty());
+    let here: Vec<_> = nodes
+        .map(|node| preferred(PREFER, vec![named("In", node)]))
+        .collect();
+    // What avoids nodes has the weight for all others.
+    let needs_weight = avoids.is_none() && !here.is_empty();
+    let balance = needs_weight.then(everywhere);
+    let mut all = own;
+    all.extend(avoids.into_iter().chain(balance).chain(here));
+    affinity.preferred_during_scheduling_ignored_during_execution =
+        Some(all).filter(|all| !all.is_empty());
     affinity
 }
 
@@ -140,6 +156,21 @@ fn preferred(weight: i32, fields: Vec<NodeSelectorRequirement>) -> PreferredSche
         weight,
         preference: NodeSelectorTerm {
             match_fields: Some(fields),
+            ..NodeSelectorTerm::default()
+        },
+    }
+}
+
+fn everywhere() -> PreferredSchedulingTerm {
+    let label = NodeSelectorRequirement {
+        key: OF_ALL_NODES.to_owned(),
+        operator: "Exists".to_owned(),
+        values: None,
+    };
+    PreferredSchedulingTerm {
+        weight: ALL,
+        preference: NodeSelectorTerm {
+            match_expressions: Some(vec![label]),
             ..NodeSelectorTerm::default()
         },
     }

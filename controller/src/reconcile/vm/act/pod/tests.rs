@@ -408,16 +408,14 @@ fn no_machine_can_have_the_name_of_a_placeholder() {
     assert!(longest.len() <= 253, "{longest}");
 }
 
-/// The API server refuses a field with two names.
-#[test]
-fn a_new_machine_avoids_nodes_and_prefers_those_that_have_its_image() {
-    let vm = machine(json!({ "runStrategy": "Always" }));
+/// Weights and requirements of the nodes that a placeholder prefers.
+fn preferences(spec: Value, avoid: &[String], prefer: &[String]) -> Vec<(i32, String)> {
+    let vm = machine(spec);
     let prerequisites = prerequisites();
-    let two = ["a".to_owned(), "b".to_owned()];
     let plan = Plan {
         node: None,
-        avoid: &two,
-        prefer: &two,
+        avoid,
+        prefer,
         ..plan(&vm, &prerequisites)
     };
     let affinity = super::placement::of(&plan).unwrap().node_affinity.unwrap();
@@ -431,13 +429,46 @@ fn a_new_machine_avoids_nodes_and_prefers_those_that_have_its_image() {
         .unwrap();
     let shown = preferred.iter().map(|term| {
         let fields = term.preference.match_fields.iter().flatten();
-        let fields = fields.map(|field| {
-            let values = field.values.clone().unwrap_or_default();
-            format!("{} {}", field.operator, values.join(","))
+        let labels = term.preference.match_expressions.iter().flatten();
+        let all = fields
+            .map(|field| (field, ""))
+            .chain(labels.map(|label| (label, &*label.key)));
+        let all = all.map(|(one, key)| {
+            let values = one.values.clone().unwrap_or_default();
+            let text = format!("{key} {} {}", one.operator, values.join(","));
+            text.trim().to_owned()
         });
-        (term.weight, fields.collect::<Vec<_>>().join(" and "))
+        (term.weight, all.collect::<Vec<_>>().join(" and "))
     });
+    shown.collect()
+}
+
+/// The API server refuses a field with two names.
+#[test]
+fn a_new_machine_avoids_nodes_and_prefers_those_that_have_its_image() {
+    let two = ["a".to_owned(), "b".to_owned()];
+    let shown = preferences(json!({ "runStrategy": "Always" }), &two, &two);
     let expected = [(100, "NotIn a and NotIn b"), (1, "In a"), (1, "In b")];
-    let expected = expected.map(|(weight, text)| (weight, text.to_owned()));
-    assert_eq!(shown.collect::<Vec<_>>(), expected);
+    assert_eq!(
+        shown,
+        expected.map(|(weight, text)| (weight, text.to_owned()))
+    );
+}
+
+/// The scheduler makes the largest sum of weights 100: 1 beside nothing else would be all of it.
+#[test]
+fn the_image_decides_between_equal_nodes_only_and_not_beside_own_preferences() {
+    let one = ["a".to_owned()];
+    let shown = preferences(json!({ "runStrategy": "Always" }), &[], &one);
+    let expected = [(100, "kubernetes.io/os Exists"), (1, "In a")];
+    assert_eq!(
+        shown,
+        expected.map(|(weight, text)| (weight, text.to_owned()))
+    );
+    let labels = json!([{ "key": "disk", "operator": "Exists" }]);
+    let own = json!([{ "weight": 7, "preference": { "matchExpressions": labels } }]);
+    let own = json!({ "preferredDuringSchedulingIgnoredDuringExecution": own });
+    let spec = json!({ "runStrategy": "Always", "affinity": { "nodeAffinity": own } });
+    let shown = preferences(spec, &[], &one);
+    assert_eq!(shown, [(7, "disk Exists".to_owned())]);
 }
