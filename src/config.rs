@@ -139,9 +139,6 @@ pub struct Node {
     /// Disks of virtual machines that are promoted concurrently, that is, made independent of their
     /// images; further disks wait.
     pub parallel_promotions: Count,
-    /// Bytes per second that the promotion of a running machine's disk copies at most; at least
-    /// `1Mi`. The promotion of a machine that is off has no such limit.
-    pub promotion_bandwidth: Size,
 }
 
 /// The pod network.
@@ -270,7 +267,6 @@ impl Default for Node {
             agent_uid: service::listener::AGENT_UID,
             parallel_provisions: Count::usual(2),
             parallel_promotions: Count::usual(1),
-            promotion_bandwidth: Size::usual(64 << 20),
         }
     }
 }

@@ -141,9 +141,6 @@ pub struct Machines {
     /// the node has space for; set it to 0 where the nodes' disks of machines are on another file
     /// system than kubelet's.
     pub disk_request_percent: u32,
-    /// Time that a running guest whose guest agent does not answer has for its first boot, before its
-    /// linked root disk is flattened (`promoteDisksMode: Online`).
-    pub first_boot: Timespan,
 }
 
 impl Default for Config {
@@ -213,7 +210,6 @@ impl Default for Machines {
             resize: true,
             fast_deploy: "linked".to_owned(),
             disk_request_percent: 100,
-            first_boot: Timespan::from_secs(600),
         }
     }
 }

@@ -14,8 +14,7 @@ mod tests;
 use std::sync::Arc;
 
 use crds::conditions::{
-    self, DISK_PROMOTION_PENDING, DISK_PROMOTION_SYNCED, DISK_PROMOTION_UNAVAILABLE,
-    NOT_IMPLEMENTED, PROBE_UNAVAILABLE, READY,
+    self, DISK_PROMOTION_PENDING, DISK_PROMOTION_SYNCED, NOT_IMPLEMENTED, PROBE_UNAVAILABLE, READY,
 };
 use crds::names::POD_ROLE_LABEL;
 use crds::{PowerState, VirtualMachine};
@@ -264,11 +263,7 @@ fn is_unpromoted(vm: &VirtualMachine) -> bool {
     let all = vm.status.as_ref().map(|status| &status.conditions);
     let synced = all.and_then(|all| conditions::find(all, DISK_PROMOTION_SYNCED));
     synced.is_some_and(|synced| {
-        let reasons = [
-            DISK_PROMOTION_PENDING,
-            DISK_PROMOTION_UNAVAILABLE,
-            NOT_IMPLEMENTED,
-        ];
+        let reasons = [DISK_PROMOTION_PENDING, NOT_IMPLEMENTED];
         reasons.contains(&synced.reason.as_str())
     })
 }

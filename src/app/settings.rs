@@ -100,7 +100,6 @@ pub(super) fn limits(config: &Config) -> node::Limits {
         provisions: *config.node.parallel_provisions,
         saves: libvirt(config).memory_calls(),
         promotions: *config.node.parallel_promotions,
-        promotion_bandwidth: config.node.promotion_bandwidth.bytes(),
     }
 }
 

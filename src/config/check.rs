@@ -19,9 +19,6 @@ const END_OF_UIDS: u32 = 0x7fff_ffff;
 const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
     Timespan::from_secs(1)..=Timespan::from_secs(86_400);
 
-/// The slowest promotion of a disk, in bytes per second.
-const LEAST_BANDWIDTH: u64 = 1 << 20;
-
 /// Between a pull and the creation of a container an image has no user.
 const SHORTEST_AGE: Timespan = Timespan::from_secs(300);
 
@@ -32,7 +29,6 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     shares(config)?;
     streaming(config)?;
     sockets(config)?;
-    promotions(config)?;
     tracing(config, cfg!(feature = "otel"))
 }
 
@@ -55,17 +51,6 @@ pub(super) fn tracing(config: &Config, has_traces: bool) -> Result<(), String> {
         )),
         _ => Ok(()),
     }
-}
-
-/// A slower copy would be taken for one that hangs.
-fn promotions(config: &Config) -> Result<(), String> {
-    let bandwidth = config.node.promotion_bandwidth.bytes();
-    if bandwidth < LEAST_BANDWIDTH {
-        return Err(format!(
-            "node.promotion_bandwidth is {bandwidth}, must be at least {LEAST_BANDWIDTH}"
-        ));
-    }
-    Ok(())
 }
 
 /// kubelet gets the address in a URL, to which it connects.

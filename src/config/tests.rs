@@ -242,23 +242,6 @@ fn variables_of_other_programs_are_ignored_and_unknown_variables_are_refused() {
     }
 }
 
-#[test]
-fn a_promotion_is_not_slower_than_one_that_hangs() {
-    let load = |value: &str| {
-        load_layers(
-            &format!("[node]\npromotion_bandwidth = \"{value}\"\n"),
-            &[],
-            &[],
-        )
-    };
-    let text = telemetry::one_line(&load("1023Ki").unwrap_err());
-    assert!(
-        text.contains("node.promotion_bandwidth is 1047552, must be at least 1048576"),
-        "{text}"
-    );
-    load("1Mi").unwrap();
-}
-
 #[rstest]
 #[case("high_water_percent = 101", "images.high_water_percent is 101")]
 #[case("low_water_percent = 90", "images.low_water_percent is 90")]

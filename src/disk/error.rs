@@ -23,7 +23,7 @@ pub enum Error {
     Busy {
         /// The machine.
         vm: VmUid,
-        /// `made`, `removed` or `copied`.
+        /// `made`, `removed`, `copied`, or what it waits for.
         doing: &'static str,
     },
     /// It is to be exported, and a machine has it.

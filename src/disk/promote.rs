@@ -1,20 +1,22 @@
 //! Makes a disk that is based on an image's file independent of it.
 //!
 //! ```text
-//! files of the disk                   record    pin of the image
-//! root.qcow2 (overlay)                linked    yes
-//! root.qcow2 (overlay), root.flat     linked    yes     the copy of a machine that is off
-//! root.qcow2 (whole)                  linked    yes
-//! root.qcow2 (whole)                  whole     yes
-//! root.qcow2 (whole)                  whole     no
+//! files of the disk                     record    pin of the image
+//! root.qcow2 (overlay)                  linked    yes
+//! root.qcow2 (overlay), root.flat       linked    yes     the copy is made
+//! root.qcow2 (whole)                    linked    yes     it has the disk's name
+//! root.qcow2 (whole)                    whole     yes
+//! root.qcow2 (whole)                    whole     no
 //! ```
 //!
 //! Invariant: the header of the disk alone says whether it needs its image: the record follows it, and the
-//! pin follows the record. A copy takes the disk's name only while no machine has the disk, and
-//! none gets it meanwhile, also if the caller has left.
+//! pin follows the record. A header without a backing file is that of a copy, which is complete and synced
+//! before it takes the disk's name; nothing else writes one. A copy takes the name only while no
+//! machine has the disk, and none gets it meanwhile, also if the caller has left. Each start of a
+//! machine and each reader settles first: with a whole disk that is recorded as linked they would
+//! have the image under it, and read the image where the copy has no data of its own.
 //! Failure: the disk is the overlay that it was, or whole; a repetition finds out which.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,24 +28,17 @@ use super::error::{Error, Result};
 use super::make::name_for_good;
 use super::model::Phase;
 use crate::files;
-use crate::images::names_backing_file;
-use crate::space::Claim;
 
 impl Disks {
     /// Copies a disk that no machine has, with all that it has of its image, and lets the copy take
     /// its place; success when it needs no image already. A caller that drops the future must
-    /// [abandon](Self::abandon_copy) it. `progress` gets percents.
+    /// [abandon](Self::abandon_promotion) it. `progress` gets percents.
     pub async fn flatten(&self, vm: VmUid, progress: impl FnMut(u8) + Send) -> Result<()> {
         if self.settle_promotion(vm).await? {
             return Ok(());
         }
-        let disk = self.known(vm)?;
-        match disk.holder.clone() {
-            Some(holder) => return Err(Error::InUse { vm, holder }),
-            None if disk.memory.is_some() => return Err(Error::Memory(vm)),
-            None => {}
-        }
-        let reserved = Arc::new(self.reserve(vm).await?);
+        let reserved = self.reserve(vm).await.map_err(unless_free)?;
+        let reserved = Arc::new(reserved);
         let copy = self.flat_file(vm);
         self.copy_out(&reserved, &copy, progress).await?;
         faultpoint::point("node.promote.copied");
@@ -68,8 +63,19 @@ impl Disks {
         self.settle_promotion(vm).await.map(drop)
     }
 
-    /// Removes what is left of a copy whose caller has left.
-    pub async fn abandon_copy(&self, vm: VmUid) -> Result<()> {
+    /// Removes what is left of a copy whose caller has left; returns whether the disk needs no image
+    /// all the same, as one whose copy was complete before. One that is gone needs none either, and
+    /// was not promoted.
+    pub async fn abandon_promotion(&self, vm: VmUid) -> Result<bool> {
+        self.abandon_copy(vm).await?;
+        match self.settle_promotion(vm).await {
+            Err(Error::Missing(_)) => Ok(false),
+            settled => settled,
+        }
+    }
+
+    /// Removes what is left of a copy.
+    async fn abandon_copy(&self, vm: VmUid) -> Result<()> {
         let copy = self.flat_file(vm);
         match tokio::fs::remove_file(&copy).await {
             Err(e) if e.kind() != ErrorKind::NotFound => {
@@ -113,31 +119,27 @@ impl Disks {
         Ok(())
     }
 
-    /// Claims the space that a disk takes when it needs no image, until what is returned is dropped.
-    pub(crate) async fn claim_promotion(&self, vm: VmUid) -> Result<Claim> {
-        let base = self.base(vm).ok_or(Error::ImageLost(vm))?;
-        let file = self.file(vm);
-        Ok(self.qemu_img.claim_copy(&file, &base.path).await?)
-    }
-
-    /// Refuses when only the reserve of the disk's file system is left.
-    pub(crate) async fn check_room(&self, vm: VmUid) -> Result<()> {
-        Ok(self.qemu_img.check_room(&self.file(vm)).await?)
-    }
-
     /// Whether the disk holds only differences from another file.
     async fn is_overlay(&self, vm: VmUid) -> Result<bool> {
         let file = self.file(vm);
-        let path = file.clone();
-        let look = tokio::task::spawn_blocking(move || {
-            File::open(&path).and_then(|file| names_backing_file(&file))
-        });
-        let looked = look.await.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        let looked = self.qemu_img.is_overlay(&file).await;
         Ok(looked.map_err(files::failed("read", &file))?)
     }
 
     fn flat_file(&self, vm: VmUid) -> PathBuf {
         self.folder(vm).join("root.flat")
+    }
+}
+
+/// Why a disk is not copied now: a machine that has it, or returns to it, ends or starts at any time.
+fn unless_free(refused: Error) -> Error {
+    match refused {
+        Error::Running { vm, holder } => Error::InUse { vm, holder },
+        Error::Suspended(vm) => {
+            let doing = "kept for saved memory";
+            Error::Busy { vm, doing }
+        }
+        other => other,
     }
 }
 

@@ -19,11 +19,10 @@ use std::time::Duration;
 
 use crate::foreign::{Foreign, Open};
 use crate::helper::{self, Helper, Limits, User, path_of};
-use crate::images::{Format, has_data_file, head_of, qcow2_tables as tables};
+use crate::images::{Format, has_data_file, head_of, names_backing_file, qcow2_tables as tables};
 use crate::metadata;
 
 mod budget;
-mod claim;
 mod convert;
 mod export;
 mod lent;
@@ -32,6 +31,8 @@ mod run;
 mod sizes;
 
 pub use budget::Budget;
+pub use export::Source;
+pub use lent::Guard;
 use lent::{Lent, Loan, look};
 use run::{Program, Time, run};
 
@@ -261,6 +262,15 @@ impl QemuImg {
         });
         program.args(["resize", "-q", &format!("json:{alone}"), &size.to_string()]);
         run(program, disk, time, |_| {}).await
+    }
+
+    /// Whether the header of a disk of ours names another file, from which it holds only differences.
+    pub async fn is_overlay(&self, disk: &Path) -> io::Result<bool> {
+        let looked = async {
+            let disk = self.open(disk, "open it", |path| File::open(path)).await?;
+            look(&disk, "read its header", names_backing_file).await
+        };
+        looked.await.map_err(io::Error::other)
     }
 
     /// Counts the disk in a directory that was removed no more in the budget of the node.

@@ -44,8 +44,6 @@ pub struct Limits {
     pub saves: usize,
     /// That make disks independent of their images.
     pub promotions: usize,
-    /// How much a promotion of a running machine's disk copies per second, in bytes.
-    pub promotion_bandwidth: u64,
 }
 
 /// A task that is not taken.
@@ -76,7 +74,7 @@ pub struct Agenda<P: Platform> {
     pub(super) hypervisor: Arc<P::Hypervisor>,
     pub(super) disks: Arc<Disks>,
     pub(super) images: Arc<Images>,
-    pub(super) limits: Limits,
+    limits: Limits,
     tasks: Tasks,
     active: Mutex<HashMap<TaskUid, Active>>,
     /// The next task's place; greater than those of all that are remembered.
@@ -229,7 +227,7 @@ impl<P: Platform> Agenda<P> {
             let most = match task.work {
                 Work::Provision { .. } => self.limits.provisions,
                 Work::Save => self.limits.saves,
-                Work::Promote { .. } => self.limits.promotions,
+                Work::Promote => self.limits.promotions,
                 Work::InspectImage { .. } => INSPECTIONS,
                 Work::PullImage { .. } => PULLS,
                 _ => usize::MAX,

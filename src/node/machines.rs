@@ -129,9 +129,7 @@ impl<P: Platform> Machines<P> {
                     Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
                     Ok(Event::Started(domain) | Event::Power(domain)) => self.refresh(domain).await,
                     Ok(Event::AgentConnected(domain)) => self.query_soon(domain),
-                    Ok(
-                        Event::Stopped(..) | Event::Reset(_) | Event::BlockJob(_) | Event::Disconnected,
-                    ) => {}
+                    Ok(Event::Stopped(..) | Event::Reset(_) | Event::Disconnected) => {}
                     Err(RecvError::Closed) => return,
                 },
                 _ = look.tick() => {

@@ -118,9 +118,10 @@ impl<P: Platform> Agenda<P> {
             (Some(Err(failure)), Work::Provision { .. }) => {
                 Some(Err(self.undo(task).await.err().unwrap_or(failure)))
             }
-            (Some(Err(failure)), Work::Promote { offline: true }) => {
-                let left = self.disks.abandon_copy(task.vm).await;
-                Some(Err(left.err().map_or(failure, Failure::from)))
+            (Some(Err(failure)), Work::Promote) => {
+                drop(work);
+                let failure = Some(failure).filter(|_| !cancel.is_cancelled());
+                self.end_promotion(task, failure).await
             }
             (Some(outcome), _) => Some(outcome),
             (None, Work::Provision { .. }) => {
@@ -141,15 +142,9 @@ impl<P: Platform> Agenda<P> {
                 let (saved, ()) = tokio::join!(work, abort);
                 saved.ok().map(Ok)
             }
-            (None, Work::Promote { .. }) => {
+            (None, Work::Promote) => {
                 drop(work);
-                match self.containers.abort_promotion(task.vm).await {
-                    // It was complete.
-                    Ok(true) => Some(Ok(None)),
-                    Ok(false) if ends_early => Some(Err(made_way())),
-                    Ok(false) => None,
-                    Err(error) => Some(Err(error.into())),
-                }
+                self.end_promotion(task, ends_early.then(made_way)).await
             }
             (None, _) => None,
         }
@@ -176,6 +171,16 @@ impl<P: Platform> Agenda<P> {
 
     async fn undo(&self, task: &Task) -> Result<(), Failure> {
         Ok(self.disks.undo(task.vm).await?)
+    }
+
+    /// Removes what a promotion that was cancelled, or failed, has left.
+    async fn end_promotion(&self, task: &Task, failure: Option<Failure>) -> Option<Outcome> {
+        match self.disks.abandon_promotion(task.vm).await {
+            // It was complete.
+            Ok(true) => Some(Ok(None)),
+            Ok(false) => failure.map(Err),
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
     async fn execute(&self, task: &Task, progress: Progress) -> Outcome {
@@ -224,16 +229,11 @@ impl<P: Platform> Agenda<P> {
             Work::Restore { discard } => machines.restore(vm, *discard).await?,
             Work::Pause => machines.pause(vm).await?,
             Work::Unpause => machines.unpause(vm).await?,
-            Work::Promote { offline } => {
+            Work::Promote => {
                 let reported = move |percent| {
                     progress.send_replace(percent);
                 };
-                if *offline {
-                    machines.promote_offline(vm, reported).await?;
-                } else {
-                    let bandwidth = self.limits.promotion_bandwidth;
-                    machines.promote_online(vm, bandwidth, reported).await?;
-                }
+                machines.promote(vm, reported).await?;
             }
             Work::SetProbe { pod, probe } => {
                 machines.set_probe(vm, pod, probe.as_ref()).await?;
@@ -304,8 +304,8 @@ impl<P: Platform> Agenda<P> {
 
 /// The end of a task that others of its machine did not wait for.
 fn made_way() -> Failure {
-    let words = "ended for another task of the machine, which needs its disk: what was copied so far \
-                 stays in the disk";
+    let words = "ended for another task of the machine, which needs its disk: the disk stays an overlay \
+                 on its image";
     Failure::new(words, true)
 }
 

@@ -133,10 +133,7 @@ pub enum Work {
         tls_secret: Option<String>,
     },
     /// Makes the disk independent of its image.
-    Promote {
-        /// The machine is off; else it runs.
-        offline: bool,
-    },
+    Promote,
     /// Sets the readiness probe of the machine of a pod.
     SetProbe {
         /// UID of the pod.
@@ -209,7 +206,7 @@ impl Work {
     /// Whether it may take hours and affects no other task: others of its machine do not wait for
     /// it.
     pub const fn is_in_background(&self) -> bool {
-        matches!(self, Self::Promote { .. })
+        matches!(self, Self::Promote)
     }
 
     /// Whether it ends such a task of its machine: both change the disk.

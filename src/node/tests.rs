@@ -34,7 +34,6 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
         provisions: 1,
         saves: 1,
         promotions: 1,
-        promotion_bandwidth: 7,
     };
     let agenda = Agenda::open(
         node.db.clone(),

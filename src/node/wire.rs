@@ -73,7 +73,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::InspectImage(wanted) => images::inspect(wanted)?,
         Kind::PullImage(wanted) => images::pull(wanted)?,
         Kind::SetProbe(wanted) => probes::set_probe(&wanted)?,
-        Kind::Promote(how) => promote(how)?,
+        Kind::Promote(_) => Work::Promote,
     };
     Ok((task, vm, work))
 }
@@ -82,16 +82,6 @@ fn power_off(how: &v1::PowerOff) -> Result<Work, Invalid> {
     Ok(Work::PowerOff {
         timeout: how.timeout_seconds,
         pod: pod_uid("power_off.pod_uid", &how.pod_uid)?,
-    })
-}
-
-fn promote(how: v1::Promote) -> Result<Work, Invalid> {
-    let mode = v1::promote::Mode::try_from(how.mode).map_err(|_| Invalid {
-        field: "promote.mode",
-        reason: "a mode that this daemon knows is needed",
-    })?;
-    Ok(Work::Promote {
-        offline: mode == v1::promote::Mode::Offline,
     })
 }
 

@@ -265,18 +265,6 @@ pub enum Error {
     /// A paused guest cannot respond to requests.
     #[error("virtual machine {0} is paused: let it run first")]
     Paused(podspec::VmUid),
-    /// The disk is still an overlay.
-    #[error(
-        "the emulator of virtual machine {0} ended the pull of its disk, which stays an overlay on its image: \
-         it may lack space, or its image cannot be read; see the logs of libvirt and QEMU on the node"
-    )]
-    PullEnded(podspec::VmUid),
-    /// The disk is still an overlay.
-    #[error(
-        "the pull of the disk of virtual machine {0} got no further for ten minutes and was ended: check \
-         the file system of the node's disks"
-    )]
-    PullStalled(podspec::VmUid),
     /// QEMU has paused the guest.
     #[error("the guest is paused and cannot run ({0}): free space where its disks lie")]
     DiskFails(String),
@@ -348,7 +336,6 @@ impl Error {
             Self::Hypervisor { source, .. } => source.is_unavailable(),
             Self::VmDisk(e) => e.is_transient(),
             Self::DomainLives { .. } | Self::Paused(_) | Self::DiskFails(_) => true,
-            Self::PullEnded(_) | Self::PullStalled(_) => true,
             // Its sandbox may stay: a stop can fail.
             Self::Stopped(_) => true,
             Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,

@@ -8,8 +8,7 @@ use crds::{NodeProbe, TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
     DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Promote, Provision,
-    PullImage, Reset, Restore, RunTaskRequest, Save, SetProbe, TcpProbe, Unpause, promote,
-    provision,
+    PullImage, Reset, Restore, RunTaskRequest, Save, SetProbe, TcpProbe, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -70,7 +69,7 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             pod_uid: pod_uid(spec)?,
             probe: spec.probe.as_ref().map(probe),
         }),
-        TaskKind::Promote => Kind::Promote(promote(spec)),
+        TaskKind::Promote => Kind::Promote(Promote {}),
         TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
             return Err(format!(
                 "this version of vmlet-agent cannot run tasks of kind {:?}",
@@ -92,15 +91,6 @@ fn probe(probe: &NodeProbe) -> TcpProbe {
         period_seconds: probe.period_seconds,
         timeout_seconds: probe.timeout_seconds,
     }
-}
-
-fn promote(spec: &VirtualMachineTaskSpec) -> Promote {
-    let mode = if spec.offline {
-        promote::Mode::Offline
-    } else {
-        promote::Mode::Online
-    };
-    Promote { mode: mode.into() }
 }
 
 fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision, String> {
@@ -161,7 +151,6 @@ mod tests {
             discard: true,
             instance_uid: Some("p-1".to_owned()),
             probe: None,
-            offline: false,
         }
     }
 
@@ -274,17 +263,6 @@ mod tests {
         wanted.image = None;
         let refused = of("t-1", "ns", &wanted, &all()).unwrap_err();
         assert_eq!(refused, "a task of kind PullImage needs spec.image");
-    }
-
-    #[test]
-    fn a_promotion_says_whether_the_machine_is_off() {
-        let mut wanted = spec(TaskKind::Promote);
-        for mode in [promote::Mode::Online, promote::Mode::Offline] {
-            wanted.offline = mode == promote::Mode::Offline;
-            let request = of("t-1", "ns", &wanted, &all()).unwrap();
-            let kind = Kind::Promote(Promote { mode: mode.into() });
-            assert_eq!(request.kind, Some(kind));
-        }
     }
 
     #[test]

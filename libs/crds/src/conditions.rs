@@ -65,8 +65,6 @@ pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
 /// Reason of [`DISK_PROMOTION_SYNCED`], False: the disk waits for its turn.
 pub const DISK_PROMOTION_PENDING: &str = "DiskPromotionPending";
-/// Reason of [`DISK_PROMOTION_SYNCED`], True: the node cannot flatten disks.
-pub const DISK_PROMOTION_UNAVAILABLE: &str = "StaysLinked";
 /// Reason of [`DISK_PROMOTION_SYNCED`], False: the node flattens the disk.
 pub const DISK_PROMOTION_RUNNING: &str = "DiskPromotionRunning";
 /// Reason of a condition about something that no node can do yet.

@@ -56,7 +56,6 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("discard"),
     validation = immutable("instanceUID"),
     validation = immutable("probe"),
-    validation = immutable("offline"),
     validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -127,9 +126,6 @@ pub struct VirtualMachineTaskSpec {
     /// SetProbe: the probe that the node makes from then on. If unset, the node makes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<NodeProbe>,
-    /// Promote: flattens the disk of a machine that is off (true) or that runs (false).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub offline: bool,
 }
 
 impl VirtualMachineTask {

@@ -13,12 +13,10 @@ use serde_json::Value;
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, broadcast};
 use uuid::Uuid;
 
-mod block_job;
 mod hypervisor;
 mod size;
 
 use crate::{Cable, End, Event, FailedDisk, MachineElement, Pause, Shutdown, Size, State};
-use block_job::Pull;
 
 /// Events that a receiver may lag behind.
 const EVENT_BACKLOG: usize = 1024;
@@ -65,7 +63,6 @@ struct FakeDomain {
     paused: Option<Pause>,
     /// The disk that fails, for as long as it does: the guest does not run beyond its next request.
     fails: Option<FailedDisk>,
-    job: Option<Pull>,
 }
 
 impl Default for FakeHypervisor {
@@ -284,7 +281,6 @@ impl FakeHypervisor {
         if found.state == State::Active {
             found.state = State::Inactive(end);
             found.paused = None;
-            found.job = None;
             drop(inner);
             if connected {
                 self.emit(Event::Stopped(domain, end));

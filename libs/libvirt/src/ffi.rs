@@ -8,13 +8,11 @@
     reason = "calls into C; every block states why its obligations hold"
 )]
 
-mod block_job;
 mod callbacks;
 mod disk_errors;
 mod domain;
 mod stats;
 
-pub(crate) use block_job::{abort as block_job_abort, job as block_job, pull as block_pull};
 pub(crate) use callbacks::{Signal, Subscription};
 pub(crate) use disk_errors::failed_disks;
 pub(crate) use domain::{abort_job, save, set_agent_timeout, state};

@@ -119,28 +119,6 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
     /// The disks of a running emulator whose last requests failed; none when all of them work.
     fn failed_disks(&self, domain: Uuid) -> impl Future<Output = Result<Vec<FailedDisk>>> + Send;
-    /// Has the emulator copy what a disk is based on into the disk, which then stands alone, while
-    /// the guest runs; returns when the copy has begun. Success when such a copy is in progress.
-    /// `disk` is its name in the domain, such as `vda`; 0 bytes per second is no limit.
-    fn pull_disk(
-        &self,
-        domain: Uuid,
-        disk: String,
-        bytes_per_second: u64,
-    ) -> impl Future<Output = Result<()>> + Send;
-    /// What the emulator is doing with a disk of a running machine; `None` when nothing: how it
-    /// ended shows the disk.
-    fn block_job(
-        &self,
-        domain: Uuid,
-        disk: String,
-    ) -> impl Future<Output = Result<Option<BlockJob>>> + Send;
-    /// Ends what the emulator is doing with a disk; success when there is nothing.
-    fn abort_block_job(
-        &self,
-        domain: Uuid,
-        disk: String,
-    ) -> impl Future<Output = Result<()>> + Send;
     /// What libvirt made of the machine type that was requested; `None` when it does not say or no
     /// such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;
@@ -269,17 +247,6 @@ pub struct FailedDisk {
     pub cause: DiskFailure,
 }
 
-/// A long operation on a disk that the emulator does while its guest runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockJob {
-    /// It is that of [`Hypervisor::pull_disk`].
-    pub is_pull: bool,
-    /// How far it is.
-    pub done: u64,
-    /// Where it ends; 0 as long as that is not known.
-    pub total: u64,
-}
-
 /// Why a disk failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFailure {
@@ -359,8 +326,6 @@ pub enum Event {
     Reset(Uuid),
     /// The agent in a guest has opened its channel: it answers now, or soon.
     AgentConnected(Uuid),
-    /// A block job of a domain ended, or is about to: look at it.
-    BlockJob(Uuid),
 }
 
 /// Versions, as `major.minor.release`.

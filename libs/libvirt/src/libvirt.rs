@@ -19,7 +19,6 @@ use virt::error::Error as VirtError;
 use virt::sys;
 
 mod agent;
-mod block_job;
 mod calls;
 mod connection;
 mod domains;
@@ -37,8 +36,8 @@ mod turns;
 
 use crate::error::Context;
 use crate::{
-    BlockJob, Cable, DomainInfo, DomainStats, DomainType, Event, FailedDisk, Hypervisor, Observer,
-    Power, Result, Shutdown, Size, State, Versions, capabilities, event, ffi, read,
+    Cable, DomainInfo, DomainStats, DomainType, Event, FailedDisk, Hypervisor, Observer, Power,
+    Result, Shutdown, Size, State, Versions, capabilities, event, ffi, read,
 };
 pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
@@ -326,18 +325,6 @@ impl Hypervisor for Libvirt {
             ..self.look("look at disks", Some(domain))
         };
         self.about(domain, plan, ffi::failed_disks).await
-    }
-
-    async fn pull_disk(&self, domain: Uuid, disk: String, bytes_per_second: u64) -> Result<()> {
-        self.begin_pull(domain, disk, bytes_per_second).await
-    }
-
-    async fn block_job(&self, domain: Uuid, disk: String) -> Result<Option<BlockJob>> {
-        self.find_block_job(domain, disk).await
-    }
-
-    async fn abort_block_job(&self, domain: Uuid, disk: String) -> Result<()> {
-        self.end_block_job(domain, disk).await
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

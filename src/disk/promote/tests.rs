@@ -10,7 +10,7 @@ use podspec::ContainerId;
 use serde_json::Value;
 
 use super::*;
-use crate::disk::{DesiredDisk, owner};
+use crate::disk::{DesiredDisk, Disk, MemoryPhase, owner};
 use crate::testkit::Node;
 
 fn uid() -> VmUid {
@@ -125,7 +125,7 @@ async fn a_disk_that_is_whole_is_recorded_as_such_when_it_is_looked_at() {
     let node = written().await;
     let (file, flat) = (node.disks.file(uid()), node.disks.flat_file(uid()));
     let before = content(&file);
-    let reserved = node.disks.reserve(uid()).await.unwrap();
+    let reserved = Arc::new(node.disks.reserve(uid()).await.unwrap());
     let copied = node.disks.copy_out(&reserved, &flat, |_| {});
     copied.await.unwrap();
     drop(reserved);
@@ -137,11 +137,34 @@ async fn a_disk_that_is_whole_is_recorded_as_such_when_it_is_looked_at() {
     assert_whole(&node, &before).await;
 }
 
+/// The image has data in a place where the guest wrote zeros, which a copy leaves out.
+#[tokio::test]
+async fn a_whole_disk_is_never_read_with_its_image() {
+    let node = written().await;
+    let (file, flat) = (node.disks.file(uid()), node.disks.flat_file(uid()));
+    let of_image = content(&file).iter().position(|byte| *byte != 0).unwrap();
+    let write = format!("write -P 0 {} 64k", of_image / 65_536 * 65_536);
+    let name = file.to_str().unwrap();
+    run("qemu-io", &["-f", "qcow2", "-c", &write, name]);
+    let before = content(&file);
+    assert_eq!(before[of_image], 0);
+    for target in [&flat, &file.with_file_name("exported")] {
+        let reserved = Arc::new(node.disks.reserve(uid()).await.unwrap());
+        let copied = node.disks.copy_out(&reserved, target, |_| {});
+        copied.await.unwrap();
+        assert!(content(target) == before, "the content differs");
+        if target == &flat {
+            std::fs::rename(&flat, &file).unwrap();
+        }
+    }
+    assert!(!node.disks.get(uid()).unwrap().linked);
+}
+
 /// The daemon was killed between the record and the end of the pin.
 #[tokio::test]
 async fn the_pin_of_a_disk_that_is_recorded_as_whole_is_collected() {
     let node = written().await;
-    let as_whole = |disk: &mut crate::disk::Disk| {
+    let as_whole = |disk: &mut Disk| {
         disk.linked = false;
         true
     };
@@ -157,12 +180,26 @@ async fn a_disk_that_a_machine_has_or_returns_to_is_left_alone() {
     let node = written().await;
     let holder = ContainerId::generate();
     node.disks.take(uid(), &holder).await.unwrap();
-    let refused = node.disks.flatten(uid(), |_| {}).await;
-    assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
+    let refused = node.disks.flatten(uid(), |_| {}).await.unwrap_err();
+    assert!(matches!(refused, Error::InUse { .. }), "{refused:?}");
+    assert!(refused.is_transient(), "the machine may end");
     node.disks.give_back(uid(), &holder).await.unwrap();
     node.disks.begin_memory(uid(), vec![], false).await.unwrap();
-    let refused = node.disks.flatten(uid(), |_| {}).await;
-    assert!(matches!(refused, Err(Error::Memory(_))), "{refused:?}");
+    for phase in [MemoryPhase::Writing, MemoryPhase::Whole] {
+        let set = |disk: &mut Disk| {
+            let memory = disk.memory.as_mut().unwrap();
+            memory.phase = phase;
+            true
+        };
+        node.disks.records.change(&uid(), set).await.unwrap();
+        let refused = node.disks.flatten(uid(), |_| {}).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.ends_with("it is being kept for saved memory"),
+            "{text}"
+        );
+        assert!(refused.is_transient(), "the machine may return");
+    }
     assert!(node.disks.get(uid()).unwrap().linked);
     assert!(backing(&node.disks.file(uid())).is_some());
 }

@@ -14,6 +14,7 @@ use super::*;
 use crate::metadata::Db;
 use crate::space::Space;
 
+mod export;
 mod lent;
 mod replaced;
 
@@ -380,20 +381,17 @@ async fn the_reserve_of_the_file_system_is_left_alone() {
         );
     }
     assert!(!disk.exists());
-    // Nor by what another program writes.
-    for refused in [
-        qemu_img.check_room(&image).await,
-        qemu_img.claim_copy(&image, &image).await.map(drop),
-    ] {
-        let reason = refused.unwrap_err().reason;
-        assert!(
-            reason.ends_with("are reserved (images.reserve)"),
-            "{reason}"
-        );
-    }
-    let with_room = TestNode::new(dir.path()).qemu_img(None, 0).await;
-    with_room.check_room(&image).await.unwrap();
-    with_room.claim_copy(&image, &image).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_the_header_of_a_disk_that_does_not_answer_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, disk) = files(dir.path());
+    let program = qemu_img();
+    let _hung = program.foreign.hold(disk.display().to_string());
+    let refused = program.is_overlay(&disk).await.unwrap_err().to_string();
+    assert!(refused.starts_with("open it: "), "{refused}");
+    assert!(refused.contains("did not answer within 20 s"), "{refused}");
 }
 
 /// The directories and the database of a node.

@@ -1,17 +1,13 @@
 //! Promotions: beside other tasks of their machine, and across the ends of this process.
 //!
-//! Invariant: real disks; the fake's pull ends when the test says so.
+//! Invariant: real disks and `qemu-img`.
 //! Failure: a test prints the task that did not end as it should.
 
 use std::process::Command;
 
-use libvirt::Hypervisor as _;
 use podspec::ContainerId;
 
 use super::*;
-
-const ONLINE: Work = Work::Promote { offline: false };
-const OFFLINE: Work = Work::Promote { offline: true };
 
 /// A machine that runs on a linked disk.
 async fn running() -> (Node, ContainerId) {
@@ -37,17 +33,7 @@ async fn make_linked(node: &Node) {
     node.disks.make(&desired, |_| {}).await.unwrap();
 }
 
-/// Waits for the pull of the machine's disk.
-async fn pulls(node: &Node) {
-    let begun = async {
-        while node.hypervisor.pull(uid(9).uuid(), "vda").is_none() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, begun).await.expect("a pull");
-}
-
-/// The emulator has written the disk that the pull leaves.
+/// A copy without the image has taken the disk's place.
 fn make_whole(node: &Node) {
     let file = node.disks.file(uid(9));
     let mut rebase = Command::new("qemu-img");
@@ -55,153 +41,152 @@ fn make_whole(node: &Node) {
     assert!(rebased.status().unwrap().success());
 }
 
-#[tokio::test]
-async fn a_pull_that_ends_with_a_whole_disk_is_success_and_lets_the_image_go() {
-    let (node, _) = running().await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
-    pulls(&node).await;
-    assert_eq!(node.hypervisor.pull(uid(9).uuid(), "vda"), Some(7));
-    make_whole(&node);
-    node.hypervisor.finish_pull(uid(9).uuid());
-    let done = ended(&agenda, uid(1)).await;
-    assert_eq!((done.state, done.percent), (State::Success, 100));
-    assert!(!node.disks.get(uid(9)).unwrap().linked);
-    assert!(node.disks.base(uid(9)).is_none());
-    // Nothing is left to do, whether the machine runs or not.
-    for (task, work) in [(2, ONLINE), (3, OFFLINE)] {
-        agenda.submit(uid(task), uid(9), work).await.unwrap();
-        assert_eq!(ended(&agenda, uid(task)).await.state, State::Success);
-    }
-}
-
-#[tokio::test]
-async fn a_pull_that_ends_early_is_a_failure_that_may_pass() {
-    let (node, _) = running().await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
-    pulls(&node).await;
-    node.hypervisor.finish_pull(uid(9).uuid());
-    let failed = ended(&agenda, uid(1)).await;
-    let failure = failed.failure.clone().unwrap();
-    assert!(failure.transient, "{failure:?}");
-    assert!(failure.message.contains("stays an overlay"), "{failure:?}");
-    assert!(node.disks.get(uid(9)).unwrap().linked);
-}
-
-#[tokio::test]
-async fn other_tasks_do_not_wait_for_a_promotion_and_a_save_ends_it() {
-    let (node, _) = running().await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
-    pulls(&node).await;
-    for (task, work) in [(2, Work::Pause), (3, Work::Unpause), (4, Work::Reset)] {
-        agenda.submit(uid(task), uid(9), work).await.unwrap();
-        assert_eq!(ended(&agenda, uid(task)).await.state, State::Success);
-        assert!(node.hypervisor.pull(uid(9).uuid(), "vda").is_some());
-    }
-    agenda.submit(uid(5), uid(9), Work::Save).await.unwrap();
-    let promoted = ended(&agenda, uid(1)).await;
-    let failure = promoted.failure.clone().unwrap();
-    assert!(failure.transient && failure.message.contains("another task"));
-    assert!(node.hypervisor.pull(uid(9).uuid(), "vda").is_none());
-    let saved = ended(&agenda, uid(5)).await;
-    assert_eq!(saved.state, State::Success, "{saved:?}");
-    assert!(saved.started_at >= promoted.completed_at);
-}
-
-#[tokio::test]
-async fn a_cancelled_promotion_ends_its_pull_and_keeps_the_overlay() {
-    let (node, _) = running().await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
-    pulls(&node).await;
-    agenda.cancel(uid(1)).await.unwrap();
-    assert_eq!(ended(&agenda, uid(1)).await.state, State::Cancelled);
-    assert!(node.hypervisor.pull(uid(9).uuid(), "vda").is_none());
-    assert!(node.disks.get(uid(9)).unwrap().linked);
-    assert!(node.disks.base(uid(9)).is_some());
-}
-
-#[tokio::test]
-async fn a_pull_of_an_earlier_process_is_found_again_and_its_end_as_well() {
-    let (node, _) = running().await;
-    let before = agenda(&node).await;
-    before.submit(uid(1), uid(9), ONLINE).await.unwrap();
+/// The task as a daemon that was killed leaves it.
+async fn interrupted(agenda: &Tasks, task: TaskUid, is_cancelled: bool) {
     let run = |task: &mut Task| {
         task.state = State::Running;
         task.started_at = 1;
+        task.cancelled = is_cancelled;
         true
     };
-    before.records.change(&uid(1), run).await.unwrap();
-    let pulled = node
-        .hypervisor
-        .pull_disk(uid(9).uuid(), "vda".to_owned(), 3);
-    pulled.await.unwrap();
-    let after = agenda(&node).await;
-    let _work = work(&after);
-    node.hypervisor.advance_pull(uid(9).uuid(), 40);
-    let mut changes = after.changes();
-    let progress = async {
-        while after.all()[0].percent != 40 {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(TIMEOUT, progress)
-        .await
-        .expect("progress");
-    assert_eq!(node.hypervisor.pull(uid(9).uuid(), "vda"), Some(3));
-    make_whole(&node);
-    node.hypervisor.finish_pull(uid(9).uuid());
-    assert_eq!(ended(&after, uid(1)).await.state, State::Success);
+    agenda.records.change(&task, run).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_promotion_is_for_a_machine_in_the_state_that_it_names() {
+async fn a_disk_is_promoted_and_lets_its_image_go() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
     make_linked(&node).await;
-    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
-    let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
-    assert!(failed.transient, "{failed:?}");
-    agenda.submit(uid(2), uid(9), OFFLINE).await.unwrap();
-    assert_eq!(ended(&agenda, uid(2)).await.state, State::Success);
-    assert!(!node.disks.get(uid(9)).unwrap().linked);
-    agenda.submit(uid(3), uid(8), OFFLINE).await.unwrap();
+    // The second has nothing to do.
+    for task in [1, 2] {
+        agenda
+            .submit(uid(task), uid(9), Work::Promote)
+            .await
+            .unwrap();
+        let done = ended(&agenda, uid(task)).await;
+        assert_eq!((done.state, done.percent), (State::Success, 100));
+        assert!(!node.disks.get(uid(9)).unwrap().linked);
+        assert!(node.disks.base(uid(9)).is_none());
+    }
+    agenda.submit(uid(3), uid(8), Work::Promote).await.unwrap();
     let failed = ended(&agenda, uid(3)).await.failure.clone().unwrap();
     assert!(!failed.transient && failed.message.contains("no disk"));
 }
 
 #[tokio::test]
-async fn a_running_machine_is_not_promoted_offline_and_its_end_ends_its_promotion() {
+async fn the_disk_of_a_machine_that_runs_is_promoted_once_it_is_off() {
     let (node, id) = running().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
-    agenda.submit(uid(1), uid(9), OFFLINE).await.unwrap();
+    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
     let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
     assert!(failed.transient && failed.message.contains("in use"));
-    agenda.submit(uid(2), uid(9), ONLINE).await.unwrap();
-    pulls(&node).await;
     let stopped = node.containers.stop(&id, std::time::Duration::ZERO);
     stopped.await.unwrap();
-    let failed = ended(&agenda, uid(2)).await.failure.clone().unwrap();
-    assert!(failed.transient, "{failed:?}");
-    agenda.submit(uid(3), uid(9), OFFLINE).await.unwrap();
-    let done = ended(&agenda, uid(3)).await;
+    agenda.submit(uid(2), uid(9), Work::Promote).await.unwrap();
+    let done = ended(&agenda, uid(2)).await;
     assert_eq!(done.state, State::Success, "{done:?}");
+}
+
+/// The daemon was killed between the rename of the copy and the record of it.
+#[tokio::test]
+async fn a_start_first_records_a_disk_that_is_whole() {
+    let node = Node::new().await;
+    make_linked(&node).await;
+    make_whole(&node);
+    let vm = uid(9).to_string();
+    let sandbox = node.annotated("pod", &[("vm-disk", &vm)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    node.containers.start(&id.unwrap()).await.unwrap();
+    assert!(!node.disks.get(uid(9)).unwrap().linked);
+    assert!(node.disks.base(uid(9)).is_none());
+}
+
+#[tokio::test]
+async fn a_promotion_makes_way_for_a_task_that_needs_the_disk_and_delays_no_other() {
+    let node = Node::new().await;
+    make_linked(&node).await;
+    let agenda = agenda(&node).await;
+    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    agenda.submit(uid(2), uid(9), Work::Pause).await.unwrap();
+    let chosen = agenda.next();
+    let uids: Vec<_> = chosen.iter().map(|task| task.uid).collect();
+    assert_eq!(uids, [uid(1), uid(2)]);
+    assert!(!agenda.makes_way(uid(1)).is_cancelled());
+    agenda.active().remove(&uid(2));
+    agenda.records.remove_if(&uid(2), |_| true).await.unwrap();
+    agenda
+        .submit(uid(3), uid(9), Work::DeleteDisk)
+        .await
+        .unwrap();
+    assert!(agenda.next().is_empty(), "it waits for the end of the copy");
+    assert!(agenda.makes_way(uid(1)).is_cancelled());
+    agenda.carry_out(&chosen[0], CancellationToken::new()).await;
+    let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
+    assert!(failed.transient && failed.message.contains("another task"));
+    assert!(node.disks.get(uid(9)).unwrap().linked);
+    agenda.active().remove(&uid(1));
+    assert_eq!(agenda.next()[0].uid, uid(3));
+}
+
+#[tokio::test]
+async fn a_promotion_of_an_earlier_process_begins_again() {
+    let node = Node::new().await;
+    make_linked(&node).await;
+    let before = agenda(&node).await;
+    before.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    interrupted(&before, uid(1), false).await;
+    let after = agenda(&node).await;
+    let _work = work(&after);
+    assert_eq!(ended(&after, uid(1)).await.state, State::Success);
+    assert!(!node.disks.get(uid(9)).unwrap().linked);
+}
+
+#[tokio::test]
+async fn a_promotion_that_was_cancelled_ends_after_a_restart_and_leaves_the_overlay() {
+    let node = Node::new().await;
+    make_linked(&node).await;
+    let copy = node.disks.file(uid(9)).with_file_name("root.flat");
+    std::fs::write(&copy, "half of it").unwrap();
+    let before = agenda(&node).await;
+    // The disk of the second is gone.
+    for (task, vm) in [(1, 9), (2, 8)] {
+        let submitted = before.submit(uid(task), uid(vm), Work::Promote);
+        submitted.await.unwrap();
+        interrupted(&before, uid(task), true).await;
+    }
+    let after = agenda(&node).await;
+    let _work = work(&after);
+    for task in [1, 2] {
+        let done = ended(&after, uid(task)).await;
+        assert_eq!(done.state, State::Cancelled, "{done:?}");
+    }
+    assert!(!copy.exists());
+    assert!(node.disks.get(uid(9)).unwrap().linked);
+    assert!(node.disks.base(uid(9)).is_some());
+}
+
+#[tokio::test]
+async fn a_copy_that_was_complete_before_its_cancel_is_success() {
+    let node = Node::new().await;
+    make_linked(&node).await;
+    make_whole(&node);
+    let before = agenda(&node).await;
+    before.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    interrupted(&before, uid(1), true).await;
+    let after = agenda(&node).await;
+    let _work = work(&after);
+    assert_eq!(ended(&after, uid(1)).await.state, State::Success);
+    assert!(node.disks.base(uid(9)).is_none());
 }
 
 #[tokio::test]
 async fn one_disk_is_promoted_at_a_time_and_one_that_waits_delays_no_task() {
-    let (node, _) = running().await;
+    let node = Node::new().await;
     let agenda = agenda(&node).await;
-    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
-    agenda.submit(uid(2), uid(8), OFFLINE).await.unwrap();
+    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    agenda.submit(uid(2), uid(8), Work::Promote).await.unwrap();
     agenda
         .submit(uid(3), uid(8), Work::DeleteDisk)
         .await

@@ -158,7 +158,7 @@ impl<P: Platform> Containers<P> {
         }
         self.check_alone(row, vm).await?;
         disks.take(vm, &row.id).await?;
-        // The guest before this one may have ended between its last copy and the record of it.
+        // A daemon before this one may have ended between the copy of it and the record of that.
         disks.settle_promotion(vm).await?;
         self.check_disk(row)?;
         let size = row.spec.machine.root_size.unwrap_or_default();

@@ -109,7 +109,6 @@ impl<P: Platform> Containers<P> {
             HypervisorEvent::Connected
             | HypervisorEvent::Disconnected
             | HypervisorEvent::Started(_)
-            | HypervisorEvent::BlockJob(_)
             | HypervisorEvent::Power(_) => {}
         }
     }

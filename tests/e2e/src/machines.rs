@@ -39,13 +39,12 @@ pub fn image(reference: &str) -> Value {
 }
 
 /// A machine of the class `tiny` from the image `guest`, with these fields in its specification
-/// (`{"running": true}`, say). Its disk stays linked, so that no task comes at a time of its own.
+/// (`{"running": true}`, say).
 pub fn machine(name: &str, fields: &Value) -> Value {
     let mut spec = json!({
         "imageName": "guest",
         "className": "tiny",
         "powerOffTimeout": "30s",
-        "promoteDisksMode": "Disabled",
         "template": { "metadata": { "labels": { "app": name } } },
     });
     if let (Some(spec), Some(fields)) = (spec.as_object_mut(), fields.as_object()) {

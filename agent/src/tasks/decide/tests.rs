@@ -47,7 +47,6 @@ fn object() -> Object {
             discard: false,
             instance_uid: None,
             probe: None,
-            offline: false,
         }),
         status: VirtualMachineTaskStatus::default(),
         made: 0,

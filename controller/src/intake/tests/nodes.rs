@@ -3,9 +3,7 @@
 //! Invariant: as for the other kinds.
 //! Failure: the assertion shows the machines.
 
-use crds::conditions::{
-    DISK_PROMOTION_SYNCED, DISK_PROMOTION_UNAVAILABLE, PROBE_UNAVAILABLE, READY,
-};
+use crds::conditions::{DISK_PROMOTION_SYNCED, NOT_IMPLEMENTED, PROBE_UNAVAILABLE, READY};
 
 use super::*;
 
@@ -56,7 +54,7 @@ fn an_agent_that_can_do_more_wakes_machines_that_its_node_could_not_probe() {
 #[test]
 fn an_agent_that_can_do_more_wakes_machines_whose_disks_its_node_could_not_flatten() {
     let (intake, mut feeds) = ours();
-    for (name, reason) in [("a", "Promoted"), ("b", DISK_PROMOTION_UNAVAILABLE)] {
+    for (name, reason) in [("a", "StaysLinked"), ("b", NOT_IMPLEMENTED)] {
         let mut machine = settled(name);
         let now = Time(jiff::Timestamp::UNIX_EPOCH);
         let all = &mut machine.status.as_mut().unwrap().conditions;

@@ -121,7 +121,6 @@ fn draft(
         discard: false,
         instance_uid: None,
         probe: None,
-        offline: false,
     };
     let mut task = VirtualMachineTask::new(task, spec);
     let place = Some(namespace).filter(|namespace| !namespace.is_empty());

@@ -111,7 +111,7 @@ fields! {
     "readinessProbe.periodSeconds" Controller NextStart "for tcpSocket; the node queries the guest \
         agent every 30 s";
     "readinessProbe.timeoutSeconds" Controller NextStart "for tcpSocket";
-    "promoteDisksMode" Node AtOnce "for a linked disk";
+    "promoteDisksMode" Node AtOnce "only Offline, for a linked disk";
     "minMachineType" Node NextStart;
     "biosUUID" Node Once;
     "instanceUUID" Node Once "not for a machine whose root disk is a claim";

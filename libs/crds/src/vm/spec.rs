@@ -171,7 +171,7 @@ pub struct VirtualMachineSpec {
     /// How the controller determines whether the machine is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<ReadinessProbe>,
-    /// When a linked root disk is flattened.
+    /// When a linked root disk is flattened. `Online` has no effect in this version.
     #[serde(default = "default::online", skip_serializing_if = "Option::is_none")]
     pub promote_disks_mode: Option<PromoteDisksMode>,
     /// Minimum machine type, such as `pc-q35-7.2`. Cannot be lowered.

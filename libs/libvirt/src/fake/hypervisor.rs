@@ -16,8 +16,8 @@ use crate::error::readable;
 use crate::read::{Definition, console_file, is_emulated, machine_type};
 use crate::saved::WHOLE;
 use crate::{
-    BlockJob, Cable, DomainInfo, DomainStats, DomainType, End, Error, Event, FailedDisk,
-    Hypervisor, Layout, Pause, Power, Result, Shutdown, Size, State, Versions, is_saved_memory,
+    Cable, DomainInfo, DomainStats, DomainType, End, Error, Event, FailedDisk, Hypervisor, Layout,
+    Pause, Power, Result, Shutdown, Size, State, Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -106,7 +106,6 @@ impl Hypervisor for FakeHypervisor {
             state: State::Inactive(End::Unknown),
             paused: None,
             fails: None,
-            job: None,
         });
         domain.mark = mark;
         domain.xml = xml;
@@ -261,18 +260,6 @@ impl Hypervisor for FakeHypervisor {
             .clone()
             .into_iter()
             .collect())
-    }
-
-    async fn pull_disk(&self, domain: Uuid, disk: String, bytes_per_second: u64) -> Result<()> {
-        self.begin_pull(domain, disk, bytes_per_second)
-    }
-
-    async fn block_job(&self, domain: Uuid, disk: String) -> Result<Option<BlockJob>> {
-        self.find_pull(domain, &disk)
-    }
-
-    async fn abort_block_job(&self, domain: Uuid, disk: String) -> Result<()> {
-        self.end_pull(domain, &disk)
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

@@ -1,4 +1,4 @@
-//! Life-cycle, reboot, agent, block job and close callbacks, turned into messages on a channel.
+//! Life-cycle, reboot, agent and close callbacks, turned into messages on a channel.
 //!
 //! Invariant: C holds only a number; the channel lives in [`LISTENERS`] under that number. A
 //! callback that comes after its subscription has gone finds nothing and does nothing, so no order
@@ -7,7 +7,7 @@
 //! Failure: a subscription that libvirt refuses is undone before the error is returned.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,8 +32,6 @@ pub(crate) enum Signal {
     Reset { domain: Uuid },
     /// The agent in a guest opened its channel.
     AgentConnected { domain: Uuid },
-    /// A block job of a domain changed its state.
-    BlockJob { domain: Uuid },
     /// The connection is closed; the number is libvirt's reason.
     Closed { reason: c_int },
 }
@@ -64,7 +62,7 @@ pub(crate) struct Subscription {
 type AnyCallback = unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void);
 
 impl Subscription {
-    /// Sends life-cycle, reboot, agent and block job events of all domains, and the end of the connection, to `sink`.
+    /// Sends life-cycle, reboot and agent events of all domains, and the end of the connection, to `sink`.
     pub(crate) fn everything(
         connect: &Connect,
         sink: UnboundedSender<Signal>,
@@ -99,7 +97,6 @@ impl Subscription {
             subscription.register_lifecycle()?;
             subscription.register(sys::VIR_DOMAIN_EVENT_ID_REBOOT, on_reboot)?;
             subscription.register_agent()?;
-            subscription.register_block_job()?;
         }
         Ok(subscription)
     }
@@ -150,21 +147,6 @@ impl Subscription {
         // of `on_agent`; the cast is that of `register_lifecycle`.
         let callback = unsafe { transmute::<Agent, AnyCallback>(on_agent) };
         self.register(sys::VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, callback)
-    }
-
-    fn register_block_job(&mut self) -> Result<(), Error> {
-        type BlockJob = unsafe extern "C" fn(
-            sys::virConnectPtr,
-            sys::virDomainPtr,
-            *const c_char,
-            c_int,
-            c_int,
-            *mut c_void,
-        );
-        // SAFETY: libvirt calls the callback of event id BLOCK_JOB_2 with exactly the arguments of
-        // `on_block_job`; the cast is that of `register_lifecycle`.
-        let callback = unsafe { transmute::<BlockJob, AnyCallback>(on_block_job) };
-        self.register(sys::VIR_DOMAIN_EVENT_ID_BLOCK_JOB_2, callback)
     }
 
     /// `callback` must be what libvirt expects for that kind of event.
@@ -255,20 +237,6 @@ unsafe extern "C" fn on_agent(
     // SAFETY: libvirt keeps `domain` alive while the callback runs.
     if let Some(domain) = unsafe { uuid(domain) } {
         deliver(opaque, Signal::AgentConnected { domain });
-    }
-}
-
-unsafe extern "C" fn on_block_job(
-    _connect: sys::virConnectPtr,
-    domain: sys::virDomainPtr,
-    _disk: *const c_char,
-    _kind: c_int,
-    _status: c_int,
-    opaque: *mut c_void,
-) {
-    // SAFETY: libvirt keeps `domain` alive while the callback runs.
-    if let Some(domain) = unsafe { uuid(domain) } {
-        deliver(opaque, Signal::BlockJob { domain });
     }
 }
 

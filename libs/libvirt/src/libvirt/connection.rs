@@ -235,7 +235,6 @@ async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static 
                 }
             }
             Signal::AgentConnected { domain } => link.emit(Event::AgentConnected(domain)),
-            Signal::BlockJob { domain } => link.emit(Event::BlockJob(domain)),
             Signal::Lifecycle {
                 domain,
                 event,

@@ -12,4 +12,3 @@
 mod daemon;
 mod driver;
 mod fake;
-mod pull;

@@ -84,7 +84,6 @@ impl TestEnvironment {
                 discard: false,
                 instance_uid: None,
                 probe: None,
-                offline: false,
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;

@@ -269,7 +269,6 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("discard is immutable", json!(true)),
         ("instanceUID is immutable", json!("p")),
         ("probe is immutable", probe(22)),
-        ("offline is immutable", json!(true)),
     ] {
         let (field, _) = words.split_once(' ').unwrap_or_default();
         let edit = Case::edit(task, work.clone(), json!({ field: value }));

@@ -76,19 +76,12 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     .await
     .context("cancel")?;
 
-    // A disk that is promoted while its guest runs needs nothing when it is off.
-    let pulls = point.starts_with("node.pull");
     let before = machine(stack, &name("a"), false);
     start(stack, &before, image).await.context("first start")?;
     let mut last = 0;
     if counts {
         revive(stack).await?;
         await_text(&before.log(0), "VMLET-TICK 2 ", TIMEOUT).await?;
-    }
-    if pulls {
-        task(4, promote(v1::promote::Mode::Online))
-            .await
-            .context("promotion of the running machine")?;
     }
     task(2, Kind::Save(v1::Save {})).await.context("save")?;
     if counts {
@@ -112,16 +105,13 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         ensure!(!log.contains("VMLET-BOOTS"), "it booted: {log}");
     }
     remove(stack, &after.name).await.context("second removal")?;
-    if !pulls {
-        task(5, promote(v1::promote::Mode::Offline))
-            .await
-            .context("promotion")?;
-    }
+    task(4, Kind::Promote(v1::Promote {}))
+        .await
+        .context("promotion")?;
     task(3, Kind::DeleteDisk(v1::DeleteDisk {}))
         .await
         .context("delete")?;
-    let promotion = if pulls { 4 } else { 5 };
-    for n in [1, 2, 3, promotion] {
+    for n in 1..=4 {
         let uid = uid(first + n);
         step(stack, async || Ok(stack.node().await?.forget(&uid).await?)).await?;
     }
@@ -131,10 +121,6 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         Ok(())
     })
     .await
-}
-
-fn promote(mode: v1::promote::Mode) -> Kind {
-    Kind::Promote(v1::Promote { mode: mode.into() })
 }
 
 fn machine(stack: &Stack, name: &str, restore: bool) -> PodOptions {

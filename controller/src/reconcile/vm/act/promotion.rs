@@ -1,9 +1,10 @@
-//! Flattens the linked root disk of a machine, so that it needs its image no more.
+//! Flattens the linked root disk of a machine that is off, so that it needs its image no more.
 //!
 //! ```text
 //! True NothingToPromote      no linked disk
 //! True Promoted              done, for as long as the disk lives
-//! True StaysLinked, NotImplemented      the node cannot
+//! True StaysLinked           the mode is Online, in which no node flattens a disk
+//! True NotImplemented        the node cannot
 //! False DiskPromotionPending ──task──► DiskPromotionRunning ──► Promoted
 //!          ▲     ▲                             │
 //!          │     └── DiskPromotionTaskTransientError, back-off
@@ -17,7 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::conditions::{self, DISK_PROMOTION_STARTED, DISK_PROMOTION_SYNCED, GUEST_AGENT, Status};
+use crds::conditions::{self, DISK_PROMOTION_STARTED, DISK_PROMOTION_SYNCED, Status};
 use crds::vm::PromoteDisksMode;
 use crds::{PowerState, TaskKind, TaskState, VirtualMachineTask, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -29,7 +30,7 @@ use crate::flow::{Flow, Outcome};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::pods;
-use crate::reconcile::vm::observe::promotion::{Facts, Turn, back_off, decide};
+use crate::reconcile::vm::observe::promotion::{Facts, back_off, reason_to_wait};
 use crate::reconcile::vm::pass::Pass;
 
 const PENDING: &str = conditions::DISK_PROMOTION_PENDING;
@@ -38,7 +39,8 @@ const TASK_ERROR: &str = "DiskPromotionTaskError";
 const TRANSIENT_ERROR: &str = "DiskPromotionTaskTransientError";
 /// Reason of True for a disk that was linked and is not any more.
 const PROMOTED: &str = "Promoted";
-const STAYS_LINKED: &str = conditions::DISK_PROMOTION_UNAVAILABLE;
+/// Reason of True for a disk that stays an overlay, which its owner did not request to change.
+const STAYS_LINKED: &str = "StaysLinked";
 
 /// How often the progress of a task is looked at: its changes wake no machine.
 const PROGRESS: Duration = Duration::from_secs(30);
@@ -50,10 +52,10 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     let all = tasks::all(pass).into_iter();
     let mut all = all.filter(|task| task.spec.kind == TaskKind::Promote);
     let live = all.find(|task| !task.is_final());
+    if let Some(task) = live.as_ref().filter(|_| mode != PromoteDisksMode::Offline) {
+        tasks::cancel(pass, task).await?;
+    }
     if mode == PromoteDisksMode::Disabled {
-        if let Some(task) = live {
-            tasks::cancel(pass, &task).await?;
-        }
         forget(pass);
         return Ok(Flow::Continue);
     }
@@ -66,23 +68,22 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         promoted(pass);
         return Ok(Flow::Continue);
     }
-    let facts = facts(pass, mode, action);
-    if let Some(task) = live {
-        return follow(pass, &task, facts, action).await;
+    if mode == PromoteDisksMode::Online {
+        stays_linked(pass);
+        return Ok(Flow::Continue);
     }
-    let Some(node) = able_node(pass, mode) else {
+    let wait = reason_to_wait(facts(pass, action));
+    if let Some(task) = live {
+        return follow(pass, &task, wait.is_some()).await;
+    }
+    let Some(node) = able_node(pass) else {
         return Ok(Flow::Continue);
     };
-    match decide(facts) {
-        Turn::Waits(why, again) => {
-            pending(pass, why);
-            if let Some(seconds) = again.and_then(|seconds| u64::try_from(seconds).ok()) {
-                pass.requeue_within(Duration::from_secs(seconds.max(1)));
-            }
-            Ok(Flow::Continue)
-        }
-        Turn::Due { offline } => begin(pass, &node, offline).await,
-    }
+    let Some(why) = wait else {
+        return begin(pass, &node).await;
+    };
+    pending(pass, why);
+    Ok(Flow::Continue)
 }
 
 /// A new disk is made: what is known is about another one.
@@ -92,17 +93,9 @@ pub(super) fn forget(pass: &mut Pass<'_>) {
 }
 
 /// Follows the task in progress, or cancels it when it is in the way.
-async fn follow(
-    pass: &mut Pass<'_>,
-    task: &VirtualMachineTask,
-    facts: Facts,
-    action: &Action,
-) -> Outcome {
-    let offline = facts.mode == PromoteDisksMode::Offline;
+async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask, is_in_the_way: bool) -> Outcome {
     // A machine is never kept from starting.
-    let keeps_from_starting = task.spec.offline && !facts.stays_off;
-    let is_in_the_way = keeps_from_starting || matches!(action, Action::Save { .. });
-    if is_in_the_way || task.spec.offline != offline || facts.is_paused {
+    if is_in_the_way {
         tasks::cancel(pass, task).await?;
         pending(pass, "the node ends an attempt for another operation");
         return Ok(Flow::Continue);
@@ -126,7 +119,7 @@ async fn follow(
 }
 
 /// Creates the task, or deals with the last one.
-async fn begin(pass: &mut Pass<'_>, node: &str, offline: bool) -> Outcome {
+async fn begin(pass: &mut Pass<'_>, node: &str) -> Outcome {
     let instance = pass.instance().map(|instance| instance.uid.clone());
     let generation = pass.vm.metadata.generation.unwrap_or_default();
     // What failed for one instance or specification may succeed for the next.
@@ -136,11 +129,10 @@ async fn begin(pass: &mut Pass<'_>, node: &str, offline: bool) -> Outcome {
         let is_at = |place: &crate::context::Key| {
             task.name_any() == place.name && task.namespace().as_deref() == Some(&place.namespace)
         };
-        task.spec.offline == offline && places.iter().any(is_at)
+        places.iter().any(is_at)
     });
     let Some(last) = last else {
-        let mut task = tasks::spec(pass, node, TaskKind::Promote);
-        task.offline = offline;
+        let task = tasks::spec(pass, node, TaskKind::Promote);
         tasks::ensure(pass, task, &seed).await?;
         pending(pass, "the root disk waits for its node");
         return Ok(Flow::Continue);
@@ -179,30 +171,13 @@ async fn end(pass: &mut Pass<'_>, task: &Arc<VirtualMachineTask>) -> Outcome {
     Ok(Flow::Continue)
 }
 
-fn facts(pass: &Pass<'_>, mode: PromoteDisksMode, action: &Action) -> Facts {
-    let goes_on = matches!(
-        action,
-        Action::Nothing | Action::Patch(_) | Action::Pause { .. } | Action::Unpause { .. }
-    );
-    let seen = pass.seen();
-    let answers = seen.is_some_and(|s| conditions::is_true(&s.conditions, GUEST_AGENT));
-    let power = seen.and_then(|status| status.power_state);
+fn facts(pass: &Pass<'_>, action: &Action) -> Facts {
+    let power = pass.seen().and_then(|status| status.power_state);
     let is_off = power.is_none_or(|power| power == PowerState::PoweredOff);
-    let pod = pass.view.pod.as_deref();
-    let instance = pass.view.instance.as_ref();
-    let is_live = instance.is_some_and(lifecycle::Instance::is_live);
     Facts {
-        mode,
-        has_pod: pod.is_some(),
-        runs: goes_on && is_live && pod.is_some_and(pods::runs),
-        stays_off: is_off && pod.is_none() && *action == Action::Nothing,
+        has_pod: pass.view.pod.is_some(),
+        stays_off: is_off && *action == Action::Nothing,
         is_paused: config::is_admin_paused(pass),
-        answers,
-        ran: instance
-            .and_then(|i| i.ran_seconds(&pass.now))
-            .unwrap_or_default(),
-        first_boot: i64::try_from(pass.ctx.config.machines.first_boot.get().as_secs())
-            .unwrap_or(i64::MAX),
     }
 }
 
@@ -216,7 +191,7 @@ fn is_linked(pass: &Pass<'_>) -> bool {
 }
 
 /// The node of the disk, if its programs can flatten disks; the condition says why not.
-fn able_node(pass: &mut Pass<'_>, mode: PromoteDisksMode) -> Option<String> {
+fn able_node(pass: &mut Pass<'_>) -> Option<String> {
     let pod = pass.view.pod.as_deref();
     let node = pod.and_then(pods::node).map(str::to_owned);
     let Some(node) = node.or_else(|| pass.node_name()) else {
@@ -239,12 +214,8 @@ fn able_node(pass: &mut Pass<'_>, mode: PromoteDisksMode) -> Option<String> {
     let text = format!(
         "the programs of node {node} cannot flatten disks: upgrade vmlet and vmlet-agent there"
     );
-    let reason = match mode {
-        PromoteDisksMode::Offline => conditions::NOT_IMPLEMENTED,
-        // The other mode is the default: no owner requested it.
-        _ => STAYS_LINKED,
-    };
     pass.drop_condition(DISK_PROMOTION_STARTED);
+    let reason = conditions::NOT_IMPLEMENTED;
     pass.condition(DISK_PROMOTION_SYNCED, Status::True, reason, &text);
     None
 }
@@ -267,6 +238,14 @@ fn unsynced(pass: &Pass<'_>) -> i64 {
 fn pending(pass: &mut Pass<'_>, why: &str) {
     pass.condition(DISK_PROMOTION_STARTED, Status::False, PENDING, "");
     pass.condition(DISK_PROMOTION_SYNCED, Status::False, PENDING, why);
+}
+
+/// The mode is the default: a machine whose owner did not request anything is well, and nothing waits for it.
+fn stays_linked(pass: &mut Pass<'_>) {
+    let text = "the root disk stays an overlay on its image: nodes flatten no disk of a running machine, and \
+                promoteDisksMode: Offline flattens it while the machine is off";
+    pass.drop_condition(DISK_PROMOTION_STARTED);
+    pass.condition(DISK_PROMOTION_SYNCED, Status::True, STAYS_LINKED, text);
 }
 
 fn promoted(pass: &mut Pass<'_>) {

@@ -60,7 +60,6 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         discard: false,
         instance_uid: None,
         probe: None,
-        offline: false,
     }
 }
 

@@ -297,13 +297,16 @@ async fn x4d_an_administrators_pause_keeps_it_and_shows() {
 #[tokio::test]
 async fn x4e_a_running_promotion_is_called_off_then_the_machine_goes() {
     let mut bench = Bench::new();
-    bench.promoting();
-    bench.running(json!({})).await;
-    assert!(bench.task("Promote")["spec"]["cancel"] != true);
+    bench.off("Offline").await;
+    let task = bench.task("Promote");
+    assert!(task["spec"]["cancel"] != true);
+    let name = task["metadata"]["name"].as_str().unwrap();
+    bench.edit(TASKS, name, json!({ "status": { "state": "Running" } }));
     deleted(&mut bench, json!({})).await;
     bench.pass().await.ok();
     assert_eq!(bench.task("Promote")["spec"]["cancel"], true);
-    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    bench.settle().await.ok();
+    bench.task("DeleteDisk");
 }
 
 #[tokio::test]

@@ -14,33 +14,6 @@ fn mode(mode: &str) -> Value {
     json!({ "spec": { "promoteDisksMode": mode } })
 }
 
-/// A machine whose guest runs and has not answered yet, on a node that flattens disks.
-async fn booting(changes: Value) -> Bench {
-    let mut bench = Bench::new();
-    bench.promoting();
-    bench.booting(changes).await;
-    bench
-}
-
-/// The same once its guest answers.
-async fn running(changes: Value) -> Bench {
-    let mut bench = Bench::new();
-    bench.promoting();
-    bench.running(changes).await;
-    bench
-}
-
-/// One that is off.
-async fn off(changes: Value) -> Bench {
-    let mut bench = running(changes).await;
-    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
-    bench.settle().await.ok();
-    bench.end("vm", 0, "Stopped");
-    bench.settle().await.ok();
-    assert!(!bench.has_pod());
-    bench
-}
-
 fn text(bench: &Bench) -> String {
     bench.condition(SYNCED).unwrap().message
 }
@@ -63,17 +36,12 @@ fn failed(bench: &mut Bench, transient: bool) {
 }
 
 #[tokio::test]
-async fn a_disk_is_flattened_once_the_guest_answers() {
-    let mut bench = booting(json!({})).await;
+async fn a_disk_is_flattened_while_the_machine_is_off() {
+    let mut bench = Bench::new();
+    bench.off("Offline").await;
     assert_eq!(bench.condition_text(SYNCED), "False/DiskPromotionPending");
     assert_eq!(bench.condition_text(STARTED), "False/DiskPromotionPending");
-    assert!(text(&bench).contains("first boot"));
-    assert!(bench.tasks("Promote").is_empty());
-    bench.facts(alive());
-    bench.settle().await.ok();
-    let task = bench.task("Promote");
-    assert_eq!(task["spec"]["nodeName"], "n1");
-    assert!(task["spec"]["offline"].is_null(), "{task}");
+    assert_eq!(bench.task("Promote")["spec"]["nodeName"], "n1");
     reported(
         &mut bench,
         json!({ "state": "Running", "progressPercent": 47 }),
@@ -98,26 +66,22 @@ async fn a_disk_is_flattened_once_the_guest_answers() {
     bench.settle().await.ok();
     assert!(bench.tasks("Promote").is_empty());
     assert_eq!(bench.condition_text(SYNCED), "True/Promoted");
+    bench.edit(VMS, "vm", mode("Online"));
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/Promoted");
 }
 
 #[tokio::test]
-async fn a_guest_that_never_answers_has_ten_minutes_for_its_first_boot() {
-    let mut bench = booting(json!({})).await;
-    bench.forward(599);
-    bench.settle().await.ok();
-    assert!(bench.tasks("Promote").is_empty());
-    bench.forward(1);
-    bench.settle().await.ok();
-    bench.task("Promote");
-}
-
-#[tokio::test]
-async fn an_offline_disk_is_flattened_while_the_machine_stays_off() {
-    let bench = running(mode("Offline")).await;
+async fn a_disk_waits_while_the_machine_runs_and_a_start_cancels_its_promotion() {
+    let mut bench = Bench::new();
+    bench.promoting();
+    bench.running(mode("Offline")).await;
     assert_eq!(bench.condition_text(SYNCED), "False/DiskPromotionPending");
+    assert!(text(&bench).contains("when the machine is off"));
     assert!(bench.tasks("Promote").is_empty());
-    let mut bench = off(mode("Offline")).await;
-    assert_eq!(bench.task("Promote")["spec"]["offline"], true);
+
+    let mut bench = Bench::new();
+    bench.off("Offline").await;
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
     bench.pass().await.ok();
     assert_eq!(bench.task("Promote")["spec"]["cancel"], true);
@@ -125,26 +89,58 @@ async fn an_offline_disk_is_flattened_while_the_machine_stays_off() {
 }
 
 #[tokio::test]
-async fn an_online_disk_waits_while_the_machine_is_off() {
-    let bench = off(mode("Online")).await;
-    let tasks = bench.tasks("Promote");
-    assert_eq!(tasks.len(), 1, "the one of its last run: {tasks:?}");
+async fn the_disk_of_a_suspended_machine_is_not_flattened() {
+    let mut bench = Bench::new();
+    bench.promoting();
+    let on = json!({ "spec": {
+        "runStrategy": null, "powerState": "PoweredOn", "promoteDisksMode": "Offline",
+    } });
+    bench.running(on).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "powerState": "Suspended" } }));
+    bench.settle().await.ok();
+    bench.task("Save");
+    bench.task_ends("Save", "Success");
+    bench.end("vm", 0, "Saved");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    assert!(bench.tasks("Promote").is_empty());
     assert_eq!(bench.condition_text(SYNCED), "False/DiskPromotionPending");
 }
 
 #[tokio::test]
-async fn disabled_cancels_it_and_removes_the_conditions() {
-    let mut bench = running(json!({})).await;
-    bench.edit(VMS, "vm", mode("Disabled"));
-    bench.settle().await.ok();
-    assert_eq!(bench.task("Promote")["spec"]["cancel"], true);
-    assert_eq!(bench.condition_text(SYNCED), "-");
+async fn a_linked_disk_is_a_problem_only_where_its_promotion_is_requested() {
+    let mut bench = Bench::new();
+    bench.off("Online").await;
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
     assert_eq!(bench.condition_text(STARTED), "-");
+    assert!(text(&bench).contains("promoteDisksMode: Offline"));
+    assert!(crds::conditions::is_well(&bench.condition(SYNCED).unwrap()));
+    assert!(bench.tasks("Promote").is_empty());
+    bench.writes();
+    assert!(is_quiet(&bench.pass().await));
+    assert!(bench.writes().is_empty());
+    bench.edit(VMS, "vm", mode("Offline"));
+    bench.settle().await.ok();
+    bench.task("Promote");
+}
+
+#[tokio::test]
+async fn another_mode_cancels_it() {
+    for (other, synced) in [("Online", "True/StaysLinked"), ("Disabled", "-")] {
+        let mut bench = Bench::new();
+        bench.off("Offline").await;
+        bench.edit(VMS, "vm", mode(other));
+        bench.settle().await.ok();
+        assert_eq!(bench.task("Promote")["spec"]["cancel"], true);
+        assert_eq!(bench.condition_text(SYNCED), synced);
+        assert_eq!(bench.condition_text(STARTED), "-");
+    }
 }
 
 #[tokio::test]
 async fn a_failure_that_may_pass_is_tried_again_more_and_more_rarely() {
-    let mut bench = running(json!({})).await;
+    let mut bench = Bench::new();
+    bench.off("Offline").await;
     let first = bench.task("Promote")["metadata"]["uid"].clone();
     failed(&mut bench, true);
     assert_eq!(seconds(&bench.settle().await), Some(30));
@@ -164,7 +160,8 @@ async fn a_failure_that_may_pass_is_tried_again_more_and_more_rarely() {
 
 #[tokio::test]
 async fn a_refusal_is_reported_until_the_machine_changes() {
-    let mut bench = running(json!({})).await;
+    let mut bench = Bench::new();
+    bench.off("Offline").await;
     failed(&mut bench, false);
     bench.settle().await.ok();
     let refused = "False/DiskPromotionTaskError";
@@ -186,24 +183,11 @@ async fn a_refusal_is_reported_until_the_machine_changes() {
 }
 
 #[tokio::test]
-async fn a_promotion_delays_no_power_off_and_a_save_cancels_it() {
-    let mut bench = running(json!({})).await;
-    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
-    bench.settle().await.ok();
-    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
-
-    let on = json!({ "spec": { "runStrategy": null, "powerState": "PoweredOn" } });
-    let mut bench = running(on).await;
-    bench.edit(VMS, "vm", json!({ "spec": { "powerState": "Suspended" } }));
-    bench.settle().await.ok();
-    assert_eq!(bench.task("Promote")["spec"]["cancel"], true);
-    bench.task("Save");
-}
-
-#[tokio::test]
 async fn a_disk_that_is_not_linked_needs_nothing() {
+    let mut bench = Bench::new();
+    bench.promoting();
     let direct = json!({ "metadata": { "annotations": { "vmlet.dev/fast-deploy": "direct" } } });
-    let bench = running(direct).await;
+    bench.running(direct).await;
     assert_eq!(bench.condition_text(SYNCED), "True/NothingToPromote");
     assert_eq!(bench.condition_text(STARTED), "-");
     assert!(bench.tasks("Promote").is_empty());
@@ -212,18 +196,19 @@ async fn a_disk_that_is_not_linked_needs_nothing() {
 #[tokio::test]
 async fn a_node_of_an_earlier_version_is_named_and_its_upgrade_is_used() {
     let mut bench = Bench::new();
+    bench.off("Online").await;
     bench.agents(&["n1"]);
-    bench.running(json!({})).await;
-    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
-    assert!(text(&bench).contains("node n1 cannot flatten disks"));
-    let is_well = |bench: &Bench| crds::conditions::is_well(&bench.condition(SYNCED).unwrap());
-    assert!(is_well(&bench));
+    bench.agent_reports("n1", &json!({ "features": [] }));
     bench.edit(VMS, "vm", mode("Offline"));
     bench.settle().await.ok();
     assert_eq!(bench.condition_text(SYNCED), "True/NotImplemented");
-    assert!(!is_well(&bench), "its owner requested it");
-    bench.edit(VMS, "vm", mode("Online"));
-    bench.settle().await.ok();
+    assert!(text(&bench).contains("node n1 cannot flatten disks"));
+    let synced = bench.condition(SYNCED).unwrap();
+    assert!(
+        !crds::conditions::is_well(&synced),
+        "its owner requested it"
+    );
+    assert!(bench.tasks("Promote").is_empty());
     bench.promoting();
     bench.settle().await.ok();
     bench.task("Promote");

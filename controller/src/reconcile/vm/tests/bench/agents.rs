@@ -9,7 +9,7 @@ use crds::names;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use super::Bench;
+use super::{Bench, VMS};
 
 static RENEWALS: AtomicU32 = AtomicU32::new(1);
 
@@ -54,5 +54,17 @@ impl Bench {
     pub(in crate::reconcile::vm::tests) fn promoting(&mut self) {
         self.agents(&["n1"]);
         self.agent_reports("n1", &json!({ "features": [names::DISK_PROMOTION] }));
+    }
+
+    /// A machine that ran, and is off, on a node that flattens disks.
+    pub(in crate::reconcile::vm::tests) async fn off(&mut self, mode: &str) {
+        self.promoting();
+        let spec = json!({ "runStrategy": "Always", "promoteDisksMode": mode });
+        self.running(json!({ "spec": spec })).await;
+        self.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+        self.settle().await.ok();
+        self.end("vm", 0, "Stopped");
+        self.settle().await.ok();
+        assert!(!self.has_pod());
     }
 }
