@@ -294,7 +294,13 @@ impl Images {
     /// Begins to receive a file of `size` bytes with this digest from a client. The image gets this
     /// name, which must be one that no server has.
     pub async fn upload(&self, name: &str, size: u64, digest: Digest) -> Result<Upload> {
-        self.inner.upload(name, size, digest).await
+        let mut begun = self.inner.upload(name, size, digest).await;
+        if let Err(Error::NoSpace { required, .. }) = begun
+            && self.inner.make_room(required, clock::now()).await?
+        {
+            begun = self.inner.upload(name, size, digest).await;
+        }
+        begun
     }
 
     /// Finds an image by `sha256:<hex>`, bare hexadecimal digits, `name` (meaning `:latest`),

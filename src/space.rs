@@ -275,6 +275,23 @@ impl Claim {
         self.space
             .with_room(&own.file, Some(self.number), needed, grow)
     }
+
+    /// Lets the file take up to `step` bytes more than it has, or as many as there are, `most` in
+    /// all; an error when its claim is used up and nothing is left beside the reserve. Blocks.
+    pub(crate) fn grow(&self, step: u64, most: u64) -> Result<(), Full> {
+        let own = self.space.claims().all.get(&self.number).cloned();
+        let Some(own) = own else { return Ok(()) };
+        let there = taken(&own.file)?;
+        let needed = u64::from(there >= own.bytes && there < most);
+        let grow = |claims: &mut Claims, _: &Look, room: u64| {
+            if let Some(own) = claims.all.get_mut(&self.number) {
+                let bytes = there.saturating_add(step.min(room)).min(most);
+                own.bytes = own.bytes.max(bytes);
+            }
+        };
+        self.space
+            .with_room(&own.file, Some(self.number), needed, grow)
+    }
 }
 
 impl Drop for Claim {

@@ -1,8 +1,9 @@
 //! Disks that are read, to be copied for a client.
 //!
 //! Invariant: no machine gets a disk while a [`Reservation`] of it exists, and none has it when the
-//! reservation is made. A reservation is in memory alone: it ends with who made it, and with this
-//! process. The deletion of a disk does not wait for it.
+//! reservation is made, nor has a QEMU without a record. A reservation is in memory alone: it ends with who made it, but not before
+//! the program has given the disk back, and with this process. The deletion of a disk does not wait
+//! for it.
 //! Failure: [`Error`]; a copy that was not completed is removed.
 
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ use podspec::VmUid;
 use super::Disks;
 use super::error::{Error, Result};
 use super::model::Phase;
-use super::qemu_img::Base;
+use super::qemu_img::{Base, Source};
 use crate::files;
 
 /// Keeps machines from a disk until it is dropped.
@@ -37,6 +38,10 @@ pub struct Version {
 impl Disks {
     /// Keeps machines from a disk that none has.
     pub async fn reserve(&self, vm: VmUid) -> Result<Reservation> {
+        if self.known(vm)?.linked {
+            // As before each start of a machine.
+            self.settle_promotion(vm).await?;
+        }
         let _turn = self.turns.lock(&vm).await;
         let disk = self.known(vm)?;
         let busy = |doing| Err(Error::Busy { vm, doing });
@@ -53,6 +58,12 @@ impl Disks {
         }
         if disk.linked && self.base(vm).is_none() {
             return Err(Error::ImageLost(vm));
+        }
+        // A domain that outlived its record has it, too.
+        let file = self.file(vm);
+        let written = self.qemu_img.is_written(&file).await;
+        if written.map_err(files::failed("look at", &file))? {
+            return busy("written to by another program");
         }
         let reserved = self.reserved.lock();
         if !reserved.unwrap_or_else(PoisonError::into_inner).insert(vm) {
@@ -87,7 +98,7 @@ impl Disks {
     /// alone. `progress` gets percents. A caller that drops the future removes the file.
     pub async fn copy_out(
         &self,
-        reserved: &Reservation,
+        reserved: &Arc<Reservation>,
         target: &Path,
         progress: impl FnMut(u8) + Send,
     ) -> Result<()> {
@@ -98,10 +109,14 @@ impl Disks {
             path: &image.path,
             format: image.format,
         });
-        let size = disk.virtual_bytes;
         let file = self.file(vm);
-        let copied = self.qemu_img.copy_out(&file, base, target, size, progress);
-        Ok(copied.await?)
+        let source = Source {
+            disk: &file,
+            base,
+            size: disk.virtual_bytes,
+            guard: Arc::<Reservation>::clone(reserved),
+        };
+        Ok(self.qemu_img.copy_out(source, target, progress).await?)
     }
 
     /// Waits until a disk is being removed, or is gone.

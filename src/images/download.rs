@@ -228,7 +228,7 @@ const fn is_tried_again(error: &Error) -> bool {
 }
 
 /// Whether the bytes received so far are of use to a later pull.
-fn is_kept_after(error: &Error) -> bool {
+pub(super) fn is_kept_after(error: &Error) -> bool {
     !matches!(
         error,
         Error::TooLarge { .. } | Error::NoSpace { .. } | Error::Io { .. } | Error::Format { .. }

@@ -4,8 +4,10 @@
 //! client reads delays no machine. A copy is complete when it is sent, and belongs to one version
 //! of its disk. One client of a machine is served at a time, the one that came last, and a copy
 //! goes [`KEPT`] after its last client, with its disk, and with this process: no record names it.
-//! The name of its file is the machine's UID and a number that no other copy has.
-//! Failure: [`Error`]; a client that reads nothing is left after [`PATIENCE`].
+//! No caller that leaves stops its removal, and a client that is served keeps it. The name of its
+//! file is the machine's UID and a number that no other copy has.
+//! Failure: [`Error`]; a client that reads nothing is left after [`PATIENCE`]. The removal of a copy
+//! that fails is repeated.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -62,6 +64,8 @@ struct Shared {
 struct Export {
     /// Ends the client that is served, or the wait for the next one.
     current: CancellationToken,
+    /// A client is there.
+    is_served: bool,
     /// A complete copy.
     copy: Option<Copy>,
 }
@@ -97,24 +101,52 @@ impl Exports {
         })))
     }
 
-    /// Removes the copy of a disk; a client that is served ends. Success when there is none.
+    /// Removes the copy of a disk, also when the caller leaves. Success when there is none, and when
+    /// a client is served, after whom it goes.
     pub(super) async fn forget(&self, vm: VmUid) -> std::io::Result<()> {
-        let current = self.arrive(vm);
-        let _turn = self.0.turns.lock(&vm).await;
-        self.remove(vm, &current).await
+        let Some(current) = self.begin_to_forget(vm) else {
+            return Ok(());
+        };
+        let this = self.clone();
+        let removing = tokio::spawn(async move {
+            let turn = this.0.turns.lock(&vm).await;
+            let removed = this.remove(vm, &current).await;
+            drop(turn);
+            if removed.is_err() {
+                this.leave(vm, current);
+            }
+            removed
+        });
+        let removed = removing.await;
+        removed.unwrap_or_else(|e| Err(std::io::Error::other(e)))
+    }
+
+    /// Ends the wait for the next client; none: nothing waits.
+    fn begin_to_forget(&self, vm: VmUid) -> Option<CancellationToken> {
+        let mut all = self.all();
+        let export = all.get_mut(&vm).filter(|export| !export.is_served)?;
+        Some(export.renew())
     }
 
     /// A client has come, which ends the one before.
     fn arrive(&self, vm: VmUid) -> CancellationToken {
         let mut all = self.all();
         let export = all.entry(vm).or_default();
-        export.current.cancel();
-        export.current = CancellationToken::new();
-        export.current.clone()
+        export.is_served = true;
+        export.renew()
     }
 
     /// A client has left: the copy of its disk stays for a while.
     fn leave(&self, vm: VmUid, current: CancellationToken) {
+        {
+            let mut all = self.all();
+            if current.is_cancelled() {
+                return;
+            }
+            if let Some(export) = all.get_mut(&vm) {
+                export.is_served = false;
+            }
+        }
         let this = self.clone();
         tokio::spawn(async move {
             let disks = &this.0.disks;
@@ -123,10 +155,18 @@ impl Exports {
                 () = disks.removal(vm) => {}
                 () = tokio::time::sleep(KEPT) => {}
             }
-            let _turn = this.0.turns.lock(&vm).await;
-            if let Err(error) = this.remove(vm, &current).await {
+            loop {
+                let turn = this.0.turns.lock(&vm).await;
+                let Err(error) = this.remove(vm, &current).await else {
+                    return;
+                };
+                drop(turn);
                 let error = crate::one_line(&error);
                 tracing::warn!(%vm, error, "copy of exported disk not removed");
+                tokio::select! {
+                    () = current.cancelled() => return,
+                    () = tokio::time::sleep(KEPT) => {}
+                }
             }
         });
     }
@@ -172,6 +212,15 @@ impl Exports {
 
     fn all(&self) -> MutexGuard<'_, HashMap<VmUid, Export>> {
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Export {
+    /// Ends what is there; returns what ends the next one.
+    fn renew(&mut self) -> CancellationToken {
+        self.current.cancel();
+        self.current = CancellationToken::new();
+        self.current.clone()
     }
 }
 

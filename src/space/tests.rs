@@ -81,6 +81,30 @@ fn a_claim_grows_as_far_as_there_is_room() {
 }
 
 #[test]
+fn a_claim_grows_with_its_file_until_nothing_is_left_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two] = ["1", "2"].map(|name| dir.path().join(name));
+    let space = space(dir.path(), 6 * GIB);
+    let claim = space.claim(&one, GIB, GIB).unwrap();
+    claim.grow(2 * GIB, 5 * GIB).unwrap();
+    assert_eq!(claim.bytes(), 2 * GIB);
+    let file = File::create(&one).unwrap();
+    nix::fcntl::posix_fallocate(&file, 0, 2 << 30).unwrap();
+    claim.grow(8 * GIB, 3 * GIB).unwrap();
+    assert_eq!(claim.bytes(), 3 * GIB, "more than the file may have");
+    claim.grow(0, 3 * GIB).unwrap();
+    assert_eq!(claim.bytes(), 3 * GIB, "it never shrinks");
+    let other = space.claim(&two, GIB, 6 * GIB).unwrap();
+    claim.grow(2 * GIB, 8 * GIB).unwrap();
+    assert!(claim.bytes() < 4 * GIB, "what is left: {}", claim.bytes());
+    nix::fcntl::posix_fallocate(&file, 0, 4 << 30).unwrap();
+    let refused = claim.grow(GIB, 8 * GIB);
+    assert!(matches!(refused, Err(Full::NoSpace { .. })), "{refused:?}");
+    drop(other);
+    claim.grow(GIB, 8 * GIB).unwrap();
+}
+
+#[test]
 fn a_file_system_with_no_more_than_its_reserve_takes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let space = Space::new(u64::MAX);

@@ -151,6 +151,7 @@ impl NodePod {
             .container(CONTAINER)
             .stdin(true)
             .stderr(true)
+            .max_stdin_buf_size(BUFFER)
             .max_stdout_buf_size(BUFFER);
         let process = self.pods.exec(&self.name, command, &params).await;
         let mut process = process.map_err(|error| self.refused(error))?;
@@ -218,12 +219,7 @@ impl Program {
             return Ok(End::Success);
         }
         let words = self.errors.await.unwrap_or_default();
-        let words = if words.is_empty() {
-            status.message.clone().unwrap_or_default()
-        } else {
-            words
-        };
-        Ok(End::Failure(exit_code(&status), words))
+        Ok(failure(&status, words))
     }
 }
 
@@ -268,12 +264,27 @@ async fn words(mut from: impl AsyncRead + Unpin) -> String {
     // A part is better than nothing.
     let _ = (&mut from).take(WORDS as u64).read_to_end(&mut text).await;
     let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
-    let text = String::from_utf8_lossy(&text);
+    printable(&String::from_utf8_lossy(&text))
+}
+
+/// The beginning of a text, without what a terminal would obey.
+fn printable(text: &str) -> String {
     text.chars()
+        .take(WORDS)
         .filter(|c| !c.is_control() || *c == '\n')
         .collect::<String>()
         .trim()
         .to_owned()
+}
+
+/// How a program has failed that has said this; the node's words where it has said nothing.
+fn failure(status: &Status, words: String) -> End {
+    let words = if words.is_empty() {
+        printable(status.message.as_deref().unwrap_or_default())
+    } else {
+        words
+    };
+    End::Failure(exit_code(status), words)
 }
 
 fn exit_code(status: &Status) -> Option<i32> {
@@ -361,5 +372,16 @@ mod tests {
         );
         let long = vec![b'x'; 3 * WORDS];
         assert_eq!(words(&long[..]).await.len(), WORDS);
+        let message = format!("\x1b[2J{}", "x".repeat(3 * WORDS));
+        let status = Status {
+            message: Some(message),
+            ..Status::default()
+        };
+        let End::Failure(_, text) = failure(&status, String::new()) else {
+            panic!("a failure");
+        };
+        assert!(text.starts_with("[2Jx") && text.len() < WORDS, "{text}");
+        let own = failure(&status, "own".to_owned());
+        assert_eq!(own, End::Failure(None, "own".to_owned()));
     }
 }

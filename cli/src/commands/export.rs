@@ -1,7 +1,8 @@
 //! `export`: the disk of a machine as a file here, through the API server.
 //!
 //! Invariant: a connection that breaks is made again for as long as bytes arrive; the destination
-//! says what is there, and the node whether it belongs to the disk.
+//! says what is there, and the node whether it belongs to the disk. The node keeps its copy until the
+//! file here has its name.
 //! Failure: the cluster's and the node's, with what the user can do; what was received stays for the
 //! next call.
 
@@ -19,11 +20,11 @@ use tokio::io::{AsyncWriteExt as _, BufReader};
 
 use self::destination::Destination;
 use self::receive::{ReceiveError, receive};
-use crate::cluster::node_pod::NodePod;
+use crate::cluster::node_pod::{NodePod, Program};
 use crate::cluster::{Cluster, ClusterArgs, Found, Names};
 use crate::commands::transfer::line::COMPLETE;
 use crate::commands::transfer::progress::Progress;
-use crate::commands::transfer::{ATTEMPTS, PAUSE, failure, is_passing};
+use crate::commands::transfer::{Attempts, failure, is_passing};
 
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
@@ -61,10 +62,13 @@ pub(crate) async fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let disk = disk(name, &cluster.find(name).await?)?;
     // A node that makes the file may need longer for an answer than the API server.
     let cluster = args.cluster.connect_to_follow().await?;
-    fetch(&cluster, &args.vmlet_namespace, &disk, &mut to).await?;
+    let mut program = fetch(&cluster, &args.vmlet_namespace, &disk, &mut to).await?;
     let bytes = HumanBytes(to.received());
     let checksum = to.checksum();
     to.finish()?;
+    // The file is here: a node that does not learn of it removes its copy later.
+    let _ = program.input.write_all(COMPLETE.as_bytes()).await;
+    let _ = program.end().await;
     let place = if args.output.as_os_str() == "-" {
         "standard output".to_owned()
     } else {
@@ -102,29 +106,27 @@ fn disk(name: &str, found: &Found) -> anyhow::Result<Disk> {
     }
 }
 
-/// Receives the disk, in as many attempts as bring something.
+/// Receives the disk, in as many attempts as it needs; returns the program that waits for the end.
 async fn fetch(
     cluster: &Cluster,
     namespace: &str,
     disk: &Disk,
     to: &mut Destination,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Program> {
     let progress = Progress::new("export");
-    let mut idle = 0;
+    let mut attempts = Attempts::default();
     loop {
-        let before = to.received();
-        let Err(error) = attempt(cluster, namespace, disk, to, &progress).await else {
-            return Ok(());
+        let error = match attempt(cluster, namespace, disk, to, &progress).await {
+            Ok(program) => return Ok(program),
+            Err(error) => error,
         };
-        idle = if to.received() > before { 0 } else { idle + 1 };
         let again = error
             .chain()
             .any(|e| e.downcast_ref().is_some_and(ReceiveError::is_passing));
-        if !(again || is_passing(&error)) || idle >= ATTEMPTS {
+        if !(again || is_passing(&error)) {
             return Err(error);
         }
-        progress.say(&format!("{error:#}: trying again"));
-        tokio::time::sleep(PAUSE).await;
+        attempts.again(error, to.received(), &progress).await?;
     }
 }
 
@@ -134,18 +136,13 @@ async fn attempt(
     disk: &Disk,
     to: &mut Destination,
     progress: &Progress,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Program> {
     let pod = NodePod::find(cluster.client.clone(), namespace, &disk.node).await?;
     let mut program = pod.start(command(disk, to)).await?;
     let mut output = BufReader::with_capacity(BUFFER, &mut program.output);
     let received = receive(&mut output, to, progress).await;
     match received {
-        Ok(()) => {
-            // The file is here: a node that does not learn of it removes its copy later.
-            let _ = program.input.write_all(COMPLETE.as_bytes()).await;
-            let _ = program.end().await;
-            Ok(())
-        }
+        Ok(()) => Ok(program),
         Err(error @ (ReceiveError::Early | ReceiveError::Read(_))) => {
             Err(failure(program, &disk.node).await.unwrap_or(error.into()))
         }

@@ -5,6 +5,8 @@
 //! output are lines, at least every few seconds.
 //! Failure: a sentence, and exit code [`AGAIN`] where another attempt may succeed.
 
+use std::future::Future;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -81,28 +83,49 @@ async fn upload(args: &NodeUploadArgs) -> Result<(), Failure> {
     say(&begin_at(args.size, offset)).await?;
     let missing = args.size.saturating_sub(offset);
     let mut input = tokio::io::stdin().take(missing);
-    let image = {
-        let sending = send(&mut input, &parts);
-        let answered = answer(&mut events);
-        tokio::pin!(sending, answered);
-        let mut reports = interval(REPORT);
-        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_sent = false;
-        loop {
-            tokio::select! {
-                image = &mut answered => break image?,
-                sent = &mut sending, if !is_sent => {
-                    is_sent = true;
-                    if sent? < missing {
+    let sending = send(&mut input, &parts);
+    let image = exchange(sending, answer(&mut events), missing).await?;
+    end(&image).await
+}
+
+/// Sends what is missing until the daemon has answered. Its answer comes before what sending led to: it
+/// says why a daemon takes no more.
+async fn exchange(
+    sending: impl Future<Output = Result<Sent, Failure>>,
+    answered: impl Future<Output = Result<UploadedImage, Failure>>,
+    missing: u64,
+) -> Result<UploadedImage, Failure> {
+    let mut sending = pin!(sending);
+    let mut answered = pin!(answered);
+    let mut reports = interval(REPORT);
+    reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_sent = false;
+    loop {
+        tokio::select! {
+            biased;
+            image = &mut answered => return image,
+            sent = &mut sending, if !is_sent => {
+                is_sent = true;
+                match sent? {
+                    Sent::All(bytes) if bytes < missing => {
                         // The client has left; the daemon keeps what it has.
                         return Err(Failure::Daemon(Status::cancelled("the client has left")));
                     }
+                    Sent::All(_) | Sent::Refused => {}
                 }
-                _ = reports.tick() => say(&Line::Preparing(0)).await?,
             }
+            _ = reports.tick() => say(&Line::Preparing(0)).await?,
         }
-    };
-    end(&image).await
+    }
+}
+
+/// How sending has ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    /// So many bytes were the input.
+    All(u64),
+    /// The daemon takes no more, and says why.
+    Refused,
 }
 
 enum First {
@@ -140,11 +163,11 @@ async fn next(events: &mut Streaming<UploadEvent>) -> Result<Event, Failure> {
     }
 }
 
-/// Sends what comes; returns how much that was.
+/// Sends what comes.
 async fn send(
     input: &mut (impl AsyncRead + Unpin),
     parts: &mpsc::Sender<UploadRequest>,
-) -> Result<u64, Failure> {
+) -> Result<Sent, Failure> {
     let mut sent = 0;
     loop {
         let mut piece = Vec::with_capacity(PIECE);
@@ -153,10 +176,12 @@ async fn send(
             .read_to_end(&mut piece)
             .await;
         let count = read.map_err(Failure::Write)? as u64;
+        if count == 0 {
+            return Ok(Sent::All(sent));
+        }
         let part = Some(Part::Data(piece));
-        // The daemon says why it takes no more.
-        if count == 0 || parts.send(UploadRequest { part }).await.is_err() {
-            return Ok(sent);
+        if parts.send(UploadRequest { part }).await.is_err() {
+            return Ok(Sent::Refused);
         }
         sent += count;
     }
@@ -191,7 +216,7 @@ mod tests {
         let bytes = vec![7; 3 * PIECE + 5];
         let sent = send(&mut &bytes[..], &parts).await.unwrap();
         drop(parts);
-        assert_eq!(sent, bytes.len() as u64);
+        assert_eq!(sent, Sent::All(bytes.len() as u64));
         let mut all = Vec::new();
         while let Some(request) = requests.recv().await {
             let Some(Part::Data(data)) = request.part else {
@@ -201,5 +226,28 @@ mod tests {
             all.extend(data);
         }
         assert_eq!(all, bytes);
+    }
+
+    #[tokio::test]
+    async fn the_reason_of_the_daemon_counts_and_not_what_could_not_be_sent() {
+        let (parts, requests) = mpsc::channel(1);
+        drop(requests);
+        let sent = send(&mut &b"more"[..], &parts).await.unwrap();
+        assert_eq!(sent, Sent::Refused);
+
+        let full = || async { Err(Failure::Daemon(Status::resource_exhausted("it is full"))) };
+        for sent in [Sent::Refused, Sent::All(1)] {
+            let failed = exchange(async { Ok(sent) }, full(), 4).await;
+            assert_eq!(failed.unwrap_err().to_string(), "it is full");
+        }
+        // The answer comes after the end of the channel.
+        let later = async {
+            tokio::task::yield_now().await;
+            full().await
+        };
+        let failed = exchange(async { Ok(Sent::Refused) }, later, 4).await;
+        assert_eq!(failed.unwrap_err().to_string(), "it is full");
+        let cut = exchange(async { Ok(Sent::All(1)) }, std::future::pending(), 4).await;
+        assert_eq!(cut.unwrap_err().to_string(), "the client has left");
     }
 }

@@ -1,39 +1,68 @@
 //! Writes what a disk has, with the image under it, to a file that stands alone.
 //!
 //! Invariant: which file is under the disk is said here; what its header says of other files is not
-//! followed, since an emulator that its guest has taken over may have written it. The copy is
-//! claimed from the free space of its file system, and counts in no budget of disks.
+//! followed, since an emulator that its guest has taken over may have written it. What disk and image
+//! take is claimed from the free space for the copy, which counts in no budget of disks; when the
+//! copy has more, the claim grows with it, and leaves the rest to others.
 //! Failure: [`Failed`]; the copy is removed, the disk is as it was.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::{BLOCK, Base, Failed, QemuImg, Time, is_too_much, lent::look, run, tables};
+use super::{BLOCK, Base, Failed, Guard, QemuImg, Time, is_too_much, lent::look, run, tables};
 use crate::helper::path_of;
 use crate::images::{Format, has_data_file, head_of};
+use crate::space::Claim;
 
-/// A disk, what is under it, and its size in bytes.
-#[derive(Debug, Clone, Copy)]
-struct Source<'a> {
-    disk: &'a Path,
-    base: Option<Base<'a>>,
-    size: u64,
+/// How often the claim of a copy grows.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a copy is expected to take until the next look, in bytes.
+const STEP: u64 = 256 << 20;
+
+/// The byte of a disk that a QEMU locks while it may write to that.
+const WRITER: i64 = 101;
+
+/// A disk that is copied.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// Its file.
+    pub disk: &'a Path,
+    /// What is under it.
+    pub base: Option<Base<'a>>,
+    /// How many bytes its guest sees.
+    pub size: u64,
+    /// What keeps others from it; dropped when the program no longer has the disk.
+    pub guard: Guard,
 }
 
 impl QemuImg {
-    /// Writes all of a disk of `size` bytes to `target`; `progress` gets percents.
+    /// Whether a QEMU has a disk open to write to it, as its lock says.
+    pub async fn is_written(&self, disk: &Path) -> io::Result<bool> {
+        let looked = async {
+            let disk = self.open(disk, "open it", |path| File::open(path)).await?;
+            look(&disk, "look at its locks", has_writer).await
+        };
+        looked.await.map_err(io::Error::other)
+    }
+
+    /// Writes all of a disk to `target`; `progress` gets percents.
     pub async fn copy_out(
         &self,
-        disk: &Path,
-        base: Option<Base<'_>>,
+        source: Source<'_>,
         target: &Path,
-        size: u64,
         progress: impl FnMut(u8),
     ) -> Result<(), Failed> {
-        let copied = self.write_out(Source { disk, base, size }, target, progress);
+        let copied = self.write_out(source, target, progress);
         let Err(reason) = copied.await else {
             return Ok(());
         };
@@ -49,7 +78,12 @@ impl QemuImg {
         target: &Path,
         progress: impl FnMut(u8),
     ) -> Result<(), String> {
-        let Source { disk, base, size } = source;
+        let Source {
+            disk,
+            base,
+            size,
+            guard,
+        } = source;
         let step = format!("open the disk {}", disk.display());
         let disk = self.open(disk, &step, |path| File::open(path)).await?;
         let measure = |file: &File| Ok((file.metadata()?.blocks() * BLOCK, head_of(file)?));
@@ -66,11 +100,12 @@ impl QemuImg {
             least = least.saturating_add(is.blocks() * BLOCK);
         }
         let most = size.saturating_add(tables(size));
-        let claim = self.budget.claim(target, least.min(most), most).await?;
-        let room = claim.bytes();
+        let least = least.min(most);
+        let claim = Arc::new(self.budget.claim(target, least, least).await?);
+        let room = self.budget.room(target).await?;
 
         // The program opens the disk by its descriptor, so that it needs the right to read it.
-        let lent = self.lend(&disk).await?;
+        let lent = self.lend_with(&disk, Some(guard)).await?;
         let copy = self.create(target).await?;
         let from = lent.inherited()?;
         let to = copy.inherited()?;
@@ -89,7 +124,10 @@ impl QemuImg {
         // A program that outlives this process keeps no machine from its disk.
         program.args(["convert", "-p", "-U", "-O", "qcow2"]);
         program.arg(format!("json:{whole}")).arg(name);
-        let converted = run(program, &copy, Time::long(size), progress).await;
+        let converted = tokio::select! {
+            converted = run(program, &copy, Time::long(size), progress) => converted,
+            reason = outgrown(&claim, most) => Err(reason),
+        };
         lent.take_back().await;
         copy.take_back().await;
         converted.map_err(|reason| match is_too_much(&reason) {
@@ -99,5 +137,35 @@ impl QemuImg {
             ),
             _ => reason,
         })
+    }
+}
+
+fn has_writer(disk: &File) -> io::Result<bool> {
+    let kind = |kind: libc::c_int| i16::try_from(kind).map_err(io::Error::other);
+    let mut lock = libc::flock {
+        l_type: kind(libc::F_WRLCK)?,
+        l_whence: kind(libc::SEEK_SET)?,
+        l_start: WRITER,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // On a file system without locks QEMU has none either.
+    let looked = fcntl(disk, FcntlArg::F_OFD_GETLK(&mut lock));
+    Ok(looked.is_ok() && lock.l_type != kind(libc::F_UNLCK)?)
+}
+
+/// Lets a claim grow with its file; returns why when nothing is left for it.
+async fn outgrown(claim: &Arc<Claim>, most: u64) -> String {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let claim = Arc::clone(claim);
+        let grown = tokio::task::spawn_blocking(move || claim.grow(STEP, most)).await;
+        match grown {
+            Ok(Ok(())) => {}
+            Ok(Err(full)) => return full.to_string(),
+            Err(error) => return error.to_string(),
+        }
     }
 }

@@ -4,9 +4,11 @@
 //! ends it.
 //! Failure: a file that cannot be taken back is logged.
 
+use std::any::Any;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::sync::Arc;
 
 use nix::unistd::geteuid;
 
@@ -21,11 +23,16 @@ pub(super) struct Lent {
     pub(super) is_device: bool,
 }
 
+/// What keeps others from a file until it is taken back.
+pub type Guard = Arc<dyn Any + Send + Sync>;
+
 /// Takes its file back when it ends, which blocks.
 #[derive(Debug)]
 pub(super) struct Loan {
     pub(super) file: File,
     before: Option<Before>,
+    /// Dropped after the file is taken back.
+    _guard: Option<Guard>,
 }
 
 /// How a file was before it was lent.
@@ -40,6 +47,15 @@ enum Before {
 impl QemuImg {
     /// Lets the helper's user write to a file, whatever user owns it.
     pub(super) async fn lend(&self, file: &Open<File>) -> Result<Lent, String> {
+        self.lend_with(file, None).await
+    }
+
+    /// As [`Self::lend`], with what ends after the loan.
+    pub(super) async fn lend_with(
+        &self,
+        file: &Open<File>,
+        guard: Option<Guard>,
+    ) -> Result<Lent, String> {
         let user = self.helper.user();
         let lend = move |file: &File| {
             let is = file.metadata()?;
@@ -47,6 +63,7 @@ impl QemuImg {
             let mut loan = Loan {
                 file: file.try_clone()?,
                 before: None,
+                _guard: guard,
             };
             if !has_access {
                 loan.before = Some(grant(file, &is, user)?);

@@ -4,11 +4,12 @@
 //! as a download, once both are right. What was received is continued by the next upload of the
 //! same content. No part of a path comes from a client.
 //! Failure: as of a pull; what an upload that ended early has received is removed when downloads
-//! are.
+//! are, and at once if the disk has failed.
 
 use std::sync::Arc;
 
 use super::super::digest::Digest;
+use super::super::download::is_kept_after;
 use super::super::error::{Error, Result};
 use super::super::partial::{Handle, Note, RoomClaim, Validators};
 use super::super::reference::{Name, Reference};
@@ -163,7 +164,14 @@ impl Receiver {
         }
         let space = Arc::clone(&self.space);
         let appended = self.partial.append(bytes, space, self.size).await;
-        appended.await?.map(drop)
+        let appended = appended.await?.map(drop);
+        if let Err(error) = &appended
+            && !is_kept_after(error)
+        {
+            // The file may have more than what was counted. The first error is what counts.
+            let _ = self.partial.discard().await;
+        }
+        appended
     }
 
     /// Makes an image of the complete file.

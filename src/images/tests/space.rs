@@ -6,6 +6,7 @@
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::*;
+use crate::images::Upload;
 use crate::space::Space;
 
 /// A file system of one mebibyte.
@@ -103,6 +104,53 @@ async fn images_without_users_make_room_for_a_pull_and_below_the_high_mark() {
     std::fs::write(small.0.join("other"), disk(700, 1)).unwrap();
     images.collect().await.unwrap();
     assert!(!new.path.exists() && images.list().is_empty());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn an_upload_that_finds_no_space_leaves_no_files_and_images_without_users_make_room_for_one()
+{
+    let scratch = tempfile::tempdir().unwrap();
+    let small = Small::mount(scratch.path().join("small"));
+    let settings = Settings {
+        dir: small.0.clone(),
+        collection: Collection {
+            marks: Some(Marks { high: 90, low: 50 }),
+            max_unused: None,
+        },
+        ..settings(scratch.path())
+    };
+    let db = Db::in_memory().unwrap();
+    let images = Images::open(db.clone(), settings.clone()).await.unwrap();
+    let bytes = disk(1200, 3);
+    let digest = Digest::from_bytes(Sha256::digest(&bytes).into());
+    let begin = async |images: &Images| {
+        let name = "vmlet.dev/upload.invalid/default/web:1";
+        match images.upload(name, bytes.len() as u64, digest).await {
+            Ok(Upload::Missing(receiver)) => receiver,
+            other => panic!("bytes are missing: {other:?}"),
+        }
+    };
+    let receiver = begin(&images).await;
+    let other = small.0.join("other");
+    std::fs::write(&other, disk(1400, 1)).unwrap();
+    let full = receiver.append(bytes.clone()).await;
+    assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
+    drop(receiver);
+    assert!(files(&small.0.join("partial")).is_empty());
+    std::fs::remove_file(&other).unwrap();
+
+    let server = Server::start().await;
+    server.offer("a.img", &disk(1200, 1), "1");
+    let old = images.pull(&server.name("a.img")).await.unwrap();
+    let long_ago = db.write(|t| t.execute("UPDATE images SET used_at = 1", ()));
+    long_ago.await.unwrap();
+    let images = Images::open(db, settings).await.unwrap();
+    let receiver = begin(&images).await;
+    assert!(!old.path.exists());
+    receiver.append(bytes.clone()).await.unwrap();
+    let image = receiver.finish().await.unwrap();
+    assert_eq!(std::fs::read(image.path).unwrap(), bytes);
 }
 
 #[tokio::test]

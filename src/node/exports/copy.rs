@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use podspec::VmUid;
@@ -27,9 +28,11 @@ impl Exports {
     /// The file of a complete copy; in the turn of the disk.
     pub(super) async fn copy(&self, vm: VmUid, client: &Client) -> Result<PathBuf, Error> {
         let disks = &self.0.disks;
-        let reserved = disks.reserve(vm).await?;
+        let reserved = Arc::new(disks.reserve(vm).await?);
         let version = disks.version(&reserved).await?;
-        if let Some(copy) = self.known(vm).filter(|copy| copy.version == version) {
+        if let Some(copy) = self.known(vm).filter(|copy| copy.version == version)
+            && tokio::fs::try_exists(&copy.path).await.unwrap_or(false)
+        {
             return Ok(copy.path);
         }
         let removed = self.remove_copy(vm).await;
@@ -51,7 +54,7 @@ impl Exports {
 
     async fn write(
         &self,
-        reserved: &Reservation,
+        reserved: &Arc<Reservation>,
         path: &Path,
         client: &Client,
     ) -> Result<(), Error> {

@@ -5,12 +5,13 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nodeapi::v1;
 use nodeapi::v1::export_event::Event;
 use nodeapi::v1::node_server::Node as _;
 use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected as _;
@@ -209,6 +210,29 @@ async fn a_disk_is_refused_that_changes_or_is_incomplete() {
 }
 
 #[tokio::test]
+async fn a_disk_that_a_program_without_a_record_writes_to_is_refused() {
+    let node = Node::new().await;
+    disk(&node, true, 7).await;
+    let exports = exports(&node);
+    let mut other = tokio::process::Command::new("qemu-io");
+    other.args(["-f", "qcow2"]).arg(node.disks.file(uid(1)));
+    other.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = other.kill_on_drop(true).spawn().unwrap();
+    let mut words = other.stdin.take().unwrap();
+    words.write_all(b"length\n").await.unwrap();
+    let mut reported = [0; 16];
+    let reported = other.stdout.as_mut().unwrap().read(&mut reported).await;
+    assert!(reported.unwrap() > 0, "it has the disk open");
+    let refused = refusal(&exports).await;
+    assert_eq!(refused.code(), Code::Unavailable);
+    let text = refused.message();
+    assert!(text.ends_with("written to by another program"), "{text}");
+    drop(words);
+    other.wait().await.unwrap();
+    whole(&exports).await;
+}
+
+#[tokio::test]
 async fn no_machine_starts_while_its_disk_is_copied_and_one_does_while_the_copy_is_sent() {
     let node = Node::new().await;
     disk(&node, true, 7).await;
@@ -251,6 +275,64 @@ async fn the_client_that_comes_last_is_served() {
     whole(&exports).await;
     let ended = read(&mut first, usize::MAX).await.unwrap_err();
     assert_eq!(ended.code(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn a_client_that_is_served_keeps_its_copy_when_another_one_is_complete() {
+    let node = Node::new().await;
+    disk(&node, true, 7).await;
+    let exports = exports(&node);
+    let mut messages = fetch(&exports, &[]);
+    let begun = read(&mut messages, 1).await.unwrap();
+    exports.forget(uid(1)).await.unwrap();
+    assert_eq!(copies(&exports), 1);
+    let rest = read(&mut messages, usize::MAX).await.unwrap();
+    assert_eq!((begun.bytes.len() + rest.bytes.len()) as u64, begun.size);
+    exports.forget(uid(1)).await.unwrap();
+    assert_eq!(copies(&exports), 0);
+}
+
+#[tokio::test]
+async fn a_copy_is_removed_also_when_the_caller_leaves() {
+    let node = Node::new().await;
+    disk(&node, true, 7).await;
+    let exports = exports(&node);
+    whole(&exports).await;
+    let turn = exports.0.turns.lock(&uid(1)).await;
+    let cut = tokio::time::timeout(Duration::ZERO, exports.forget(uid(1)));
+    assert!(cut.await.is_err(), "it waits for its turn");
+    assert_eq!(copies(&exports), 1);
+    drop(turn);
+    await_copies(&exports, 0).await;
+}
+
+#[tokio::test]
+async fn a_copy_that_could_not_be_removed_goes_later() {
+    let node = Node::new().await;
+    disk(&node, true, 7).await;
+    let exports = exports(&node);
+    whole(&exports).await;
+    let path = exports.known(uid(1)).unwrap().path;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    exports.forget(uid(1)).await.unwrap_err();
+    tokio::time::pause();
+    tokio::time::sleep(KEPT * 3 / 2).await;
+    assert_eq!(copies(&exports), 1);
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    tokio::time::sleep(2 * KEPT).await;
+    await_copies(&exports, 0).await;
+}
+
+#[tokio::test]
+async fn a_copy_that_is_gone_is_made_again() {
+    let node = Node::new().await;
+    disk(&node, true, 7).await;
+    let exports = exports(&node);
+    let first = whole(&exports).await.bytes;
+    std::fs::remove_file(exports.known(uid(1)).unwrap().path).unwrap();
+    assert!(whole(&exports).await.bytes == first);
 }
 
 #[tokio::test]

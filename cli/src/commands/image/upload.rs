@@ -1,7 +1,8 @@
 //! `image upload`: a disk of this computer becomes an image on a node.
 //!
-//! Invariant: the object is written when the node has the file; its source is a name that no server
-//! has, with the beginning of the file's checksum, so that another file is another image.
+//! Invariant: the object is written when the node has the file, and was checked before the file is
+//! sent; its source is a name that no server has, with the beginning of the file's checksum, so that
+//! another file is another image.
 //! Failure: the cluster's and the node's; what the node has received stays for the next call.
 
 use std::fs::File;
@@ -21,7 +22,7 @@ use crate::cluster::node_pod::NodePod;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError};
 use crate::commands::transfer::line::Line;
 use crate::commands::transfer::progress::Progress;
-use crate::commands::transfer::{ATTEMPTS, PAUSE, failure, is_passing};
+use crate::commands::transfer::{Attempts, failure, is_passing};
 
 /// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
@@ -89,8 +90,12 @@ pub(super) async fn run(args: &UploadArgs) -> anyhow::Result<ExitCode> {
             "the names of namespace and image are too long for an uploaded image: choose a shorter --name"
         );
     }
+    let params = PatchParams::apply("vmletctl");
+    // What the API server refuses is not worth the transfer.
+    let trial = params.clone().dry_run();
+    apply(&cluster, args, &reference, &trial).await?;
     send(&cluster, args, &reference, &mut source).await?;
-    let kind = apply(&cluster, args, &reference).await?;
+    let kind = apply(&cluster, args, &reference, &params).await?;
     super::super::print(&format!(
         "{kind}/{} uploaded to node {}\n",
         args.name, args.node
@@ -108,7 +113,7 @@ fn reference(place: &str, name: &str, sha256: &str) -> String {
     format!("vmlet.dev/upload.invalid/{place}/{name}:{digits}")
 }
 
-/// Sends the file, in as many attempts as bring something.
+/// Sends the file, in as many attempts as it needs.
 async fn send(
     cluster: &Cluster,
     args: &UploadArgs,
@@ -116,7 +121,7 @@ async fn send(
     source: &mut Source,
 ) -> anyhow::Result<()> {
     let progress = Progress::new("upload");
-    let mut idle = 0;
+    let mut attempts = Attempts::default();
     let mut most = 0;
     loop {
         let mut reached = 0;
@@ -124,13 +129,11 @@ async fn send(
         let Err(error) = sent else {
             return Ok(());
         };
-        idle = if reached > most { 0 } else { idle + 1 };
-        most = most.max(reached);
-        if !is_passing(&error) || idle >= ATTEMPTS {
+        if !is_passing(&error) {
             return Err(error);
         }
-        progress.say(&format!("{error:#}: trying again"));
-        tokio::time::sleep(PAUSE).await;
+        most = most.max(reached);
+        attempts.again(error, most, &progress).await?;
     }
 }
 
@@ -263,24 +266,20 @@ async fn apply(
     cluster: &Cluster,
     args: &UploadArgs,
     reference: &str,
+    params: &PatchParams,
 ) -> anyhow::Result<&'static str> {
-    let params = PatchParams::apply("vmletctl");
     let about = |error| ClusterError::about(&cluster.namespace, &args.name, error);
     if args.cluster_wide {
         let object = object("ClusterVirtualMachineImage", &args.name, reference);
         let api: Api<ClusterVirtualMachineImage> = Api::all(cluster.client.clone());
         let patch = Patch::Apply(&object);
-        api.patch(&args.name, &params, &patch)
-            .await
-            .map_err(about)?;
+        api.patch(&args.name, params, &patch).await.map_err(about)?;
         return Ok("clustervirtualmachineimage.vmlet.dev");
     }
     let object = object("VirtualMachineImage", &args.name, reference);
     let api: Api<VirtualMachineImage> = cluster.api();
     let patch = Patch::Apply(&object);
-    api.patch(&args.name, &params, &patch)
-        .await
-        .map_err(about)?;
+    api.patch(&args.name, params, &patch).await.map_err(about)?;
     Ok("virtualmachineimage.vmlet.dev")
 }
 
@@ -295,6 +294,8 @@ fn object(kind: &str, name: &str, reference: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncBufReadExt as _;
+
     use super::*;
 
     #[tokio::test]
@@ -325,5 +326,55 @@ mod tests {
         let one = reference("team", "web", &"ab".repeat(32));
         assert_eq!(one, "vmlet.dev/upload.invalid/team/web:abababababab");
         assert_ne!(one, reference("team", "web", &"ac".repeat(32)));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_for_an_object_that_the_api_server_refuses() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            let mut line = String::new();
+            stream.read_line(&mut line).await.unwrap();
+            let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "reason": "Invalid", "message": "it is immutable", "code": 422});
+            let body = body.to_string();
+            let head = format!(
+                "HTTP/1.1 422 Unprocessable Entity\r\ncontent-type: application/json\r\n\
+                 content-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
+            let answer = head + &body;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            // What else the client has sent; it makes no second connection.
+            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+            line
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("d");
+        std::fs::write(&file, "a disk").unwrap();
+        let kubeconfig = dir.path().join("config");
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {}}]});
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        let args = UploadArgs {
+            file,
+            name: "web".to_owned(),
+            node: "n1".to_owned(),
+            cluster_wide: false,
+            vmlet_namespace: "vmlet-system".to_owned(),
+            cluster: ClusterArgs {
+                kubeconfig: Some(kubeconfig),
+                ..ClusterArgs::default()
+            },
+        };
+        let refused = format!("{:#}", run(&args).await.unwrap_err());
+        assert!(refused.contains("it is immutable"), "{refused}");
+        let line = serving.await.unwrap();
+        assert!(line.starts_with("PATCH "), "{line}");
+        assert!(line.contains("dryRun=All"), "{line}");
     }
 }
