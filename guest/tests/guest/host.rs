@@ -17,7 +17,7 @@ use guestapi::{
     Refused, Start, Stream, Terminal, ToGuest, VERSION, encode,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Host {
     socket: UnixStream,

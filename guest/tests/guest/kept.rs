@@ -15,7 +15,7 @@ use guestapi::{
 use nix::sys::stat::Mode;
 
 use crate::host::{Ended, Host, command, in_terminal, kept, shell, with_input};
-use crate::is_alive;
+use crate::{has_ended, is_alive};
 
 /// Named pipes, by which a command and a test await each other.
 struct Pipes(tempfile::TempDir);
@@ -283,7 +283,7 @@ fn what_a_kept_command_leaves_behind_is_killed_with_it() {
     let pids = String::from_utf8(ended.stdout).unwrap();
     assert_eq!((pids.split_whitespace().count(), ended.code), (2, 0));
     for pid in pids.split_whitespace() {
-        assert!(!is_alive(pid), "{pid}");
+        assert!(has_ended(pid), "{pid}");
     }
     // The end of the agent is the end of all that it keeps.
     host.send(kept(command(2, &["sleep", "1000"]), "b"));
@@ -291,7 +291,7 @@ fn what_a_kept_command_leaves_behind_is_killed_with_it() {
     host.reconnect(8);
     assert!(is_alive(&pid));
     host.disconnect();
-    assert!(!is_alive(&pid));
+    assert!(has_ended(&pid));
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod kept;
 mod surroundings;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use guestapi::from_guest::Kind;
 use guestapi::request::Action;
@@ -23,12 +24,24 @@ use guestapi::{
     Close, Reason, ReportFacts, Request, Resize, SESSIONS, Signal, Stream, Terminal, User, VERSION,
     WINDOW,
 };
-use host::{Ended, Host, command, in_terminal, kept, shell, with_input};
+use host::{Ended, Host, PATIENCE, command, in_terminal, kept, shell, with_input};
 
 fn is_alive(pid: &str) -> bool {
     // A zombie has ended.
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Whether a process that was killed ends: the kernel ends it some time after the signal is sent.
+fn has_ended(pid: &str) -> bool {
+    let latest = Instant::now() + PATIENCE;
+    while is_alive(pid) {
+        if Instant::now() > latest {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
 }
 
 #[test]
@@ -272,15 +285,15 @@ fn the_end_of_a_session_or_connection_kills_all_that_was_started() {
     let closed = sleeper(&mut host, 1);
     host.send(Close { session: 1 });
     host.end(1);
-    assert!(!is_alive(&closed), "by the end of the session");
+    assert!(has_ended(&closed), "by the end of the session");
     let replaced = sleeper(&mut host, 2);
     // What the predecessor did not finish is in the way.
     host.write(b"half a frame");
     host.reconnect(8);
-    assert!(!is_alive(&replaced), "by a new connection");
+    assert!(has_ended(&replaced), "by a new connection");
     let left = sleeper(&mut host, 3);
     host.disconnect();
-    assert!(!is_alive(&left), "by the end of the connection");
+    assert!(has_ended(&left), "by the end of the connection");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
 use crate::host::{Host, command, kept, shell};
-use crate::is_alive;
+use crate::{has_ended, is_alive};
 
 fn setting(name: &str, value: &str) -> Setting {
     Setting {
@@ -301,7 +301,7 @@ fn all_that_a_session_started_ends_with_it() {
     });
     let ended = host.ends(&[1, 2]);
     assert_eq!(ended[&2].code, 137, "what runs within it ends, too");
-    assert!(!is_alive(&first), "the orphan runs on");
+    assert!(has_ended(&first), "the orphan runs on");
     assert!(!base.0.join("first").exists());
     // Within a session that has ended nothing runs.
     let mut late = command(4, &["true"]);
@@ -316,7 +316,7 @@ fn all_that_a_session_started_ends_with_it() {
     host.send(kept(command(6, &["true"]), "third"));
     host.end(6);
     host.disconnect();
-    assert!(!is_alive(&second), "by the end of the session");
+    assert!(has_ended(&second), "by the end of the session");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, NodeApi, PodOptions, Stack, await_text, eventually, uid};
+use e2e::{Cri, NodeApi, PodOptions, Stack, await_text, eventually, program, uid};
 use nodeapi::v1::{self, run_task_request::Kind, task_status::State};
 use serde_json::Value;
 
@@ -79,7 +79,7 @@ fn header(stack: &Stack) -> Result<Value> {
     let file = stack.dir().join("state/disks").join(VM).join("root.qcow2");
     let mut info = Command::new("qemu-img");
     let info = info.args(["info", "-U", "--output=json"]).arg(&file);
-    let done = info.output()?;
+    let done = program::output(info)?;
     ensure!(
         done.status.success(),
         "{}",
