@@ -195,7 +195,7 @@ async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Resul
     cri.stop_pod(&sandbox).await?;
     cri.remove_pod(&sandbox).await?;
 
-    // The guest has written since: the client begins anew. A deletion ends it.
+    // The guest has written since: the daemon sends the disk from its first byte. A deletion ends the export.
     let mut events = export(&node, &file).await?;
     let anew = read(&mut events, 1).await?;
     ensure!(anew.offset == 0, "{}", anew.offset);
