@@ -15,8 +15,8 @@ mod host;
 mod kept;
 mod surroundings;
 
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use guestapi::from_guest::Kind;
 use guestapi::request::Action;
@@ -25,6 +25,9 @@ use guestapi::{
     WINDOW,
 };
 use host::{Ended, Host, PATIENCE, command, in_terminal, kept, shell, with_input};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 fn is_alive(pid: &str) -> bool {
     // A zombie has ended.
@@ -34,14 +37,15 @@ fn is_alive(pid: &str) -> bool {
 
 /// Whether a process that was killed ends: the kernel ends it some time after the signal is sent.
 fn has_ended(pid: &str) -> bool {
-    let latest = Instant::now() + PATIENCE;
-    while is_alive(pid) {
-        if Instant::now() > latest {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
+    let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(Errno::SRCH) => return true,
+        Err(error) => panic!("failed to open process {pid:?}: {error}"),
+    };
+    let timeout = PollTimeout::try_from(PATIENCE).unwrap();
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ended, timeout).unwrap() == 1
 }
 
 #[test]
