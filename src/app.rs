@@ -15,7 +15,6 @@ use libvirt::{Hypervisor as _, Libvirt};
 use tapmanager::client::Client;
 
 use crate::block::Blocks;
-use crate::config::Config;
 use crate::disk::Disks;
 use crate::disk::qemu_img::QemuImg;
 use crate::events::Events;
@@ -24,12 +23,14 @@ use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{self, Db, Table};
 use crate::metrics::Metrics;
+use crate::node_settings::{Accepted, InForce, Local, NodeSettings};
 use crate::platform::Platform;
 use crate::space::Space;
 use crate::space::ballast::Ballast;
 use crate::tasks::Tasks;
 use crate::{node, pods, vm};
 
+mod adjust;
 mod background;
 mod boot;
 mod settings;
@@ -116,6 +117,8 @@ pub struct App {
     probes: Arc<Probes>,
     /// Copies of disks for clients.
     exports: node::Exports,
+    /// Those of the cluster.
+    settings: Arc<NodeSettings>,
     identity: node::Identity,
     hypervisor: Arc<Libvirt>,
     tasks: Tasks,
@@ -125,7 +128,9 @@ pub struct App {
 
 impl App {
     /// Opens the state and starts the background work.
-    pub async fn start(config: &Config) -> Result<Self, Error> {
+    pub async fn start(local: impl Into<Local>) -> Result<Self, Error> {
+        let local = local.into();
+        let config = local.config();
         let database = config.state_dir.join("vmlet.db");
         Db::refuse_later(&database)?;
         prepare_directories(&config.state_dir)?;
@@ -134,6 +139,11 @@ impl App {
         let ballast = Arc::new(Ballast::new(&config.state_dir));
         ballast.look();
         let db = Db::open(&database)?;
+        let accepted = Accepted::load(&db, &local).await?;
+        let config = &local.with(&accepted);
+        if let Some(level) = local.level() {
+            level.set(&config.log.level);
+        }
         let installation = metadata::node::installation(&db).await?;
         let metrics = Arc::new(Metrics::default());
         let machines = settings::machines(config, installation.clone())?;
@@ -202,10 +212,22 @@ impl App {
             settings::limits(config),
         );
         let machines = Machines::new(Arc::clone(&containers), Arc::clone(&hypervisor));
+        let running = adjust::Running {
+            containers: Arc::clone(&containers),
+            images: Arc::clone(&images),
+            level: local.level(),
+        };
         let path = node::Exports::directory_of(&config.state_dir);
         let exports = node::Exports::open(Arc::clone(&disks), path.clone());
         let app = Self {
             exports: exports.map_err(|source| Error::Directory { path, source })?,
+            settings: Arc::new(NodeSettings::new(
+                db.clone(),
+                local.clone(),
+                accepted,
+                Arc::new(running),
+                tasks.clone(),
+            )),
             agenda: Arc::new(agenda.await?),
             machines: Arc::new(machines),
             probes: Arc::new(Probes::new(Arc::clone(&containers))),
@@ -243,6 +265,7 @@ impl App {
             containers: Arc::clone(&self.containers),
             disks: Arc::clone(&self.disks),
             exports: self.exports.clone(),
+            settings: Arc::clone(&self.settings),
             images: Arc::clone(&self.images),
             health: Arc::clone(&self.health),
         }
@@ -255,6 +278,11 @@ impl App {
         let open = open.iter();
         open.map(|task| (task.work.kind().to_owned(), format!("{:?}", task.state)))
             .collect()
+    }
+
+    /// The settings that a cluster can give, as they are.
+    pub(crate) fn settings_in_force(&self) -> Vec<InForce> {
+        self.settings.in_force()
     }
 
     /// How many rows of each table cannot be read.

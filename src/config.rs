@@ -27,8 +27,8 @@ pub use shares::Shares;
 pub use tracing::{CollectorUrl, Tracing};
 pub use translation::{Pattern, Translation};
 pub use value::{
-    AbsolutePath, Accelerator, CgroupDriver, ConvertedFormat, Count, Cpus, Memory, OptionalPath,
-    Protocol, Size, Text, UnknownId, Unsupported,
+    AbsolutePath, Accelerator, CgroupDriver, ConvertedFormat, Count, CpuModel, Cpus, Memory,
+    OptionalPath, Protocol, Size, Text, UnknownId, Unsupported,
 };
 
 /// Settings of the daemon.
@@ -187,6 +187,9 @@ pub struct Vm {
     pub default_vcpus: Cpus,
     /// Memory of a machine whose pod has neither a memory limit nor an annotation.
     pub default_memory: Memory,
+    /// CPU of a machine whose pod has no annotation for it, where guests run by KVM:
+    /// `host-passthrough`, the CPU of the node, or `host-model`, what libvirt makes of it.
+    pub cpu_model: CpuModel,
     /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, such as a pod
     /// for Virtlet. The daemon raises the limit of the pod's cgroup by this amount. For other pods,
     /// the overhead of the RuntimeClass does this and informs the scheduler.
@@ -295,6 +298,7 @@ impl Default for Vm {
             qcow2_file_disks: false,
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),
+            cpu_model: CpuModel::default(),
             memory_overhead: Size::usual(160 << 20),
             disk_budget: None,
             unsupported: Unsupported::default(),

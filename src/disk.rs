@@ -5,6 +5,7 @@
 //!  (none) ─────────► Making ──► Ready ─────► Deleting ─► (none)
 //!                      │ undo     │  ▲
 //!                      └──► (none)└──┘ lock, unlock, promote; memory: Writing ─► Whole ─► Resumed ─► (none)
+//!            first snapshot: Ready ─► Layered ─► Ready: after the last one
 //! ```
 //!
 //! Invariant: a disk has its name only when all of it is written; the image under it is pinned from
@@ -22,18 +23,23 @@ mod error;
 mod export;
 mod grow;
 mod holder;
+mod layers;
 mod make;
+pub mod manifest;
 mod memory;
 mod model;
 mod promote;
 pub mod qemu_img;
 mod remove;
+mod snapshots;
 mod unreadable;
 
 pub use error::{Error, Result};
 pub use export::{Reservation, Version};
+pub use layers::{Change, Layers, Snapshot, SnapshotUid, Step};
 pub use make::DesiredDisk;
-pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
+pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic, TakenSnapshot};
+pub use snapshots::Files;
 pub use unreadable::UnreadableDisk;
 
 use crate::images::{self, Images, Pinned};
@@ -59,6 +65,7 @@ pub struct Disks {
     unrecorded: Mutex<BTreeSet<VmUid>>,
     /// Disks that are being read, which no machine gets.
     reserved: Arc<Mutex<BTreeSet<VmUid>>>,
+    manifests: Arc<manifest::Manifests>,
 }
 
 impl Disks {
@@ -77,6 +84,7 @@ impl Disks {
             turns: Locks::default(),
             unrecorded: Mutex::default(),
             reserved: Arc::default(),
+            manifests: Arc::default(),
         })
     }
 
@@ -115,9 +123,11 @@ impl Disks {
         self.records.changes()
     }
 
-    /// The file of a disk.
+    /// The file of a disk that the guest writes to.
     pub fn file(&self, vm: VmUid) -> PathBuf {
-        self.folder(vm).join("root.qcow2")
+        let disk = self.get(vm);
+        let layers = disk.as_ref().and_then(|disk| disk.layers.as_ref());
+        self.layer_file(vm, layers.map_or(0, Layers::active))
     }
 
     /// The seed image that machines on a disk find beside it.
@@ -136,7 +146,7 @@ impl Disks {
             return false;
         };
         match self.get(vm) {
-            Some(disk) => disk.linked || disk.phase != Phase::Ready,
+            Some(disk) => disk.linked || !disk.phase.is_complete(),
             None => self.may_be_aside(vm),
         }
     }
@@ -158,12 +168,6 @@ impl Disks {
         }
         self.images.unpin(owner).await?;
         Ok(true)
-    }
-
-    /// Bytes that the disk takes on the node; 0 when there is none. Blocks for a moment.
-    pub fn allocated(&self, vm: VmUid) -> u64 {
-        use std::os::unix::fs::MetadataExt as _;
-        std::fs::metadata(self.file(vm)).map_or(0, |file| file.blocks() * 512)
     }
 
     fn folder(&self, vm: VmUid) -> PathBuf {

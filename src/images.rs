@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 mod addresses;
+mod adjustable;
 mod boot;
 mod catalog;
 mod client;
@@ -49,6 +50,7 @@ mod unpack;
 
 pub use addresses::Private;
 pub(crate) use addresses::foreign_only;
+pub use adjustable::Adjustable;
 pub use boot::{Boot, boot_of};
 pub use catalog::{Image, ImageUse, Pinned};
 pub use collect::{Collection, Marks, Users};
@@ -77,10 +79,10 @@ use crate::metadata::Db;
 use crate::metrics::Metrics;
 use crate::steps::{step, trace};
 use addresses::Guard;
+use adjustable::Live;
 use catalog::{Catalog, Rows};
 use client::Clients;
 use download::Downloader;
-use format::Rules;
 pub(crate) use format::judge;
 use mappings::Mappings;
 use pod_pulls::PodPulls;
@@ -127,7 +129,7 @@ struct Inner {
     diskless: Diskless,
     mappings: Arc<Mappings>,
     registries: Arc<Registries>,
-    rules: Rules,
+    live: Arc<Live>,
     converter: Option<Arc<dyn Converter>>,
     boot_id_file: PathBuf,
     tasks: TaskTracker,
@@ -149,28 +151,30 @@ impl Images {
     /// stay.
     pub async fn open(db: Db, settings: Settings) -> Result<Self> {
         let translator = Translator::new(settings.protocol, &settings.translations)?;
-        let (rules, converter) = (Rules::from(&settings), settings.converter.clone());
+        let live = Arc::new(Live::new(Adjustable::from(&settings)));
+        let converter = settings.converter.clone();
         let boot_id_file = settings.boot_id_file.clone();
         let metrics = Arc::clone(&settings.metrics);
         let collection = settings.collection;
         let rows = rows::load(&db).await?;
+        let shared = Arc::clone(&live);
         let prepare = move || {
             let guard = Guard::new(&settings.allowed_addresses, settings.private_addresses);
             let (clients, client) = Clients::open(&settings, &guard)?;
             let more = clients.clone();
-            let registries = Registries::new(&settings, move || more.builder());
+            let registries = Registries::new(&settings, &shared, move || more.builder());
             let mappings = Mappings::new(
                 [
                     settings.translations_dir.clone(),
                     settings.cluster_mappings_dir.clone(),
                 ],
-                settings.protocol,
+                Arc::clone(&shared),
                 translator,
                 clients,
                 Arc::clone(&settings.metrics),
             );
             mappings.read();
-            let downloader = Downloader::new(client, guard, &settings);
+            let downloader = Downloader::new(client, guard, &settings, shared);
             let store = Store::open(settings.dir, settings.readers)?;
             let lost = survey(&store, &rows);
             Ok::<_, Error>((downloader, registries, mappings, lost, store, rows))
@@ -203,7 +207,7 @@ impl Images {
                 diskless: Diskless::default(),
                 mappings: Arc::new(mappings),
                 registries: Arc::new(registries),
-                rules,
+                live,
                 converter,
                 boot_id_file,
                 tasks: TaskTracker::new(),
@@ -252,6 +256,11 @@ impl Images {
         }
         self.inner.metrics.pulled(pulled.is_ok());
         pulled
+    }
+
+    /// Uses these settings from now on, also for pulls in progress.
+    pub fn adjust(&self, values: Adjustable) {
+        self.inner.live.set(values);
     }
 
     /// Puts the mappings of the cluster in the place of those that were there; why each is refused,

@@ -32,6 +32,7 @@ pub mod metadata;
 pub mod metrics;
 pub mod network;
 pub mod node;
+pub mod node_settings;
 pub mod platform;
 pub mod pods;
 mod run;

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use daemon::config::Config;
-use service::settings::ConfigCommand;
+use daemon::node_settings::Local;
+use service::settings::{ConfigCommand, Effective};
 use service::telemetry::one_line;
 use service::{settings, telemetry};
 
@@ -34,11 +35,11 @@ fn start() -> Result<ExitCode, ExitCode> {
     if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
         return settings::print(&settings::show(&effective));
     }
-    Ok(run(&effective.config))
+    Ok(run(&effective))
 }
 
-fn run(config: &Config) -> ExitCode {
-    let telemetry = match daemon::telemetry::start(config) {
+fn run(effective: &Effective<Config>) -> ExitCode {
+    let telemetry = match daemon::telemetry::start(&effective.config) {
         Ok(telemetry) => telemetry,
         Err(e) => {
             eprintln!("vmlet: {}", one_line(&e));
@@ -47,7 +48,8 @@ fn run(config: &Config) -> ExitCode {
     };
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let ended = daemon::run(config, telemetry.requests());
+    let local = Local::from(effective).with_level(telemetry.level());
+    let ended = daemon::run(local, telemetry.requests());
     if let Err(e) = &ended {
         tracing::error!(error = one_line(e), "daemon failed");
     }

@@ -37,6 +37,7 @@ use crate::config::Config;
 use crate::disk::Disks;
 use crate::health::Health;
 use crate::images::Images;
+use crate::node_settings::NodeSettings;
 use crate::platform::Platform;
 use crate::vm::Containers;
 use server::Service;
@@ -84,6 +85,8 @@ pub struct Services<P: Platform> {
     pub disks: Arc<Disks>,
     /// Copies of disks for clients.
     pub exports: Exports,
+    /// Those of the cluster.
+    pub settings: Arc<NodeSettings>,
     /// Images.
     pub images: Arc<Images>,
     /// The state of the helpers.

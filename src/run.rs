@@ -20,6 +20,7 @@ use crate::cri;
 use crate::helper;
 use crate::metrics;
 use crate::node;
+use crate::node_settings::Local;
 use crate::streaming::{self, Streaming};
 
 /// Time for threads that still block when everything else has ended.
@@ -63,7 +64,7 @@ fn tls_files(settings: &config::Streaming) -> Option<streaming::tls::Files> {
 
 /// Runs the daemon until a shutdown is requested. With `traces`, requests of the CRI are parts of the
 /// traces of their clients.
-pub fn run(config: &Config, traces: Option<Arc<dyn RequestTraces>>) -> Result<(), Error> {
+pub fn run(local: impl Into<Local>, traces: Option<Arc<dyn RequestTraces>>) -> Result<(), Error> {
     allow_open_files();
     // While no file of a volume is open.
     helper::prepare();
@@ -71,7 +72,7 @@ pub fn run(config: &Config, traces: Option<Arc<dyn RequestTraces>>) -> Result<()
         .enable_all()
         .build()
         .map_err(Error::Runtime)?;
-    let ended = runtime.block_on(serve(config, traces));
+    let ended = runtime.block_on(serve(local.into(), traces));
     runtime.shutdown_timeout(STRAGGLERS);
     ended
 }
@@ -91,9 +92,10 @@ fn allow_open_files() {
     }
 }
 
-async fn serve(config: &Config, traces: cri::Traces) -> Result<(), Error> {
+async fn serve(local: Local, traces: cri::Traces) -> Result<(), Error> {
     let ending = Ending::watch().map_err(Error::Runtime)?;
-    let app = App::start(config).await?;
+    let config = &local.config().clone();
+    let app = App::start(local).await?;
     let grace = config.shutdown.timeout.get();
     let mut deadline = None;
     let shutdown = async {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use service::telemetry::{RequestTraces, init};
+use service::telemetry::{Level, RequestTraces, init_adjustable};
 
 use crate::config::Config;
 
@@ -30,6 +30,7 @@ pub enum Error {
 /// What runs beside the daemon for its log and traces.
 #[derive(Debug, Default)]
 pub struct Telemetry {
+    level: Option<Level>,
     requests: Option<Arc<dyn RequestTraces>>,
     #[cfg(feature = "otel")]
     exporter: Option<otel::Exporter>,
@@ -45,8 +46,11 @@ pub fn start(config: &Config) -> Result<Telemetry, Error> {
     if let Some(endpoint) = &config.tracing.endpoint {
         return traced(config, endpoint);
     }
-    init(&config.log).map_err(|e| Error::Log(e.into()))?;
-    Ok(Telemetry::default())
+    let level = init_adjustable(&config.log).map_err(|e| Error::Log(e.into()))?;
+    Ok(Telemetry {
+        level: Some(level),
+        ..Telemetry::default()
+    })
 }
 
 #[cfg(feature = "otel")]
@@ -59,9 +63,11 @@ fn traced(config: &Config, endpoint: &crate::config::CollectorUrl) -> Result<Tel
         endpoint: endpoint.to_string(),
         sampling_rate_per_million,
     })?;
-    service::telemetry::init_traced(&config.log, traces.layer).map_err(|e| Error::Log(e.into()))?;
+    let level = service::telemetry::init_traced(&config.log, traces.layer);
+    let level = level.map_err(|e| Error::Log(e.into()))?;
     tracing::info!(%endpoint, sampling_rate_per_million, "export of traces started");
     Ok(Telemetry {
+        level: Some(level),
         requests: Some(traces.requests),
         exporter: Some(traces.exporter),
     })
@@ -71,6 +77,11 @@ impl Telemetry {
     /// What knows the traces of clients, if there are traces.
     pub fn requests(&self) -> Option<Arc<dyn RequestTraces>> {
         self.requests.clone()
+    }
+
+    /// What changes the level of the log.
+    pub fn level(&self) -> Option<Level> {
+        self.level.clone()
     }
 
     /// Exports the last traces, for a short time. Blocks.

@@ -51,12 +51,15 @@ pub struct Limits {
     /// Minimum time between two writes of the facts of a guest, except for its power state, a
     /// pause and its first address.
     pub guest_facts: Timespan,
+    /// Interval at which the manifest of a machine is compared with its object; at least 1s.
+    pub manifest_interval: Timespan,
     /// Interval of the search for disks whose machine no longer exists; at least 1s.
     pub orphan_interval: Timespan,
     /// Minimum time between the first search that finds such a disk and the search that reports it.
     pub orphan_confirm: Timespan,
     /// Time between the first search that finds such a disk and its removal; `0s`: the disk is not
-    /// removed. Otherwise at least `orphan_confirm`.
+    /// removed. Otherwise at least `orphan_confirm`. A disk without a manifest of this cluster is never
+    /// removed.
     pub orphan_remove_after: Timespan,
 }
 
@@ -105,6 +108,7 @@ impl Default for Limits {
             completed_tasks: Timespan::from_secs(600),
             progress: Timespan::from_secs(5),
             guest_facts: Timespan::from_secs(5),
+            manifest_interval: Timespan::from_secs(300),
             orphan_interval: Timespan::from_secs(600),
             orphan_confirm: Timespan::from_secs(3600),
             orphan_remove_after: Timespan::from_secs(0),
@@ -153,6 +157,9 @@ fn check(config: &Config) -> Result<(), Error> {
         return wrong("namespace", "must be the name of a namespace");
     }
     let limits = &config.limits;
+    if limits.manifest_interval < Timespan::from_secs(1) {
+        return wrong("limits.manifest_interval", "must be at least 1s");
+    }
     if limits.orphan_interval < Timespan::from_secs(1) {
         return wrong("limits.orphan_interval", "must be at least 1s");
     }

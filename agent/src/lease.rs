@@ -190,7 +190,12 @@ fn features(daemon: &DaemonFacts) -> Vec<String> {
     ];
     let offers = |kind: TaskKind| daemon.task_kinds.contains(&format!("{kind:?}"));
     let offered = by_kind.into_iter().filter(|(kind, _)| offers(*kind));
-    offered.map(|(_, feature)| feature.to_owned()).collect()
+    let mut features: Vec<_> = offered.map(|(_, feature)| feature.to_owned()).collect();
+    let keeps = daemon.features.iter().any(|f| f == names::DISK_MANIFESTS);
+    if keeps && offers(TaskKind::Adopt) {
+        features.push(names::MACHINE_BACKUP.to_owned());
+    }
+    features
 }
 
 fn lease(node: &str, owner: Option<OwnerReference>, facts: &NodeFacts, now: Timestamp) -> Lease {

@@ -9,8 +9,10 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use crds::guard::Guarded;
-use crds::{ImageMapping, VirtualMachineTask};
+use crds::{ImageMapping, NodeConfig, VirtualMachineTask};
+use k8s_openapi::api::core::v1::Node;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use nodeapi::Deadlines;
@@ -26,8 +28,10 @@ use crate::emulation::Emulation;
 use crate::facts::Publisher;
 use crate::health::{self, Health};
 use crate::lease::{self, Owner, Proxy, Renewal};
+use crate::manifests::{self, Cluster};
 use crate::mappings::Mapper;
 use crate::metrics::Metrics;
+use crate::node_configs::Configurator;
 use crate::orphans::Finder;
 use crate::pulls::Reporter;
 use crate::scale_down::Keeper;
@@ -155,9 +159,32 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         node: config.node.clone(),
     };
     parts.spawn(ending(mapper.run(objects, stop.clone()), &stop));
+    let cluster = Cluster::new(client.clone());
+    let manifests = manifests::Keeper {
+        client: client.clone(),
+        daemon: daemon.clone(),
+        cluster: cluster.clone(),
+        node: config.node.clone(),
+        namespace: config.namespace.clone(),
+        interval: config.limits.manifest_interval.get(),
+    };
+    parts.spawn(ending(manifests.run(stop.clone()), &stop));
+    let configurator = Configurator {
+        client: client.clone(),
+        daemon: daemon.clone(),
+        node: config.node.clone(),
+        metrics: Arc::clone(&metrics),
+    };
+    let objects: Api<Guarded<NodeConfig>> = Api::all(client.clone());
+    let objects = watcher(objects, watcher::Config::default()).default_backoff();
+    let own = watcher::Config::default().fields(&format!("metadata.name={}", config.node));
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
+    let own = watcher(nodes, own).default_backoff();
+    parts.spawn(ending(configurator.run(objects, own, stop.clone()), &stop));
     let finder = Finder {
         client: client.clone(),
         daemon: daemon.clone(),
+        cluster,
         node: config.node.clone(),
         namespace: config.namespace.clone(),
         times: config.limits.orphans(),

@@ -9,6 +9,7 @@ mod decide;
 mod effects;
 mod engine;
 mod object;
+mod owner;
 mod report;
 pub(crate) mod request;
 mod turns;

@@ -13,8 +13,8 @@ use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
     completion, console, create, delete, doctor, events, export, image, list, logs, machine_logs,
-    node_export, node_images, node_pull, node_upload, power, ps, rm, run, ssh, status, stop, trial,
-    uninstall,
+    node_export, node_images, node_manifests, node_pull, node_upload, power, ps, recover, rm, run,
+    snapshot, ssh, status, stop, trial, uninstall,
 };
 use crate::context::Endpoint;
 
@@ -151,6 +151,25 @@ pub(crate) enum Command {
     /// call, unless the disk has changed. Needs the right to run programs in the pods of Vmlet
     /// (pods/exec in its namespace), which administrators of the cluster have.
     Export(export::ExportArgs),
+    /// Create the virtual machines again whose disks a node has and that the cluster does not know.
+    ///
+    /// For a cluster whose data were lost, or whose backup is older than its machines. Each machine
+    /// gets its namespace, name and specification back, and takes its disk over. Nothing that exists
+    /// is changed. Needs the right to run programs in the pods of Vmlet (pods/exec in its namespace)
+    /// and to write vmlet.dev.protected/fields, which administrators of the cluster have.
+    Recover(recover::RecoverArgs),
+    /// Take a snapshot of the root disk of a virtual machine, while it runs or is off.
+    ///
+    /// The node takes it; --wait waits for that. Without --quiesce the disk is as after a cut of the
+    /// power.
+    Snapshot(snapshot::SnapshotArgs),
+    /// List the snapshots of a virtual machine as a tree; its disk descends from the one with *.
+    Snapshots(snapshot::list::SnapshotsArgs),
+    /// Revert a virtual machine to a snapshot: its disk, specification and power state.
+    ///
+    /// Powers the machine off without its guest. What the guest has written since the snapshot is
+    /// lost.
+    Revert(snapshot::revert::RevertArgs),
     /// Log in to the guest of a virtual machine with the local ssh program.
     ///
     /// The address must be reachable from this computer. Addresses of the pod network are reachable
@@ -223,6 +242,8 @@ pub(crate) enum NodeCommand {
     /// Give a file from standard input to the daemon, for `image upload`.
     #[command(hide = true)]
     UploadImage(node_upload::NodeUploadArgs),
+    /// Write the disks of this node and their manifests to standard output, for `recover`.
+    Manifests(node_manifests::NodeManifestsArgs),
 }
 
 #[cfg(test)]

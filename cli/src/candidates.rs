@@ -35,6 +35,7 @@ enum Kind {
     Login,
     Image,
     Class,
+    Snapshot,
     Namespace,
 }
 
@@ -158,6 +159,8 @@ fn kind(verb: &str, arg: &str) -> Option<Kind> {
         ("status" | "events" | "logs" | "delete", "name" | "names")
         | ("start" | "stop" | "restart", "names")
         | ("suspend" | "resume" | "pause" | "unpause", "names") => Some(Kind::Machine),
+        ("snapshot" | "snapshots" | "revert", "machine") => Some(Kind::Machine),
+        ("revert", "snapshot") => Some(Kind::Snapshot),
         ("export", "name") => Some(Kind::Machine),
         ("ssh", "machine") => Some(Kind::Login),
         ("create vm", "image") | ("image pull", "name") => Some(Kind::Image),

@@ -17,13 +17,16 @@ pub(crate) mod logs;
 pub(crate) mod machine_logs;
 pub(crate) mod node_export;
 pub(crate) mod node_images;
+pub(crate) mod node_manifests;
 pub(crate) mod node_pull;
 pub(crate) mod node_upload;
 pub(crate) mod power;
 mod progress;
 pub(crate) mod ps;
+pub(crate) mod recover;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod snapshot;
 pub(crate) mod ssh;
 pub(crate) mod status;
 pub(crate) mod stop;
@@ -61,6 +64,10 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Unpause(args) => power::unpause(&args).await,
         Command::Delete(args) => delete::run(&args).await,
         Command::Export(args) => Box::pin(export::run(&args)).await,
+        Command::Recover(args) => Box::pin(recover::run(&args)).await,
+        Command::Snapshot(args) => Box::pin(snapshot::run(&args)).await,
+        Command::Snapshots(args) => snapshot::list::run(&args).await,
+        Command::Revert(args) => Box::pin(snapshot::revert::run(&args)).await,
         Command::Ssh(args) => ssh::run(&args).await,
         Command::Version => {
             print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;
@@ -92,6 +99,7 @@ async fn node(endpoint: &Endpoint, command: NodeCommand) -> anyhow::Result<ExitC
         NodeCommand::Pull(args) => node_pull::run(endpoint, &args).await,
         NodeCommand::ExportDisk(args) => node_export::run(&args).await,
         NodeCommand::UploadImage(args) => node_upload::run(&args).await,
+        NodeCommand::Manifests(args) => node_manifests::run(&args).await,
         NodeCommand::Doctor(args) => doctor::run(endpoint, &args).await,
     }
 }

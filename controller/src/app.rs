@@ -26,7 +26,7 @@ use crate::lease::{Fence, Lease, Lost};
 use crate::metrics::Metrics;
 use crate::operator::Operator;
 use crate::stores::Stores;
-use crate::{client, health, operator, reconcile, runner, watch};
+use crate::{client, health, node_configs, operator, reconcile, runner, watch};
 
 /// The lease was lost: nothing is wrong here, and a new process may try again.
 const EX_TEMPFAIL: u8 = 75;
@@ -116,13 +116,16 @@ async fn work(
     let queue = Arc::new(queue);
     let images = Arc::new(runner::images::queue(&config, metrics.images.clone()));
     let groups = Arc::new(runner::images::queue(&config, metrics.groups.clone()));
+    let sets = metrics.replica_sets.clone();
+    let replica_sets = Arc::new(runner::images::queue(&config, sets));
     let intake = Intake::new(
         stores.clone(),
         (*rules).clone(),
         Arc::clone(&queue),
         Arc::clone(&images),
     )
-    .with_groups(Arc::clone(&groups));
+    .with_groups(Arc::clone(&groups))
+    .with_replica_sets(Arc::clone(&replica_sets));
     let resync = config.runner.resync.get();
     let namespace = &config.namespace;
     let (events, waiting) = Events::channel();
@@ -157,15 +160,19 @@ async fn work(
     let (own, counted) = (context.client.clone(), Arc::clone(&context.metrics));
     let whole = Operator::new(own, counted, context.events.clone(), clock);
     let whole = tokio::spawn(operator::run(whole, stop.clone()));
+    let configs = node_configs::run(context.client.clone(), stop.clone());
+    let configs = tokio::spawn(configs);
     let pass =
         |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
     let passes = async {
         let images = runner::images::run(&context, images, stop.clone());
         let groups = runner::groups::run(&context, groups, stop.clone());
+        let replica_sets = runner::replica_sets::run(&context, replica_sets, stop.clone());
         tokio::join!(
             runner::run(&context, queue, rules, stop.clone(), pass),
             images,
-            groups
+            groups,
+            replica_sets
         );
     };
     tokio::select! {
@@ -178,6 +185,7 @@ async fn work(
     drop(watches);
     drop(context);
     let _ = whole.await;
+    let _ = configs.await;
     let _ = tokio::time::timeout(events::FLUSH, written).await;
     Ok(())
 }

@@ -11,13 +11,14 @@ mod mappers;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crds::conditions::{
     self, DISK_PROMOTION_PENDING, DISK_PROMOTION_SYNCED, NOT_IMPLEMENTED, PROBE_UNAVAILABLE, READY,
 };
 use crds::names::POD_ROLE_LABEL;
-use crds::{PowerState, VirtualMachine};
+use crds::{PowerState, VirtualMachine, VirtualMachineSnapshot};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use lifecycle::{Instance, NodeState};
@@ -27,6 +28,7 @@ use crate::metrics::QueueMetrics;
 use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
 use crate::reconcile::image::cache;
 use crate::reconcile::image::object::Object;
+use crate::reconcile::vm::is_backup_outdated;
 use crate::stores::{Agents, Change, Key, Stores};
 
 pub use mappers::Wakes;
@@ -40,6 +42,9 @@ pub type ImageQueue = Shared<Key, QueueMetrics>;
 /// The groups' queue.
 pub type GroupQueue = Shared<Key, QueueMetrics>;
 
+/// The replica sets' queue.
+pub type ReplicaSetQueue = Shared<Key, QueueMetrics>;
+
 /// Fills the queues. Clones fill the same ones.
 #[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "stores have none")]
@@ -49,6 +54,7 @@ pub struct Intake {
     queue: Arc<Queue>,
     images: Arc<ImageQueue>,
     groups: Option<Arc<GroupQueue>>,
+    replica_sets: Option<Arc<ReplicaSetQueue>>,
 }
 
 /// A key to be queued, and how urgently.
@@ -72,6 +78,7 @@ impl Intake {
             queue,
             images,
             groups: None,
+            replica_sets: None,
         }
     }
 
@@ -80,6 +87,15 @@ impl Intake {
     pub fn with_groups(self, groups: Arc<GroupQueue>) -> Self {
         Self {
             groups: Some(groups),
+            ..self
+        }
+    }
+
+    /// The same, filling the queue of replica sets, too.
+    #[must_use]
+    pub fn with_replica_sets(self, replica_sets: Arc<ReplicaSetQueue>) -> Self {
+        Self {
+            replica_sets: Some(replica_sets),
             ..self
         }
     }
@@ -109,10 +125,15 @@ impl Intake {
             let groups = groups.flat_map(|change| K::wakes_groups(change, &self.stores));
             queue.push_all(groups.map(|key| (key, Options::default())));
         }
+        if let Some(queue) = &self.replica_sets {
+            let sets = changes.iter();
+            let sets = sets.flat_map(|change| K::wakes_replica_sets(change, &self.stores));
+            queue.push_all(sets.map(|key| (key, Options::default())));
+        }
     }
 
-    /// An agent lives that did not, or it and its daemon can do more: images without an answer may get
-    /// one, nodes may pull those that they are to have, and probe machines that they could not.
+    /// An agent lives that did not, or reaches its daemon again, or reports other failures, or it and its daemon can do more:
+    /// images without an answer may get one, nodes may pull those that they are to have, and probe machines that they could not.
     pub fn agents_can_do_more(&self) {
         let unanswered = |image: &Object| {
             image.pre_pull().is_some() || image.ready().is_none_or(|r| r.status != "True")
@@ -128,8 +149,23 @@ impl Intake {
         self.images
             .push_all(waiting.map(|key| (key, Options::default())));
         let machines = self.stores.vms.state().into_iter();
-        let waiting = machines.filter(|vm| is_unprobed(vm) || is_unpromoted(vm));
+        let is_unbacked = |vm: &VirtualMachine| is_backup_outdated(&self.stores.agents, vm);
+        let is_waiting = |vm: &VirtualMachine| {
+            let reverts = vm.spec.current_snapshot_name.is_some();
+            reverts || is_unprobed(vm) || is_unpromoted(vm) || is_unbacked(vm)
+        };
+        let waiting = machines.filter(|vm| is_waiting(vm));
         waiting.for_each(|vm| self.signal(Key::of(&*vm)));
+        let snapshots = self.stores.snapshots.state().into_iter();
+        let is_leaving =
+            |snapshot: &VirtualMachineSnapshot| snapshot.metadata.deletion_timestamp.is_some();
+        let waiting = snapshots.filter(|one| !one.is_created() || is_leaving(one));
+        let machines = waiting.map(|snapshot| {
+            let namespace = snapshot.namespace().unwrap_or_default();
+            Key::new(namespace, &snapshot.spec.vm_name)
+        });
+        let machines: BTreeSet<_> = machines.collect();
+        machines.into_iter().for_each(|key| self.signal(key));
     }
 
     /// Something outside the API server happened to a machine.

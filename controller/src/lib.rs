@@ -24,6 +24,7 @@ pub mod health;
 pub mod intake;
 pub mod lease;
 pub mod metrics;
+pub mod node_configs;
 pub mod operator;
 pub mod priority;
 pub mod reconcile;

@@ -31,6 +31,8 @@ pub struct Metrics {
     pub images: QueueMetrics,
     /// Of the groups' queue.
     pub groups: QueueMetrics,
+    /// Of the replica sets' queue.
+    pub replica_sets: QueueMetrics,
     /// Events that were not written.
     pub events_lost: Counter,
     /// 1 while this process holds the lease.
@@ -65,6 +67,7 @@ impl Default for Metrics {
         let metrics = Self {
             images: queue.of_images(),
             groups: queue.of_groups(),
+            replica_sets: queue.of_replica_sets(),
             queue,
             registry: Registry::default(),
             events_lost: Counter::default(),

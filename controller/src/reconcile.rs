@@ -7,4 +7,5 @@ pub(crate) mod answers;
 pub mod group;
 pub mod image;
 pub(crate) mod node_tasks;
+pub mod replica_set;
 pub mod vm;

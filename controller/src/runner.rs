@@ -7,6 +7,7 @@
 
 pub mod groups;
 pub mod images;
+pub mod replica_sets;
 #[cfg(test)]
 mod tests;
 

@@ -5,11 +5,13 @@
 //! Failure: none.
 
 pub mod avoided;
+pub mod condemned;
 pub mod expectations;
 pub mod reports;
 pub mod slots;
 
 use self::avoided::Avoided;
+use self::condemned::Condemned;
 use self::expectations::Expectations;
 use self::reports::Reports;
 use self::slots::Slots;
@@ -25,4 +27,8 @@ pub struct Shared {
     pub avoided: Avoided,
     /// When the status of each group was written.
     pub reports: Reports,
+    /// When the status of each replica set was written.
+    pub set_reports: Reports,
+    /// Machines that replica sets have deleted.
+    pub condemned: Condemned,
 }

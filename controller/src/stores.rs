@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
+    VirtualMachineSnapshot, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
@@ -30,7 +31,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 pub use agents::Agents;
 pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
-pub use index::{Affiliation, Index, Indexed, Relation, network, own_root_claim};
+pub use index::{Affiliation, Index, Indexed, Relation, network, numbered, own_root_claim};
 pub use network::NetworkAttachmentDefinition;
 
 /// Namespace and name of an object.
@@ -145,6 +146,10 @@ stores! {
     image_caches: VirtualMachineImageCache;
     /// Groups.
     groups: VirtualMachineGroup;
+    /// Replica sets.
+    replica_sets: VirtualMachineReplicaSet;
+    /// Snapshots of machines.
+    snapshots: VirtualMachineSnapshot;
     /// Nodes; of their images only those of ours.
     nodes: Node;
     /// Claims.
@@ -201,6 +206,16 @@ impl Stores {
         let found = keys
             .iter()
             .filter_map(|key| self.pods.get(&key.reference()));
+        found.collect()
+    }
+
+    /// The snapshots that name this machine, by name.
+    #[must_use]
+    pub fn snapshots_of(&self, vm: &Key) -> Vec<Arc<VirtualMachineSnapshot>> {
+        let keys = self.index.snapshots_of(vm);
+        let found = keys
+            .iter()
+            .filter_map(|key| self.snapshots.get(&key.reference()));
         found.collect()
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing
 //! is requested on a timer; image caches and the leases of agents count in the controller's own
-//! namespace only. Kinds of CDI and Multus may come later: their definitions are watched until
-//! then. An object that cannot be read stops no watch and keeps no store from being filled.
+//! namespace only. Kinds of CDI and Multus, and replica sets, may come later: their definitions are
+//! watched until then. An object that cannot be read stops no watch and keeps no store from being filled.
 //! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and is counted;
 //! until it is back its store shows what was last known.
 
@@ -43,7 +43,7 @@ use unreadable::Unreadable;
 /// ```text
 /// 25 objects × 1.5 MiB (etcd's limit) × 2             =  75 MiB for a kind
 /// 25 objects × 3 MiB (the limit of a request) × 2     = 150 MiB for a kind, if JSON is twice what etcd has
-/// 75 MiB × 7 kinds that users write, listed together  = 525 MiB
+/// 75 MiB × 9 kinds that users write, listed together  = 675 MiB
 /// ```
 ///
 /// The limit of `deploy/controller/deployment.yaml` is 1 GiB. Smaller pages would cost time: 10,000
@@ -137,6 +137,7 @@ pub fn start(
         images,
         cluster_images,
         groups,
+        snapshots,
         claims,
         storage_classes,
         quotas,
@@ -146,8 +147,10 @@ pub fn start(
     let agents = intake.agents();
     let leases = shell.clone();
     set.spawn(leases.follow_agents(client.clone(), namespace.to_owned(), agents));
+    let sets = shell.clone();
     let (volumes, networks) = (shell.clone(), shell);
     set.spawn(volumes.follow_late(late::DATA_VOLUMES, client.clone(), feeds.data_volumes));
+    set.spawn(sets.follow_late(late::REPLICA_SETS, client.clone(), feeds.replica_sets));
     set.spawn(networks.follow_late(late::NETWORKS, client.clone(), feeds.networks));
     set
 }
@@ -219,9 +222,9 @@ mod tests {
     const REQUESTED: u64 = 3 * MIB;
     /// A page as its bytes arrive, and its text (`kube::Client::request_text`).
     const COPIES: u64 = 2;
-    /// Kinds whose objects users of a namespace write: machines, pods, images, groups, claims, and of others
-    /// data volumes and networks.
-    const OF_USERS: u64 = 7;
+    /// Kinds whose objects users of a namespace write: machines, pods, images, groups, replica sets,
+    /// snapshots, claims, and of others data volumes and networks.
+    const OF_USERS: u64 = 9;
 
     /// The memory that the deployment lets the controller have.
     fn limit() -> u64 {

@@ -24,10 +24,7 @@ pub struct UnknownUser {
 pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Settings {
     let given = &config.images;
     images::Settings {
-        protocol: match given.protocol {
-            config::Protocol::Http => images::Protocol::Http,
-            config::Protocol::Https => images::Protocol::Https,
-        },
+        protocol: protocol(given.protocol),
         translations: given.translations.iter().map(translation).collect(),
         translations_dir: given.translations_dir.to_path_buf(),
         registries: given.registries.clone(),
@@ -113,6 +110,43 @@ pub(super) fn libvirt(config: &Config) -> libvirt::Settings {
     }
 }
 
+/// What applies to machines whose pods specify nothing.
+pub(super) fn defaults(config: &Config) -> podspec::Defaults {
+    podspec::Defaults {
+        vcpus: *config.vm.default_vcpus,
+        memory: *config.vm.default_memory,
+        cpu_model: match config.vm.cpu_model {
+            config::CpuModel::HostPassthrough => podspec::CpuModel::Default,
+            config::CpuModel::HostModel => podspec::CpuModel::HostModel,
+        },
+    }
+}
+
+/// Which accelerator machines use.
+pub(super) const fn accelerator(config: &Config) -> accelerator::Setting {
+    match config.vm.accelerator {
+        config::Accelerator::Auto => accelerator::Setting::Auto,
+        config::Accelerator::Kvm => accelerator::Setting::Kvm,
+        config::Accelerator::Tcg => accelerator::Setting::Tcg,
+    }
+}
+
+/// What the image store uses from when it changes.
+pub(super) fn adjustable_images(config: &Config) -> images::Adjustable {
+    images::Adjustable {
+        protocol: protocol(config.images.protocol),
+        max_download_bytes: config.images.max_download.bytes(),
+        max_virtual_bytes: config.images.max_virtual_size.bytes(),
+    }
+}
+
+const fn protocol(given: config::Protocol) -> images::Protocol {
+    match given {
+        config::Protocol::Http => images::Protocol::Http,
+        config::Protocol::Https => images::Protocol::Https,
+    }
+}
+
 /// For the machines.
 pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Settings, UnknownUser> {
     let name = &*config.vm.user;
@@ -122,11 +156,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
     })?;
     Ok(vm::Settings {
         state_dir: config.state_dir.to_path_buf(),
-        accelerator: match config.vm.accelerator {
-            config::Accelerator::Auto => accelerator::Setting::Auto,
-            config::Accelerator::Kvm => accelerator::Setting::Kvm,
-            config::Accelerator::Tcg => accelerator::Setting::Tcg,
-        },
+        accelerator: accelerator(config),
         emulator: config.vm.emulator.to_path_buf(),
         wrapper: config.vm.wrapper.to_path_buf(),
         guest_agent: config.vm.guest_agent.to_path_buf(),
@@ -150,10 +180,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
         boot_id_file: config.boot_id_file.to_path_buf(),
         cgroup_root: config.cri.cgroup_root.to_path_buf(),
         installation,
-        defaults: podspec::Defaults {
-            vcpus: *config.vm.default_vcpus,
-            memory: *config.vm.default_memory,
-        },
+        defaults: defaults(config),
         unknown_image: match config.images.unknown_id {
             config::UnknownId::Pull => vm::UnknownImage::Pull,
             config::UnknownId::Refuse => vm::UnknownImage::Refuse,

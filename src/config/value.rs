@@ -27,6 +27,17 @@ pub enum Accelerator {
     Tcg,
 }
 
+/// CPU of guests that run by KVM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuModel {
+    /// The CPU of the node with all that it can.
+    #[default]
+    HostPassthrough,
+    /// What libvirt makes of the CPU of the node.
+    HostModel,
+}
+
 /// Scheme of image names without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

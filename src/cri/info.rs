@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::guest;
 use crate::health::{Readiness, Report};
 use crate::images::{Image, ImageUse, Progress};
+use crate::node_settings::InForce;
 use crate::sandbox::Sandbox;
 use crate::vm::{CgroupVersion, Container, Equipment, Facts};
 
@@ -33,6 +34,17 @@ pub(super) fn paths(config: &Config) -> Value {
         "emulator": config.vm.emulator.to_string(),
         "wrapper": config.vm.wrapper.to_string(),
     })
+}
+
+/// The same with the settings that a cluster can give, and who set each.
+pub(super) fn with_settings(config: &Value, settings: &[InForce]) -> Value {
+    let settings = settings.iter().map(|one| {
+        let value = json!({ "value": one.value, "source": one.source });
+        (one.key.name().to_owned(), value)
+    });
+    let mut config = config.clone();
+    config["settings"] = settings.collect::<serde_json::Map<_, _>>().into();
+    config
 }
 
 /// Of the runtime's status.

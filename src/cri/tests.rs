@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 
 mod images;
 mod methods;
+mod settings;
 mod traces;
 
 const DEADLINE: Duration = Duration::from_secs(90);

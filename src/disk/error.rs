@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use podspec::{ContainerId, VmUid};
 
+use super::layers::SnapshotUid;
 use super::qemu_img;
 use crate::{files, images, metadata};
 
@@ -65,6 +66,19 @@ pub enum Error {
         /// What the pod reports.
         wanted: String,
     },
+    /// It is of a machine of another name.
+    #[error(
+        "disk {vm} is that of machine {had}, and not of {wanted}: only a machine of the same namespace and name takes a \
+         disk over"
+    )]
+    OtherMachine {
+        /// The disk.
+        vm: VmUid,
+        /// `namespace/name` of its machine.
+        had: String,
+        /// The one that is to have it.
+        wanted: String,
+    },
     /// The record is there, the file is not.
     #[error("the disk of virtual machine {vm} is recorded, but {} is gone", path.display())]
     Lost {
@@ -108,6 +122,42 @@ pub enum Error {
         /// Who takes it.
         holder: ContainerId,
     },
+    /// It is to be promoted.
+    #[error(
+        "the disk of virtual machine {0} has snapshots, which are based on its image: delete them, then promote it"
+    )]
+    HasSnapshots(VmUid),
+    /// Memory that belongs to the disk as it is lies beside it, and a step of a snapshot would change the disk.
+    #[error(
+        "virtual machine {0} is suspended, and its memory fits its disk as it is only: resume it, or discard its \
+         memory, then repeat the request"
+    )]
+    MemoryFits(VmUid),
+    /// No snapshot has the UID.
+    #[error("the disk of virtual machine {vm} has no snapshot {snapshot}")]
+    NoSnapshot {
+        /// The machine.
+        vm: VmUid,
+        /// The snapshot.
+        snapshot: SnapshotUid,
+    },
+    /// There are as many as there may be.
+    #[error(
+        "the disk of virtual machine {0} has 32 snapshots, or layers that wait for a merge: delete snapshots while the \
+         machine is off"
+    )]
+    TooManySnapshots(VmUid),
+    /// A snapshot is to be deleted, and the machine has its layer open.
+    #[error(
+        "virtual machine {vm} runs (container {holder}) on the layers that are to be merged: the snapshot is deleted when \
+         the machine is off"
+    )]
+    LayersInUse {
+        /// The machine.
+        vm: VmUid,
+        /// Who has them.
+        holder: ContainerId,
+    },
     /// The image cannot be had.
     #[error("bring image {image}")]
     Image {
@@ -139,7 +189,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files(_) => true,
-            Self::Write(_) | Self::Restoring { .. } => true,
+            Self::Write(_) | Self::Restoring { .. } | Self::LayersInUse { .. } => true,
             // Another version may read it.
             Self::Unreadable(_) => true,
             Self::Image { source, .. } => is_passing(source),

@@ -48,7 +48,7 @@ impl Disks {
         match disk.phase {
             Phase::Making => return busy("made"),
             Phase::Deleting => return busy("removed"),
-            Phase::Ready => {}
+            Phase::Ready | Phase::Layered => {}
         }
         if let Some(holder) = disk.holder.clone() {
             return Err(Error::Running { vm, holder });
@@ -60,11 +60,16 @@ impl Disks {
             return Err(Error::ImageLost(vm));
         }
         // A domain that outlived its record has it, too.
-        let file = self.file(vm);
-        let written = self.qemu_img.is_written(&file).await;
-        if written.map_err(files::failed("look at", &file))? {
-            return busy("written to by another program");
+        for file in self.writable_files(vm).await? {
+            let written = self.qemu_img.is_written(&file).await;
+            if written.map_err(files::failed("look at", &file))? {
+                return busy("written to by another program");
+            }
         }
+        if self.is_reserved(vm) {
+            return busy("copied");
+        }
+        self.settle_change(vm).await?;
         let reserved = self.reserved.lock();
         if !reserved.unwrap_or_else(PoisonError::into_inner).insert(vm) {
             return busy("copied");
@@ -109,9 +114,10 @@ impl Disks {
             path: &image.path,
             format: image.format,
         });
-        let file = self.file(vm);
+        let files = self.files(vm);
         let source = Source {
-            disk: &file,
+            disk: &files.active,
+            below: &files.below,
             base,
             size: disk.virtual_bytes,
             guard: Arc::<Reservation>::clone(reserved),

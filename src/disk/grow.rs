@@ -16,9 +16,26 @@ impl Disks {
         if disk.has_memory() || size <= disk.virtual_bytes {
             return Ok(());
         }
-        self.qemu_img.grow(&self.file(vm), size).await?;
+        let file = self.file(vm);
+        match &disk.layers {
+            None => self.qemu_img.grow(&file, size).await?,
+            Some(layers) => {
+                let mut larger = layers.clone();
+                larger.grow(size);
+                let counted = larger.virtual_bytes();
+                let folder = self.folder(vm);
+                let grown = self.qemu_img.grow_layer(&file, size, &folder, counted);
+                if let Err(error) = grown.await {
+                    self.recount_layers(vm).await?;
+                    return Err(error.into());
+                }
+            }
+        }
         let larger = self.records.change(&vm, |disk| {
             disk.virtual_bytes = size;
+            if let Some(layers) = &mut disk.layers {
+                layers.grow(size);
+            }
             true
         });
         larger.await?;

@@ -1,20 +1,28 @@
 //! The holder of a disk: one machine at a time.
 //!
 //! Invariant: the record names the holder before the file does, and until after it; a holder
-//! releases it after the domain gone.
+//! releases it after the domain gone. The layers of a disk that has no holder belong to no machine's user, which
+//! the next machine may have.
 //! Failure: a file that cannot be written gives the disk back.
 
-use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{OpenOptionsExt as _, fchown};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::unistd::{getegid, geteuid};
 use podspec::{ContainerId, VmUid};
+use rustix::fs::OFlags;
 
 use super::Disks;
 use super::error::{Error, Result};
 use super::model::{Disk, Phase};
 use crate::files;
 use crate::images::{self, Reference};
+
+/// The extended attribute in which libvirt counts the machines that have a file.
+const LIBVIRT_COUNT: &str = "trusted.libvirt.security.ref_dac";
 
 impl Disks {
     /// The disk, if a machine can boot from it that names its image in one of these ways, or that
@@ -24,7 +32,7 @@ impl Disks {
         let doing = match disk.phase {
             Phase::Making => Some("made"),
             Phase::Deleting => Some("removed"),
-            Phase::Ready => self.is_reserved(vm).then_some("copied"),
+            Phase::Ready | Phase::Layered => self.is_reserved(vm).then_some("copied"),
         };
         if let Some(doing) = doing {
             return Err(Error::Busy { vm, doing });
@@ -71,7 +79,7 @@ impl Disks {
         let given = self.records.change(&vm, |disk| {
             let free = disk.holder.as_ref().is_none_or(|h| h == container);
             disk.holder = Some(container.clone());
-            free && disk.phase == Phase::Ready
+            free && disk.phase.is_complete()
         });
         if given.await?.is_none() {
             return Err(match self.get(vm).map(|disk| disk.holder.clone()) {
@@ -107,6 +115,7 @@ impl Disks {
             _ => {}
         }
         faultpoint::point("node.disk.unlocked");
+        self.take_layers_back(vm).await;
         let taken = self.records.change(&vm, |disk| {
             let held = disk.holder.as_ref() == Some(container);
             disk.holder = None;
@@ -114,6 +123,28 @@ impl Disks {
         });
         taken.await?;
         Ok(())
+    }
+
+    /// Takes the layers of a disk back from the user of a machine that has ended: libvirt takes back the one that
+    /// the machine wrote to, as it knows that, and gives all of them to the user of the next machine.
+    async fn take_layers_back(&self, vm: VmUid) {
+        let disk = self.get(vm);
+        let Some(layers) = disk.as_ref().and_then(|disk| disk.layers.as_ref()) else {
+            return;
+        };
+        let new = layers.change().map(|change| change.layer);
+        let all = layers.numbers().chain(new);
+        let files: Vec<_> = all.map(|layer| self.layer_file(vm, layer)).collect();
+        let take_back = move || {
+            for path in files {
+                if let Err(error) = take_back(&path) {
+                    let path = path.display();
+                    tracing::warn!(%vm, %path, %error, "layer not taken back from the user of its machine");
+                }
+            }
+        };
+        // One that panics has logged it.
+        let _ = tokio::task::spawn_blocking(take_back).await;
     }
 
     /// Whether a container has the disk.
@@ -126,4 +157,23 @@ impl Disks {
     fn lock_file(&self, vm: VmUid) -> PathBuf {
         self.folder(vm).join("lock")
     }
+}
+
+/// Gives a file to the user of this process, if it is root.
+fn take_back(path: &Path) -> io::Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let mut options = File::options();
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let options = options.read(true).custom_flags(flags.cast_signed());
+    let file = match options.open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    fchown(&file, Some(geteuid().as_raw()), Some(getegid().as_raw()))?;
+    // libvirt counts the machines that have a file. One that was killed while it switched a machine to another
+    // file has counted one too many, and would refuse the file to any other user. Most files have no count.
+    let _ = rustix::fs::fremovexattr(&file, LIBVIRT_COUNT);
+    Ok(())
 }

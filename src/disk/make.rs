@@ -57,10 +57,12 @@ impl Disks {
             linked: desired.linked,
             holder: None,
             memory: None,
+            layers: None,
+            next_layer: None,
         };
         let (there, new) = self.insert(record.clone()).await?;
         match there.phase {
-            Phase::Ready => return Ok(()),
+            Phase::Ready | Phase::Layered => return Ok(()),
             Phase::Deleting => {
                 let (vm, doing) = (desired.vm, "removed");
                 return Err(Error::Busy { vm, doing });

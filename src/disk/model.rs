@@ -6,6 +6,7 @@
 use podspec::{ContainerId, VmUid};
 use serde::{Deserialize, Serialize};
 
+use super::layers::{self, Layers, SnapshotUid};
 use crate::metadata::Record;
 
 /// A disk and where it is in its life.
@@ -29,6 +30,18 @@ pub struct Disk {
     pub holder: Option<ContainerId>,
     /// Memory that was saved beside it.
     pub memory: Option<Memory>,
+    /// Its files, when it has snapshots. Daemons before this one do not know them, nor the phase: they
+    /// cannot read the record, and leave the disk alone.
+    #[serde(
+        default,
+        deserialize_with = "layers::sound",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub layers: Option<Layers>,
+    /// The number of the next layer, if it had some: files of lower ones are left over. A daemon before this one
+    /// does not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_layer: Option<u32>,
 }
 
 /// Where a disk is in its life.
@@ -39,6 +52,8 @@ pub enum Phase {
     Making,
     /// It can be booted.
     Ready,
+    /// It can be booted, and has layers.
+    Layered,
     /// It is being removed.
     Deleting,
 }
@@ -74,6 +89,32 @@ pub struct SavedNic {
     pub mac: String,
     /// Addresses without prefix length.
     pub addresses: Vec<String>,
+}
+
+impl Phase {
+    /// Whether a machine can boot from it.
+    pub const fn is_complete(self) -> bool {
+        matches!(self, Self::Ready | Self::Layered)
+    }
+}
+
+/// A snapshot as it is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenSnapshot {
+    /// Its object.
+    pub uid: SnapshotUid,
+    /// The snapshot that it is based on.
+    pub parent: Option<SnapshotUid>,
+    /// Size that the guest saw, in bytes.
+    pub virtual_bytes: u64,
+    /// Bytes that the node has for it alone.
+    pub used_bytes: u64,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Whether the guest had frozen its file systems.
+    pub quiesced: bool,
+    /// Whether the machine ran.
+    pub running: bool,
 }
 
 impl Disk {

@@ -39,6 +39,9 @@ impl Disks {
         }
         let reserved = self.reserve(vm).await.map_err(unless_free)?;
         let reserved = Arc::new(reserved);
+        if self.known(vm)?.phase == Phase::Layered {
+            return Err(Error::HasSnapshots(vm));
+        }
         let copy = self.flat_file(vm);
         self.copy_out(&reserved, &copy, progress).await?;
         faultpoint::point("node.promote.copied");

@@ -25,6 +25,7 @@ use crate::metadata;
 mod budget;
 mod convert;
 mod export;
+mod layers;
 mod lent;
 mod opened;
 mod run;
@@ -32,6 +33,7 @@ mod sizes;
 
 pub use budget::Budget;
 pub use export::Source;
+pub use layers::{Merge, NewLayer};
 pub use lent::Guard;
 use lent::{Lent, Loan, look};
 use run::{Program, Time, run};

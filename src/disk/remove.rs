@@ -80,6 +80,8 @@ impl Disks {
 
     async fn remove_files(&self, vm: VmUid) -> Result<()> {
         let folder = self.folder(vm);
+        let _turn = self.manifests.turns.lock(&vm).await;
+        self.manifests.forget(vm);
         match tokio::fs::remove_dir_all(&folder).await {
             Err(e) if e.kind() != ErrorKind::NotFound => {
                 Err(files::failed("remove", &folder)(e).into())
@@ -114,6 +116,6 @@ impl Disks {
             tracing::warn!(%vm, "incomplete disk without a record removed");
             self.remove_unrecorded(vm).await?;
         }
-        Ok(())
+        self.collect_layers().await
     }
 }

@@ -15,6 +15,8 @@ use reqwest::Client;
 use reqwest::header::HeaderMap;
 
 use super::addresses::Guard;
+use super::adjustable::Live;
+use super::convertible::Convertible;
 use super::error::{Error, Result};
 use super::format::Rules;
 use super::partial::{Handle, Partial, Room, RoomClaim, Validators};
@@ -79,8 +81,8 @@ pub(super) enum Fetched {
 pub(super) struct Downloader {
     client: Client,
     guard: Guard,
-    max_bytes: u64,
-    rules: Rules,
+    live: Arc<Live>,
+    convert: Vec<Convertible>,
     space: Space,
     min_rate: u64,
     room: Room,
@@ -90,12 +92,12 @@ pub(super) struct Downloader {
 }
 
 impl Downloader {
-    pub(super) fn new(client: Client, guard: Guard, settings: &Settings) -> Self {
+    pub(super) fn new(client: Client, guard: Guard, settings: &Settings, live: Arc<Live>) -> Self {
         Self {
             client,
             guard,
-            max_bytes: settings.max_download_bytes.min(i64::MAX.unsigned_abs()),
-            rules: Rules::from(settings),
+            live,
+            convert: Rules::from(settings).convert,
             space: settings.space.clone(),
             min_rate: settings.min_rate,
             room: Room::new(settings.max_partial_bytes),
@@ -210,8 +212,17 @@ impl Downloader {
         }
     }
 
-    pub(super) const fn max_bytes(&self) -> u64 {
-        self.max_bytes
+    pub(super) fn max_bytes(&self) -> u64 {
+        let most = self.live.get().max_download_bytes;
+        most.min(i64::MAX.unsigned_abs())
+    }
+
+    /// The rules that hold now.
+    pub(super) fn rules(&self) -> Rules {
+        Rules {
+            max_virtual_bytes: self.live.get().max_virtual_bytes,
+            convert: self.convert.clone(),
+        }
     }
 
     const fn request<'a>(&'a self, target: &'a Target) -> Request<'a> {

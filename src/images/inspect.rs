@@ -122,7 +122,7 @@ impl Inner {
                 firmware: None,
             });
         };
-        let judged = self.rules.judge(head.judged(), head.length);
+        let judged = self.downloader.rules().judge(head.judged(), head.length);
         let accepted = judged.map_err(|reason| Error::Format {
             location: location.clone(),
             reason,
@@ -259,7 +259,11 @@ impl Inner {
     fn shows_boot_late(&self, head: &Head) -> bool {
         head.bytes.starts_with(qcow2::MAGIC)
             && !head.is_all()
-            && self.rules.judge(head.judged(), head.length).is_ok()
+            && self
+                .downloader
+                .rules()
+                .judge(head.judged(), head.length)
+                .is_ok()
             && qcow2::begin_in(&head.bytes, head.length).is_none()
     }
 }

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
+use super::adjustable::Live;
 use super::client::Clients;
-use super::settings::Protocol;
 use super::translate::{Rule, Translator};
 use super::transport::{Profile, Transport};
 use crate::foreign::Foreign;
@@ -38,7 +38,7 @@ const OWNER: &str = "the directory of image translations";
 pub(super) struct Mappings {
     /// The administrator's, and that of the cluster.
     directories: [PathBuf; 2],
-    protocol: Protocol,
+    live: Arc<Live>,
     clients: Clients,
     metrics: Arc<Metrics>,
     /// The rules of the settings.
@@ -70,14 +70,14 @@ struct Entry {
 impl Mappings {
     pub(super) fn new(
         directories: [PathBuf; 2],
-        protocol: Protocol,
+        live: Arc<Live>,
         settings: Translator,
         clients: Clients,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             directories,
-            protocol,
+            live,
             clients,
             metrics,
             current: Mutex::new(Arc::new(settings.clone())),
@@ -100,7 +100,11 @@ impl Mappings {
 
     /// The rules as of the last reading.
     pub(super) fn latest(&self) -> Arc<Translator> {
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = current.with_protocol(self.live.get().protocol) {
+            *current = Arc::new(other);
+        }
+        Arc::clone(&current)
     }
 
     /// Reads the directories in turn, on a thread and within a deadline.
@@ -230,7 +234,7 @@ impl Mappings {
     }
 
     fn parse(&self, text: &str) -> Result<Arc<[Rule]>, Problem> {
-        parse(text, self.protocol, |profile| {
+        parse(text, self.live.get().protocol, |profile| {
             Transport::new(profile, &self.clients).map(Some)
         })
     }

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, header};
 use reqwest::ClientBuilder;
 use sha2::{Digest as _, Sha256};
 
+use super::adjustable::Live;
 use super::digest::Digest;
 use super::download::{Downloader, Target};
 use super::error::{Error, Result};
@@ -73,10 +74,11 @@ pub(super) struct Resolved {
 impl Registries {
     pub(super) fn new(
         settings: &Settings,
+        live: &Arc<Live>,
         builder: impl Fn() -> ClientBuilder + Send + Sync + 'static,
     ) -> Self {
         Self {
-            hosts: Hosts::new(settings.registries_dir.clone(), settings.protocol),
+            hosts: Hosts::new(settings.registries_dir.clone(), Arc::clone(live)),
             known: settings.registries.iter().cloned().collect(),
             builder: Arc::new(builder),
         }

@@ -143,6 +143,14 @@ impl Translator {
         }
     }
 
+    /// The same rules with this protocol, if it is another.
+    pub(super) fn with_protocol(&self, protocol: Protocol) -> Option<Self> {
+        (self.protocol != protocol).then(|| Self {
+            protocol,
+            ..self.clone()
+        })
+    }
+
     /// Where to fetch the image that `name` means, or refers to. `is_registry` says whether a host
     /// without a rule is that of a registry.
     pub(super) fn translate(

@@ -11,6 +11,7 @@ use super::db::{self, Db};
 
 const INSTALLATION: &str = "installation";
 const BOOT: &str = "boot";
+const SETTINGS: &str = "settings of the cluster";
 
 /// The ID that distinguishes our domains from those of another daemon on the same libvirt; made at
 /// the first call.
@@ -34,6 +35,16 @@ pub async fn boot(db: &Db) -> db::Result<Option<String>> {
 /// Records that the rows are true for this boot.
 pub async fn set_boot(db: &Db, id: String) -> db::Result<()> {
     db.write(move |t| set(t, BOOT, &id)).await
+}
+
+/// The settings that the cluster has given this node, as they were recorded last.
+pub async fn settings(db: &Db) -> db::Result<Option<String>> {
+    db.write(|t| get(t, SETTINGS)).await
+}
+
+/// Records them in the place of those before.
+pub async fn set_settings(db: &Db, text: String) -> db::Result<()> {
+    db.write(move |t| set(t, SETTINGS, &text)).await
 }
 
 fn get(t: &Transaction<'_>, key: &str) -> rusqlite::Result<Option<String>> {

@@ -132,6 +132,7 @@ impl<P: Platform> Agenda<P> {
             percent: 0,
             failure: None,
             image: None,
+            snapshot: None,
             order: self.next.fetch_add(1, Ordering::Relaxed),
             created_at: clock::now(),
             started_at: 0,

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::agenda::Agenda;
 use super::task::{Failure, Progress, State, Task, Work};
 use crate::clock;
-use crate::disk::{DesiredDisk, Phase};
+use crate::disk::{DesiredDisk, TakenSnapshot};
 use crate::image_tls;
 use crate::images::{Inspected, Locator, ServerTls};
 use crate::metadata;
@@ -38,8 +38,16 @@ const TIMEOUT: u32 = 300;
 /// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
 const LONGEST_TIMEOUT: u32 = 7 * 24 * 60 * 60;
 
-/// How an attempt ended: with what was found out about an image, where that was requested.
-type Outcome = Result<Option<Inspected>, Failure>;
+/// What a task that succeeded reports.
+#[derive(Debug)]
+enum Report {
+    Nothing,
+    Image(Inspected),
+    Snapshot(TakenSnapshot),
+}
+
+/// How an attempt ended.
+type Outcome = Result<Report, Failure>;
 
 impl<P: Platform> Agenda<P> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
@@ -75,11 +83,21 @@ impl<P: Platform> Agenda<P> {
         };
         let ended = self.records.change(&task.uid, |task| {
             task.completed_at = clock::now();
-            (task.state, task.failure, task.image) = match outcome {
-                Some(Ok(image)) => (State::Success, None, image),
-                Some(Err(failure)) => (State::Error, Some(failure), None),
-                None => (State::Cancelled, None, None),
-            };
+            match outcome {
+                Some(Ok(report)) => {
+                    task.state = State::Success;
+                    match report {
+                        Report::Nothing => {}
+                        Report::Image(image) => task.image = Some(image),
+                        Report::Snapshot(snapshot) => task.snapshot = Some(snapshot),
+                    }
+                }
+                Some(Err(failure)) => {
+                    task.state = State::Error;
+                    task.failure = Some(failure);
+                }
+                None => task.state = State::Cancelled,
+            }
             if task.state == State::Success {
                 task.percent = 100;
             }
@@ -142,6 +160,8 @@ impl<P: Platform> Agenda<P> {
                 let (saved, ()) = tokio::join!(work, abort);
                 saved.ok().map(Ok)
             }
+            // They end soon, and leave nothing that is half done.
+            (None, Work::Snapshot { .. } | Work::Revert { .. }) => Some(work.await),
             (None, Work::Promote) => {
                 drop(work);
                 self.end_promotion(task, ends_early.then(made_way)).await
@@ -177,7 +197,7 @@ impl<P: Platform> Agenda<P> {
     async fn end_promotion(&self, task: &Task, failure: Option<Failure>) -> Option<Outcome> {
         match self.disks.abandon_promotion(task.vm).await {
             // It was complete.
-            Ok(true) => Some(Ok(None)),
+            Ok(true) => Some(Ok(Report::Nothing)),
             Ok(false) => failure.map(Err),
             Err(error) => Some(Err(error.into())),
         }
@@ -197,7 +217,7 @@ impl<P: Platform> Agenda<P> {
                 name,
                 tls_secret,
             } => {
-                let there = self.disks.get(vm).is_some_and(|d| d.phase == Phase::Ready);
+                let there = self.disks.get(vm).is_some_and(|d| d.phase.is_complete());
                 if tls_secret.is_some() && !there && self.images.find(image).is_none() {
                     let tls = self.tls(task, tls_secret.as_deref()).await?;
                     let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
@@ -235,6 +255,18 @@ impl<P: Platform> Agenda<P> {
                 };
                 machines.promote(vm, reported).await?;
             }
+            Work::Adopt { name } => self.disks.adoptable(vm, name)?,
+            Work::Snapshot { snapshot, quiesce } => {
+                let taken = machines.take_snapshot(vm, *snapshot, *quiesce).await?;
+                return Ok(Report::Snapshot(taken));
+            }
+            Work::Revert { snapshot } => machines.revert(vm, *snapshot).await?,
+            Work::DeleteSnapshot { snapshot } => {
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                machines.delete_snapshot(vm, *snapshot, reported).await?;
+            }
             Work::SetProbe { pod, probe } => {
                 machines.set_probe(vm, pod, probe.as_ref()).await?;
             }
@@ -245,7 +277,7 @@ impl<P: Platform> Agenda<P> {
             } => {
                 let tls = self.tls(task, tls_secret.as_deref()).await?;
                 let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
-                return Ok(Some(self.images.inspect(locator).await?));
+                return Ok(Report::Image(self.images.inspect(locator).await?));
             }
             Work::PullImage {
                 image,
@@ -263,7 +295,7 @@ impl<P: Platform> Agenda<P> {
                 }
             }
         }
-        Ok(None)
+        Ok(Report::Nothing)
     }
 
     /// The certificates for the server of a task's image, if it names a Secret with some.
@@ -347,6 +379,7 @@ mod tests {
             percent: 0,
             failure: None,
             image: None,
+            snapshot: None,
             order: 1,
             created_at: 0,
             started_at: 0,

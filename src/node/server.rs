@@ -105,7 +105,12 @@ impl<P: Platform> Node for Service<P> {
                 .containers
                 .emulated_because()
                 .unwrap_or_default(),
-            features: vec![podspec::names::DISK_WITHOUT_IMAGE.to_owned()],
+            features: [
+                podspec::names::DISK_WITHOUT_IMAGE,
+                podspec::names::DISK_MANIFESTS,
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             host: report.as_deref().map(wire::host),
         }))
     }
@@ -277,6 +282,18 @@ impl<P: Platform> Node for Service<P> {
         }))
     }
 
+    async fn set_node_settings(
+        &self,
+        request: Request<v1::SetNodeSettingsRequest>,
+    ) -> Reply<v1::SetNodeSettingsResponse> {
+        let request = request.into_inner();
+        let keys: Vec<_> = request.settings.iter().map(|s| s.key.clone()).collect();
+        let request = wire::node_settings(request)?;
+        let replaced = self.services.settings.replace(request).await;
+        let answer = replaced.map_err(|e| wire::settings_error(&e))?;
+        Ok(Response::new(wire::settings_answer(&keys, answer)))
+    }
+
     async fn export_disk(
         &self,
         request: Request<v1::ExportDiskRequest>,
@@ -310,6 +327,49 @@ impl<P: Platform> Node for Service<P> {
             self.uploads.stream(request.into_inner(), stop),
         ))
     }
+
+    async fn set_manifest(
+        &self,
+        request: Request<v1::SetManifestRequest>,
+    ) -> Reply<v1::SetManifestResponse> {
+        let (vm, manifest) = wire::manifest(request.into_inner())?;
+        let kept = self.services.disks.set_manifest(vm, manifest).await;
+        kept.map_err(|error| manifest_error(&error))?;
+        Ok(Response::new(v1::SetManifestResponse {}))
+    }
+
+    async fn get_manifest(
+        &self,
+        request: Request<v1::GetManifestRequest>,
+    ) -> Reply<v1::GetManifestResponse> {
+        // The agent writes them, and reads none.
+        exports::refuse_agent(&request)?;
+        let vm = wire::uid("vm_uid", &request.into_inner().vm_uid)?;
+        let disks = Arc::clone(&self.services.disks);
+        let found = self
+            .reader
+            .read("manifests", LOOK, move || disks.manifest(vm))
+            .await;
+        let hangs =
+            || Status::unavailable("the file system of the disks does not answer: try again");
+        let found = found.ok_or_else(hangs)?;
+        let found = found.map_err(|error| manifest_error(&error))?;
+        let none = || Status::not_found(format!("no manifest lies beside disk {vm}"));
+        let manifest = found.ok_or_else(none)?;
+        Ok(Response::new(v1::GetManifestResponse {
+            cluster_uid: manifest.cluster,
+            manifest: manifest.text.into_bytes(),
+        }))
+    }
+}
+
+fn manifest_error(error: &disk::Error) -> Status {
+    let text = crate::one_line(error);
+    match error {
+        disk::Error::Missing(_) => Status::not_found(text),
+        disk::Error::Busy { .. } => Status::failed_precondition(text),
+        _ => Status::internal(text),
+    }
 }
 
 /// Every disk of the node, whether its record can be read or not.
@@ -321,7 +381,11 @@ fn listed(disks: &Disks) -> disk::Result<Vec<v1::Disk>> {
         wire::unreadable_disk(one, allocated)
     });
     let all = disks.all().into_iter();
-    let all = all.map(|one| wire::disk(&one, disks.allocated(one.vm)));
+    let all = all.map(|one| {
+        let manifest = disks.manifest_summary(one.vm);
+        let disk = wire::disk(&one, disks.allocated(one.vm), &disks.snapshots(&one));
+        wire::with_manifest(disk, manifest)
+    });
     Ok(all.chain(unreadable).collect())
 }
 

@@ -12,6 +12,7 @@ use podspec::VmUid;
 use serde::{Deserialize, Serialize};
 use service::telemetry;
 
+use crate::disk::{SnapshotUid, TakenSnapshot};
 use crate::image_tls;
 use crate::images::{self, Inspected};
 use crate::metadata::Record;
@@ -43,6 +44,9 @@ pub struct Task {
     /// What an image is, once it was checked; none in rows of older versions.
     #[serde(default)]
     pub image: Option<Inspected>,
+    /// The snapshot that was taken; none in rows of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<TakenSnapshot>,
     /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older
     /// versions, which are in the order of `created_at`.
     #[serde(default)]
@@ -134,6 +138,28 @@ pub enum Work {
     },
     /// Makes the disk independent of its image.
     Promote,
+    /// Takes a snapshot of the disk.
+    Snapshot {
+        /// UID of the VirtualMachineSnapshot object.
+        snapshot: SnapshotUid,
+        /// For how long the guest freezes its file systems at most, in seconds; 0: it does not.
+        quiesce: u32,
+    },
+    /// Makes the disk what it was at a snapshot.
+    Revert {
+        /// UID of the VirtualMachineSnapshot object.
+        snapshot: SnapshotUid,
+    },
+    /// Deletes a snapshot of the disk.
+    DeleteSnapshot {
+        /// UID of the VirtualMachineSnapshot object.
+        snapshot: SnapshotUid,
+    },
+    /// Checks that a machine can take the disk over.
+    Adopt {
+        /// `namespace/name` of the machine.
+        name: String,
+    },
     /// Sets the readiness probe of the machine of a pod.
     SetProbe {
         /// UID of the pod.
@@ -198,6 +224,7 @@ impl Work {
                 | Self::InspectImage { .. }
                 | Self::PullImage { .. }
                 | Self::SetProbe { .. }
+                | Self::Adopt { .. }
         )
     }
 }
@@ -213,7 +240,13 @@ impl Work {
     pub const fn needs_whole_disk(&self) -> bool {
         matches!(
             self,
-            Self::Provision { .. } | Self::DeleteDisk | Self::Save | Self::Restore { .. }
+            Self::Provision { .. }
+                | Self::DeleteDisk
+                | Self::Save
+                | Self::Restore { .. }
+                | Self::Snapshot { .. }
+                | Self::Revert { .. }
+                | Self::DeleteSnapshot { .. }
         )
     }
 }

@@ -20,6 +20,7 @@ mod inspect;
 mod pod_pulls;
 mod promote;
 mod pull;
+mod snapshots;
 
 type Tasks = Agenda<Fake>;
 
@@ -73,6 +74,7 @@ pub(super) async fn service(node: &Node) -> Service<Fake> {
         containers,
         disks: Arc::clone(&node.disks),
         exports: exports(node),
+        settings: crate::node_settings::tests::of_plain_node().await,
         images: Arc::clone(&node.images),
         health: Arc::new(health),
     };

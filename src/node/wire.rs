@@ -8,19 +8,24 @@ use podspec::VmUid;
 use service::telemetry;
 
 use super::task::{State, Task, TaskUid, Work};
-use crate::disk::{Disk, Phase, UnreadableDisk};
+use crate::disk::{Disk, TakenSnapshot, UnreadableDisk};
 
 mod export;
 mod host;
 mod images;
+mod manifests;
 mod probes;
 mod pulls;
+mod settings;
+mod snapshots;
 mod sources;
 
 pub(super) use export::export;
 pub(super) use host::host;
+pub(super) use manifests::{manifest, with_manifest};
 pub(super) use probes::probe_state;
 pub(super) use pulls::pull_event;
+pub(super) use settings::{node_settings, settings_answer, settings_error};
 pub(super) use sources::{answer, source_event};
 
 /// Longest `namespace/name` in bytes.
@@ -74,6 +79,10 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::PullImage(wanted) => images::pull(wanted)?,
         Kind::SetProbe(wanted) => probes::set_probe(&wanted)?,
         Kind::Promote(_) => Work::Promote,
+        Kind::Adopt(wanted) => manifests::adopt(&wanted)?,
+        Kind::Snapshot(wanted) => snapshots::take(&wanted)?,
+        Kind::Revert(wanted) => snapshots::revert(&wanted)?,
+        Kind::DeleteSnapshot(wanted) => snapshots::delete(&wanted)?,
     };
     Ok((task, vm, work))
 }
@@ -141,15 +150,16 @@ pub(super) fn status(task: &Task) -> v1::TaskStatus {
         completed_ms: task.completed_at / MILLI,
         kind: task.work.kind().to_owned(),
         image: task.image.map(images::inspected),
+        snapshot: task.snapshot.as_ref().map(snapshots::taken),
     }
 }
 
-/// A disk, with the bytes that it takes on the node.
-pub(super) fn disk(disk: &Disk, allocated: u64) -> v1::Disk {
+/// A disk, with the bytes that it takes on the node, and its snapshots.
+pub(super) fn disk(disk: &Disk, allocated: u64, taken: &[TakenSnapshot]) -> v1::Disk {
     v1::Disk {
         vm_uid: disk.vm.to_string(),
         vm_name: disk.name.clone(),
-        complete: disk.phase == Phase::Ready,
+        complete: disk.phase.is_complete(),
         image: disk.image.clone(),
         image_digest: disk.digest.clone(),
         virtual_bytes: disk.virtual_bytes,
@@ -161,7 +171,9 @@ pub(super) fn disk(disk: &Disk, allocated: u64) -> v1::Disk {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
-        unreadable: String::new(),
+        snapshots: taken.iter().map(snapshots::taken).collect(),
+        current_snapshot: snapshots::current(disk),
+        ..v1::Disk::default()
     }
 }
 

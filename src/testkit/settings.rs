@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use podspec::{Defaults, Mib, Vcpus};
+use podspec::{CpuModel, Defaults, Mib, Vcpus};
 
 use crate::vm;
 use crate::vm::accelerator::Setting;
@@ -28,6 +28,7 @@ pub(super) fn of(scratch: &Path) -> vm::Settings {
         defaults: Defaults {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
+            cpu_model: CpuModel::Default,
         },
         unknown_image: vm::UnknownImage::Pull,
         memory_overhead: 160 << 20,

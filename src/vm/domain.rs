@@ -32,6 +32,10 @@ pub const EMULATOR: &str = "VMLET_EMULATOR";
 /// Variable with the path of the socket at which `vmwrapper` collects the files of the console.
 pub const CONSOLE_SOCKET: &str = "VMLET_CONSOLE_SOCKET";
 
+/// Variable with the directory of the layers of the root disk: the emulator may open those that are made
+/// while it runs.
+pub const LAYERS: &str = "VMLET_LAYERS";
+
 /// Variable that turns the confinement of `vmwrapper` by Landlock off, with the value `off`.
 pub const LANDLOCK: &str = "VMLET_LANDLOCK";
 
@@ -184,6 +188,16 @@ pub enum DiskSource {
         base: PathBuf,
         /// How the base is arranged.
         base_format: DiskFormat,
+    },
+    /// In files each of which holds only the differences from the next one. No other machine has them,
+    /// and libvirt hands them to QEMU's user.
+    Layers {
+        /// What the guest writes to.
+        path: PathBuf,
+        /// The files below it, the next one first.
+        below: Vec<PathBuf>,
+        /// The base image under the last one, as of an overlay.
+        base: Option<(PathBuf, DiskFormat)>,
     },
     /// On a block device, past the node's cache.
     Block {

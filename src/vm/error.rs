@@ -27,6 +27,42 @@ pub enum Error {
     /// The seccomp profile of a process cannot be applied.
     #[error(transparent)]
     Seccomp(#[from] super::process::SeccompError),
+    /// The guest of a snapshot does not freeze its file systems.
+    #[error(
+        "failed to freeze the file systems in the guest of virtual machine {vm}: install and start \
+         qemu-guest-agent in it, or take the snapshot without quiesce"
+    )]
+    NotQuiesced {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
+    /// The guest of a snapshot does not say that it has thawed its file systems.
+    #[error(
+        "failed to thaw the file systems in the guest of virtual machine {vm}: the request is repeated; reset \
+         the machine, or power it off and on, if its guest stays frozen"
+    )]
+    NotThawed {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
+    /// The emulator does not write to a new layer.
+    #[error(
+        "failed to give virtual machine {vm} a new layer while it runs: if an earlier version of Vmlet started the \
+         machine, or libvirtd was killed during its last snapshot, restart it by power off and on"
+    )]
+    NotSwitched {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
     /// Every user for machines has a container.
     #[error(transparent)]
     Users(#[from] super::users::Exhausted),
@@ -333,7 +369,10 @@ impl Error {
             Self::Network { source, .. } => {
                 !matches!(source, tapmanager::client::Error::Refused(_))
             }
-            Self::Hypervisor { source, .. } => source.is_unavailable(),
+            Self::Hypervisor { source, .. }
+            | Self::NotQuiesced { source, .. }
+            | Self::NotSwitched { source, .. } => source.is_unavailable(),
+            Self::NotThawed { .. } => true,
             Self::VmDisk(e) => e.is_transient(),
             Self::DomainLives { .. } | Self::Paused(_) | Self::DiskFails(_) => true,
             // Its sandbox may stay: a stop can fail.

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use podspec::{Defaults, Mib, SandboxId, Vcpus};
+use podspec::{CpuModel, Defaults, Mib, SandboxId, Vcpus};
 
 use super::domain::{Disk, DiskDevice, DiskFormat, DiskSource, xml};
 use super::host::accelerator::{Accelerator, Setting};
@@ -40,6 +40,7 @@ fn settings() -> Settings {
         defaults: Defaults {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
+            cpu_model: CpuModel::Default,
         },
         unknown_image: UnknownImage::Refuse,
         memory_overhead: 160 << 20,
@@ -91,6 +92,7 @@ pub(crate) fn machine(
         saved: None,
         root: root(&paths, &sandbox.id),
         disks: Vec::new(),
+        layers: None,
         owner: Some(Owner {
             uid: USER,
             gid: settings.gid,

@@ -16,11 +16,15 @@ use tokio::time::Instant;
 
 mod cable;
 mod discard;
+mod freezes;
 mod promote;
 mod restart;
 mod resume;
 mod save;
+mod snapshots;
 pub(in crate::vm) mod stalled;
+
+pub(in crate::vm) use freezes::Freezes;
 
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;

@@ -24,10 +24,11 @@ use super::host::process::Emulator;
 use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig, Environment};
 use super::paths::Paths;
+use super::power::Freezes;
 use super::process::{Process, Processes};
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
-use super::settings::Settings;
+use super::settings::{Adjustable, Settings};
 use super::shares::{Servers, Supplies, volumes};
 use super::state::Event;
 use super::stops::{Stop, Stops};
@@ -80,6 +81,7 @@ pub struct Containers<P: Platform> {
     pub(super) parts: Parts<P>,
     pub(super) settings: Settings,
     pub(super) paths: Paths,
+    pub(super) adjustable: Mutex<Adjustable>,
     pub(super) accelerator: Mutex<Option<Choice>>,
     /// Held by the one that probes.
     pub(super) probing: tokio::sync::Mutex<()>,
@@ -100,6 +102,7 @@ pub struct Containers<P: Platform> {
     pub(super) catch_ups: CatchUps,
     pub(super) users: Users,
     pub(super) stops: Stops,
+    pub(super) freezes: Freezes,
     /// Of shares, while their machines run.
     pub(super) servers: Arc<Servers>,
     /// Threads that work on volumes.
@@ -116,6 +119,7 @@ impl<P: Platform> Containers<P> {
         let paths = Paths::new(&settings.state_dir);
         Self {
             parts,
+            adjustable: Mutex::new(Adjustable::from(&settings)),
             settings,
             paths,
             accelerator: Mutex::default(),
@@ -135,6 +139,7 @@ impl<P: Platform> Containers<P> {
             catch_ups: CatchUps::default(),
             users: Users::default(),
             stops: Stops::default(),
+            freezes: Freezes::default(),
             servers: Arc::default(),
             foreign: Foreign::default(),
             answers: Answers::default(),
@@ -413,8 +418,26 @@ impl<P: Platform> Containers<P> {
     }
 
     /// What applies when a pod specifies nothing about its machine.
-    pub(super) const fn defaults(&self) -> Defaults {
-        self.settings.defaults
+    pub(super) fn defaults(&self) -> Defaults {
+        self.adjustable().defaults
+    }
+
+    /// The settings that can change, as they are now.
+    pub(super) fn adjustable(&self) -> Adjustable {
+        *self
+            .adjustable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses these defaults for containers that are created from now on.
+    pub fn set_defaults(&self, defaults: Defaults) {
+        self.change(|adjustable| adjustable.defaults = defaults);
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut Adjustable)) {
+        let adjustable = self.adjustable.lock();
+        change(&mut adjustable.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Held while the end of a container is recorded, or its console is worked on while it runs.

@@ -53,6 +53,24 @@ pub struct Settings {
     pub shares: ShareSettings,
 }
 
+/// Settings that can change while machines run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Adjustable {
+    /// As [`Settings::accelerator`].
+    pub(super) accelerator: Setting,
+    /// As [`Settings::defaults`].
+    pub(super) defaults: Defaults,
+}
+
+impl From<&Settings> for Adjustable {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            accelerator: settings.accelerator,
+            defaults: settings.defaults,
+        }
+    }
+}
+
 /// How directories are shared with guests.
 #[derive(Debug, Clone)]
 pub struct ShareSettings {

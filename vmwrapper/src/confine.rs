@@ -2,7 +2,7 @@
 //!
 //! Invariant: after [`restrict`] this process, and what it becomes, opens only what every emulator
 //! needs (libraries, firmware, devices), what its own command line names, and what is in the
-//! directories that it serves; it listens on and
+//! directories that it serves, and in that of the layers of its root disk; it listens on and
 //! connects to no TCP port, and signals no process that is not confined with it, as far as the
 //! kernel's Landlock can. After [`close_directories`] the directories of the machine are closed to
 //! the group that all machines share.
@@ -69,6 +69,15 @@ pub(crate) enum Error {
     Landlock(#[from] RulesetError),
 }
 
+/// What a machine needs that its command line does not name.
+#[derive(Debug)]
+pub(crate) struct Granted<'a> {
+    /// The directories that it serves.
+    pub(crate) served: &'a [Directory],
+    /// The directory of the layers of its root disk.
+    pub(crate) layers: Option<&'a Path>,
+}
+
 /// Closes the machine's directories that these arguments name to other machines.
 pub(crate) fn close_directories(arguments: &[OsString]) -> Result<(), Error> {
     directories(&named(arguments))
@@ -76,11 +85,12 @@ pub(crate) fn close_directories(arguments: &[OsString]) -> Result<(), Error> {
         .try_for_each(|directory| close(directory))
 }
 
-/// Restricts this process to what `emulator` needs with these arguments and directories, by Landlock.
+/// Restricts this process to what `emulator` needs with these arguments, and to what it is granted, by
+/// Landlock.
 pub(crate) fn restrict(
     emulator: &Path,
     arguments: &[OsString],
-    served: &[Directory],
+    granted: &Granted<'_>,
 ) -> Result<(), Error> {
     let named = named(arguments);
     let own = directories(&named);
@@ -100,7 +110,13 @@ pub(crate) fn restrict(
         .add_rules(path_beneath_rules(DEVICES, file))?
         .add_rules(path_beneath_rules(named, file))?
         .add_rules(path_beneath_rules(own, socket))?
-        .add_rules(served.iter().map(|of| Ok::<_, RulesetError>(rule(of))))?
+        .add_rules(path_beneath_rules(granted.layers, file))?
+        .add_rules(
+            granted
+                .served
+                .iter()
+                .map(|of| Ok::<_, RulesetError>(rule(of))),
+        )?
         .restrict_self()?;
     Ok(())
 }

@@ -40,6 +40,8 @@ const CONSOLE: &str = "VMLET_CONSOLE_SOCKET";
 
 /// `off`: QEMU is not confined by Landlock.
 const LANDLOCK: &str = "VMLET_LANDLOCK";
+/// Variable with the directory of layers of the root disk that are made while the machine runs.
+const LAYERS: &str = "VMLET_LAYERS";
 
 const DEFAULT_EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
 
@@ -97,7 +99,12 @@ fn run() -> Result<std::convert::Infallible, Error> {
         connect_console(&mut arguments);
         confine::close_directories(&arguments)?;
         if is_landlock_on()? {
-            confine::restrict(path.as_ref(), &arguments, &files.directories)?;
+            let layers = std::env::var_os(LAYERS).map(PathBuf::from);
+            let granted = confine::Granted {
+                served: &files.directories,
+                layers: layers.as_deref(),
+            };
+            confine::restrict(path.as_ref(), &arguments, &granted)?;
         }
     }
     let source = Command::new(&path)
@@ -109,6 +116,7 @@ fn run() -> Result<std::convert::Infallible, Error> {
         .env_remove(DISK_SOCKET)
         .env_remove(EMULATOR)
         .env_remove(LANDLOCK)
+        .env_remove(LAYERS)
         .env_remove(CONSOLE)
         .exec();
     Err(Error::Execute {

@@ -4,6 +4,8 @@ try() {
     if (eval "$2") 2>/dev/null; then echo "$1 reached"; else echo "$1 refused"; fi
 }
 try own-file 'cat "$OWN" >/dev/null && echo x >>"$OWN"'
+try layer 'echo x >>"$LAYERS/1.qcow2"'
+try new-layer 'echo x >"$LAYERS/2.qcow2"'
 try other-file 'cat "$OTHER" >/dev/null'
 try overwrite 'echo x >"$OTHER"'
 try create 'echo x >"$OTHER.new"'

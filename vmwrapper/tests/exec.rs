@@ -54,7 +54,8 @@ impl Scratch {
         let mut command = self.wrapper();
         command
             .env("VMLET_START_TOKEN", TOKEN)
-            .env("VMLET_HANDOFF_SOCKET", self.socket());
+            .env("VMLET_HANDOFF_SOCKET", self.socket())
+            .env("VMLET_LAYERS", "/none/layers");
         command
     }
 
@@ -251,8 +252,10 @@ fn has_landlock() -> bool {
 
 #[test]
 fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
-    const ALL: [&str; 8] = [
+    const ALL: [&str; 10] = [
         "own-file",
+        "layer",
+        "new-layer",
         "other-file",
         "overwrite",
         "create",
@@ -265,9 +268,12 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
     std::fs::create_dir(scratch.path("other")).unwrap();
     std::fs::create_dir(scratch.path("own")).unwrap();
     let (own, other) = (scratch.path("own/disk"), scratch.path("other/disk"));
+    let layers = scratch.path("layers");
+    std::fs::create_dir(&layers).unwrap();
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let attack = |mut command: Command| {
-        for file in [&own, &other] {
+        // Its command line names no layer.
+        for file in [&own, &other, &layers.join("1.qcow2")] {
             std::fs::write(file, "content").unwrap();
         }
         let output = command
@@ -275,6 +281,8 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
                 "VMLET_EMULATOR",
                 concat!(env!("CARGO_MANIFEST_DIR"), "/tests/escape.sh"),
             )
+            .env("VMLET_LAYERS", &layers)
+            .env("LAYERS", &layers)
             .env("OWN", &own)
             .env("OTHER", &other)
             .env("PORT", server.local_addr().unwrap().port().to_string())
@@ -293,9 +301,11 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
         return;
     }
     std::fs::remove_file(scratch.path("other/disk.new")).unwrap();
+    std::fs::remove_file(layers.join("2.qcow2")).unwrap();
     let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
     let mut expected = ALL.map(|name| format!("{name} refused"));
     expected[0] = "own-file reached".to_owned();
+    expected[1] = "layer reached".to_owned();
     assert_eq!(attack(scratch.start()), expected);
     answer.join().unwrap();
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "content");

@@ -15,6 +15,7 @@ use tonic::Code;
 use super::FIELD_MANAGER;
 use super::decide::Next;
 use super::object::{Object, is_final};
+use super::owner;
 use crate::daemon::{Daemon, status_message};
 
 /// Longest wait for the API server in one call.
@@ -50,7 +51,13 @@ impl Effects {
     /// Does one step for a task.
     pub(super) async fn perform(self, uid: &str, object: Option<&Object>, next: Next) -> Done {
         match (next, object) {
-            (Next::Run(request), _) => self.run(*request).await,
+            (Next::Run(request), Some(object)) => {
+                match owner::refusal(&self.client, object).await {
+                    Ok(None) => self.run(*request).await,
+                    Ok(Some(sentence)) => Done::Refused(sentence),
+                    Err(error) => Done::Failed(format!("failed to read the machine: {error}")),
+                }
+            }
             (Next::Cancel, _) => self.cancel(uid).await,
             (Next::Forget, _) => self.forget(uid).await,
             (Next::Record(status), Some(object)) => self.record(object, *status).await,

@@ -18,6 +18,8 @@ pub(super) struct Object {
     pub(super) uid: Uid,
     pub(super) namespace: String,
     pub(super) name: String,
+    /// UID of the machine that it was made for, if it names one.
+    pub(super) machine: Option<String>,
     /// What to do, or why that cannot be read.
     pub(super) spec: Result<VirtualMachineTaskSpec, String>,
     pub(super) status: VirtualMachineTaskStatus,
@@ -48,7 +50,13 @@ impl Object {
         let managers = metadata.managed_fields.iter().flatten();
         let mut managers = managers.filter(|m| m.subresource.as_deref() == Some("status"));
         let ours = managers.any(|m| m.manager.as_deref() == Some(FIELD_MANAGER));
+        let mut owners = metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.kind == "VirtualMachine");
+        let owner = owner.map(|owner| owner.uid.clone());
+        let labels = metadata.labels.as_ref();
+        let label = || labels?.get(crds::names::VM_UID_LABEL).cloned();
         Some(Self {
+            machine: owner.or_else(label),
             uid: metadata.uid.clone()?,
             namespace: metadata.namespace.clone()?,
             name: metadata.name.clone()?,

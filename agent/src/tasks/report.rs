@@ -5,7 +5,7 @@
 //! state while one connection lasts.
 //! Failure: a state of a newer daemon is taken for `Running`: nothing final is made up.
 
-use crds::{InspectedImage, TaskState, VirtualMachineTaskStatus};
+use crds::{InspectedImage, TakenSnapshot, TaskState, VirtualMachineTaskStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use nodeapi::v1::task_status::State;
@@ -36,11 +36,29 @@ pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
             .as_ref()
             .filter(|_| state == TaskState::Success)
             .map(image),
+        snapshot: reported
+            .snapshot
+            .as_ref()
+            .filter(|_| state == TaskState::Success)
+            .map(snapshot),
     }
 }
 
+fn snapshot(taken: &v1::DiskSnapshot) -> TakenSnapshot {
+    TakenSnapshot {
+        quiesced: taken.quiesced,
+        running: taken.running,
+        virtual_bytes: bytes(taken.virtual_bytes),
+        used_bytes: bytes(taken.used_bytes),
+        created_time: time(taken.created_ms),
+    }
+}
+
+fn bytes(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 fn image(found: &v1::InspectedImage) -> InspectedImage {
-    let bytes = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
     InspectedImage {
         format: crds::text::printable(&found.format, FORMAT),
         virtual_bytes: bytes(found.virtual_bytes),
@@ -60,6 +78,7 @@ pub(super) fn ended(state: TaskState, message: &str, now: Timestamp) -> VirtualM
         start_time: None,
         completion_time: seconds(now.as_second()),
         image: None,
+        snapshot: None,
     }
 }
 
@@ -161,6 +180,34 @@ mod tests {
         let sizes = (image.virtual_bytes, image.file_bytes);
         assert_eq!((sizes, image.bootable), ((i64::MAX, 7), true));
         assert_eq!(image.firmware.as_deref(), Some("efi"));
+    }
+
+    #[test]
+    fn a_snapshot_is_reported_on_success_only_and_within_bounds() {
+        let taken = |state| {
+            let snapshot = v1::DiskSnapshot {
+                uid: "s-1".to_owned(),
+                virtual_bytes: u64::MAX,
+                used_bytes: 7,
+                created_ms: 1_700_000_000_123,
+                running: true,
+                ..v1::DiskSnapshot::default()
+            };
+            status(&TaskStatus {
+                snapshot: Some(snapshot),
+                ..reported(state)
+            })
+            .snapshot
+        };
+        assert_eq!(taken(State::Error), None);
+        let expected = TakenSnapshot {
+            quiesced: false,
+            running: true,
+            virtual_bytes: i64::MAX,
+            used_bytes: 7,
+            created_time: seconds(1_700_000_000),
+        };
+        assert_eq!(taken(State::Success), Some(expected));
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! `cancel` is no part of it.
 //! Failure: a sentence for people: what this node cannot do, or what the spec lacks.
 
-use crds::{NodeProbe, TaskKind, VirtualMachineTaskSpec};
+use crds::{NodeProbe, SnapshotRequest, TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Promote, Provision,
-    PullImage, Reset, Restore, RunTaskRequest, Save, SetProbe, TcpProbe, Unpause, provision,
+    Adopt, DeleteDisk, DeleteSnapshot, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff,
+    Promote, Provision, PullImage, Reset, Restore, Revert, RunTaskRequest, Save, SetProbe,
+    Snapshot, TcpProbe, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -70,13 +71,28 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             probe: spec.probe.as_ref().map(probe),
         }),
         TaskKind::Promote => Kind::Promote(Promote {}),
-        TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
-            return Err(format!(
-                "this version of vmlet-agent cannot run tasks of kind {:?}",
-                spec.kind
-            ));
+        TaskKind::Adopt => Kind::Adopt(Adopt {
+            vm_name: format!("{namespace}/{}", spec.vm_name),
+        }),
+        TaskKind::Snapshot => {
+            let requested = snapshot(spec)?;
+            Kind::Snapshot(Snapshot {
+                uid: requested.uid.clone(),
+                quiesce_seconds: requested.quiesce_seconds.unwrap_or_default(),
+            })
         }
+        TaskKind::Revert => Kind::Revert(Revert {
+            uid: snapshot(spec)?.uid.clone(),
+        }),
+        TaskKind::DeleteSnapshot => Kind::DeleteSnapshot(DeleteSnapshot {
+            uid: snapshot(spec)?.uid.clone(),
+        }),
     })
+}
+
+fn snapshot(spec: &VirtualMachineTaskSpec) -> Result<&SnapshotRequest, String> {
+    let requested = spec.snapshot.as_ref();
+    requested.ok_or_else(|| format!("a task of kind {:?} needs spec.snapshot", spec.kind))
 }
 
 fn pod_uid(spec: &VirtualMachineTaskSpec) -> Result<String, String> {
@@ -151,6 +167,10 @@ mod tests {
             discard: true,
             instance_uid: Some("p-1".to_owned()),
             probe: None,
+            snapshot: Some(SnapshotRequest {
+                uid: "s-1".to_owned(),
+                quiesce_seconds: Some(30),
+            }),
         }
     }
 
@@ -225,6 +245,39 @@ mod tests {
     }
 
     #[test]
+    fn a_task_for_a_snapshot_names_it_and_a_time_that_is_unset_is_none() {
+        let mut wanted = spec(TaskKind::Snapshot);
+        let uid = || "s-1".to_owned();
+        let requested = |spec: &_| of("t-1", "ns", spec, &all()).unwrap().kind;
+        for seconds in [30, 0] {
+            let taken = Snapshot {
+                uid: uid(),
+                quiesce_seconds: seconds,
+            };
+            assert_eq!(requested(&wanted), Some(Kind::Snapshot(taken)));
+            wanted.snapshot.as_mut().unwrap().quiesce_seconds = None;
+        }
+        wanted.kind = TaskKind::Revert;
+        assert_eq!(
+            requested(&wanted),
+            Some(Kind::Revert(Revert { uid: uid() }))
+        );
+        wanted.kind = TaskKind::DeleteSnapshot;
+        let deleted = DeleteSnapshot { uid: uid() };
+        assert_eq!(requested(&wanted), Some(Kind::DeleteSnapshot(deleted)));
+    }
+
+    #[test]
+    fn an_adoption_names_the_machine_that_takes_the_disk_over() {
+        let request = of("t-1", "ns", &spec(TaskKind::Adopt), &all()).unwrap();
+        let adopt = Adopt {
+            vm_name: "ns/vm".to_owned(),
+        };
+        assert_eq!(request.kind, Some(Kind::Adopt(adopt)));
+        assert_eq!(request.vm_uid, "u-1");
+    }
+
+    #[test]
     fn an_inspection_names_image_and_url() {
         let mut wanted = spec(TaskKind::InspectImage);
         let request = of("t-1", "ns", &wanted, &all()).unwrap();
@@ -279,7 +332,10 @@ mod tests {
     fn an_impossible_request_gets_a_clear_error() {
         let refusal = |spec, kinds: &[String]| of("t", "ns", &spec, kinds).unwrap_err();
         assert!(refusal(spec(TaskKind::Save), &[]).contains("upgrade the node"));
-        assert!(refusal(spec(TaskKind::Snapshot), &all()).contains("kind Snapshot"));
+        let mut odd = spec(TaskKind::Revert);
+        odd.snapshot = None;
+        let refused = refusal(odd, &all());
+        assert_eq!(refused, "a task of kind Revert needs spec.snapshot");
         let mut odd = spec(TaskKind::Provision);
         odd.image = Some(String::new());
         assert!(refusal(odd.clone(), &all()).contains("spec.image"));

@@ -76,6 +76,7 @@ mod tests {
             uid: uid.to_owned(),
             namespace: "ns".to_owned(),
             name: uid.to_owned(),
+            machine: None,
             spec: Ok(serde_json::from_value(spec).unwrap()),
             status: crds::VirtualMachineTaskStatus::default(),
             made,

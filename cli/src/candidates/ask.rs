@@ -9,7 +9,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crds::{ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineImage};
+use crds::{
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineImage,
+    VirtualMachineSnapshot,
+};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 use kube::{Resource, ResourceExt};
@@ -47,6 +50,7 @@ async fn read(kind: Kind, args: &ClusterArgs) -> Result<Vec<String>, ClusterErro
     let read = match kind {
         Kind::Machine | Kind::Login => listed(cluster.api::<VirtualMachine>()).await,
         Kind::Image => return Ok(images(&cluster).await),
+        Kind::Snapshot => listed(cluster.api::<VirtualMachineSnapshot>()).await,
         Kind::Class => listed(cluster.api::<VirtualMachineClass>()).await,
         Kind::Namespace => listed(Api::<Namespace>::all(cluster.client)).await,
     };

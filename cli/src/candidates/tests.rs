@@ -26,13 +26,28 @@ fn offered(line: &[&str], names: &Names) -> Vec<String> {
 #[test]
 fn names_of_machines_are_offered_to_all_verbs_that_take_them() {
     for verb in [
-        "status", "describe", "events", "start", "stop", "restart", "suspend", "resume", "pause",
-        "unpause", "delete", "logs",
+        "status",
+        "describe",
+        "events",
+        "start",
+        "stop",
+        "restart",
+        "suspend",
+        "resume",
+        "pause",
+        "unpause",
+        "delete",
+        "logs",
+        "snapshot",
+        "snapshots",
+        "revert",
     ] {
         let all = offered(&[verb, ""], &fake());
         assert_eq!(all, ["machine-a", "machine-b"], "{verb}");
         assert_eq!(offered(&[verb, "machine-b"], &fake()), ["machine-b"]);
     }
+    let snapshots = offered(&["revert", "x", ""], &fake());
+    assert_eq!(snapshots, ["snapshot-a", "snapshot-b"]);
     let second = offered(&["stop", "x", "machine-a"], &fake());
     assert_eq!(second, ["machine-a"]);
 }

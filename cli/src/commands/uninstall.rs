@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::Args;
 use crds::guard::Guarded;
 use crds::node_facts::{NodeFacts, is_fresh, node_of_lease};
-use crds::{VirtualMachine, VirtualMachineTask, names};
+use crds::{VirtualMachine, VirtualMachineReplicaSet, VirtualMachineTask, names};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -126,6 +126,10 @@ async fn look(
         true => all(&Api::all(client.clone())).await?,
         false => Vec::new(),
     };
+    let sets: Vec<VirtualMachineReplicaSet> = match has("virtualmachinereplicasets") {
+        true => all(&Api::all(client.clone())).await?,
+        false => Vec::new(),
+    };
     let tasks: Vec<VirtualMachineTask> = match has("virtualmachinetasks") {
         true => all(&Api::all(client.clone())).await?,
         false => Vec::new(),
@@ -147,6 +151,7 @@ async fn look(
         .filter_map(|lease| agent(lease, now))
         .collect();
     let mut left = Left::find(&left::Seen {
+        sets: &sets,
         machines: &machines,
         tasks: &tasks,
         pods: &pods,

@@ -7,6 +7,7 @@
 mod caches;
 mod groups;
 mod limits;
+mod replica_sets;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
     ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
+    VirtualMachineSnapshot, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -49,6 +51,11 @@ pub trait Wakes: Indexed + Sized {
         Vec::new()
     }
 
+    /// The replica sets that a change concerns.
+    fn wakes_replica_sets(_change: &Change<Self>, _stores: &Stores) -> Vec<Key> {
+        Vec::new()
+    }
+
     /// The change as one of a machine.
     fn as_machine(_change: &Change<Self>) -> Option<Change<VirtualMachine>> {
         None
@@ -67,6 +74,10 @@ impl Wakes for VirtualMachine {
 
     fn wakes_groups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         groups::of_machine(change, stores)
+    }
+
+    fn wakes_replica_sets(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        replica_sets::of_machine(change, stores)
     }
 
     fn as_machine(change: &Change<Self>) -> Option<Change<VirtualMachine>> {
@@ -312,9 +323,37 @@ impl Wakes for VirtualMachineGroup {
     }
 }
 
+impl Wakes for VirtualMachineSnapshot {
+    /// Its machine takes it, and deletes it; one that does not exist lets it go.
+    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && old == new
+        {
+            return Vec::new();
+        }
+        let snapshot = change.object();
+        let namespace = snapshot.namespace().unwrap_or_default();
+        vec![Key::new(namespace, &snapshot.spec.vm_name)]
+    }
+}
+
+impl Wakes for VirtualMachineReplicaSet {
+    fn wakes(_: &Change<Self>, _: &Stores) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn wakes_replica_sets(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        replica_sets::of_set(change)
+    }
+}
+
 impl Wakes for PersistentVolumeClaim {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::Claim(Key::of(&**change.object())))
+    }
+
+    fn wakes_replica_sets(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        replica_sets::of_claim(change, stores)
     }
 
     fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {

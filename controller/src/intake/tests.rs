@@ -46,6 +46,8 @@ mod caches;
 mod groups;
 mod limits;
 mod nodes;
+mod replica_sets;
+mod snapshots;
 mod storage;
 
 fn intake(rules: Profile) -> (Intake, Feeds) {

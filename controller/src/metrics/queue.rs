@@ -1,6 +1,6 @@
 //! Series of the queues, under the names that other controllers use.
 //!
-//! Invariant: the label `controller` names the queue: `virtualmachine` or `virtualmachineimage`.
+//! Invariant: the label `controller` names the queue: `virtualmachine`, say.
 //! The label `priority` is a configured level or `custom`, so that series neither grow nor drift.
 //! Failure: none.
 
@@ -20,6 +20,8 @@ const MACHINES: &str = "virtualmachine";
 const IMAGES: &str = "virtualmachineimage";
 /// The queue of groups.
 const GROUPS: &str = "virtualmachinegroup";
+/// The queue of replica sets.
+const REPLICA_SETS: &str = "virtualmachinereplicaset";
 /// Upper bounds of waiting and working times, in seconds.
 const BOUNDS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0,
@@ -148,6 +150,16 @@ impl QueueMetrics {
     pub(super) fn of_groups(&self) -> Self {
         let new = Self {
             name: GROUPS,
+            ..self.clone()
+        };
+        new.create();
+        new
+    }
+
+    /// The same series for the queue of replica sets.
+    pub(super) fn of_replica_sets(&self) -> Self {
+        let new = Self {
+            name: REPLICA_SETS,
             ..self.clone()
         };
         new.create();

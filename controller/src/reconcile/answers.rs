@@ -23,6 +23,12 @@ pub(crate) fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
+/// Whether the API server does not take the object as it is, and would not at once again.
+pub(crate) fn is_refused(error: &kube::Error) -> bool {
+    let passes = |code| matches!(code, 401 | 404 | 408 | 409 | 429);
+    matches!(error, kube::Error::Api(s) if (400..500).contains(&s.code) && !passes(s.code))
+}
+
 /// Whether the namespace takes no new object because it is being deleted.
 pub(crate) fn is_ending(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {

@@ -31,6 +31,7 @@ mod tests;
 mod update;
 mod write;
 
+pub(crate) use act::backup::is_outdated as is_backup_outdated;
 pub(crate) use observe::placeholder;
 pub(crate) use prerequisites::{VOLUME_MODE, disk_bytes, quantity, thousandths};
 
@@ -42,7 +43,7 @@ use kube::ResourceExt;
 use lifecycle::Failure;
 use tokio::sync::mpsc;
 
-use self::act::{delete, left_behind, slot, tasks};
+use self::act::{delete, left_behind, slot, snapshot, tasks};
 use self::observe::mode;
 use self::pass::Pass;
 use self::prerequisites::cache;
@@ -88,6 +89,8 @@ async fn look_at(ctx: &Context, key: &Key) -> Outcome {
 async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     let Some(found) = ctx.stores.vm(key) else {
         ctx.shared.expected.forget(key);
+        let why = "the machine does not exist: the snapshot is taken when it does and has a disk";
+        snapshot::without_disk(ctx, key, None, why).await?;
         return left_behind::release(ctx, key).await;
     };
     let now = (ctx.clock)().0.as_second();

@@ -125,6 +125,8 @@ async fn no_pass_runs_before_all_stores_are_full_and_one_that_panics_is_counted_
         cluster_images,
         image_caches,
         groups,
+        replica_sets,
+        snapshots,
         nodes
     );
     fill!(

@@ -1,4 +1,4 @@
-//! When the status of each group was written last.
+//! When the status of each group, or of each replica set, was written last.
 //!
 //! Invariant: a group that is gone has no entry. A restart forgets all of them: the next write is then at
 //! once.

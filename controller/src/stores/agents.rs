@@ -5,11 +5,13 @@
 //! since then the cause is the API server or our watch that is away.
 //! Failure: an agent without any report counts as running until the leases were listed.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crds::node_facts::{LEASE_SECONDS, NodeFacts, node_of_lease};
+use crds::names;
+use crds::node_facts::{LEASE_SECONDS, LIMIT, NodeFacts, node_of_lease};
+use crds::text::printable;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::watcher::Event;
@@ -17,6 +19,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// How long an agent counts as running without a renewal, or without a connection to its daemon.
 const TIMEOUT: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
+
+/// Longest message of a failure, in bytes.
+const MESSAGE: usize = 512;
 
 /// The last report of each agent. Clones share their content.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +50,8 @@ struct LastReport {
     task_kinds: Vec<String>,
     /// What it and its daemon can do that earlier versions cannot.
     features: Vec<String>,
+    /// Disks whose manifest it could not write, and why; `*`: all disks of the node.
+    backup_failures: BTreeMap<String, String>,
     versions: Versions,
     /// Its loss was announced.
     is_announced: bool,
@@ -79,7 +86,7 @@ impl State {
         !self.is_listed || self.last.is_none_or(|last| now >= last + TIMEOUT)
     }
 
-    /// Takes a renewal in; returns whether the node can do more than before.
+    /// Takes a renewal in; returns whether the node can do more than before, or reports other failures.
     fn hear(&mut self, lease: &Lease, now: Instant) -> bool {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         let Some(node) = node_of_lease(name) else {
@@ -103,6 +110,7 @@ impl State {
             machine_types: daemon.machine_types,
             task_kinds: daemon.task_kinds,
             features: [daemon.features, facts.features].concat(),
+            backup_failures: backup_failures(lease),
             versions: Versions {
                 agent: facts.agent_version,
                 daemon: daemon.version,
@@ -111,9 +119,12 @@ impl State {
         };
         let lived = known.is_some_and(|known| now < known.end());
         let is_new = |known: &LastReport| {
-            known.task_kinds != report.task_kinds || known.features != report.features
+            known.task_kinds != report.task_kinds
+                || known.features != report.features
+                || known.backup_failures != report.backup_failures
         };
-        let is_change = !lived || known.is_some_and(is_new);
+        let answers_again = reaches && known.is_some_and(|known| known.alone.is_some());
+        let is_change = !lived || answers_again || known.is_some_and(is_new);
         if self.is_disconnected(now) {
             // Agents that were not lost before the outage get time to renew.
             let all = self.reports.values_mut().filter(|one| !one.is_announced);
@@ -123,6 +134,18 @@ impl State {
         self.reports.insert(node.to_owned(), report);
         is_change
     }
+}
+
+/// What an agent reports of manifests, bounded.
+fn backup_failures(lease: &Lease) -> BTreeMap<String, String> {
+    let annotations = lease.metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(names::BACKUP_FAILURES));
+    let text = text.filter(|text| text.len() <= LIMIT);
+    let failures = text.and_then(|text| serde_json::from_str::<BTreeMap<_, String>>(text).ok());
+    let failures = failures.unwrap_or_default().into_iter();
+    failures
+        .map(|(disk, why)| (disk, printable(&why, MESSAGE)))
+        .collect()
 }
 
 impl Agents {
@@ -177,6 +200,33 @@ impl Agents {
         let state = self.lock();
         let report = state.reports.get(node);
         report.is_some_and(|one| one.features.iter().any(|known| known == feature))
+    }
+
+    /// Whether the daemon of this node runs tasks of that kind, by the last report of its agent; `None`: that
+    /// is not known, the agent does not reach the daemon, or it renews no lease, also where no agent does.
+    #[must_use]
+    pub fn runs(&self, node: &str, kind: &str) -> Option<bool> {
+        let (state, now) = (self.lock(), Instant::now());
+        let report = state.reports.get(node);
+        let report = report.filter(|one| one.alone.is_none() && now < one.end());
+        report.map(|one| one.task_kinds.iter().any(|known| known == kind))
+    }
+
+    /// Why this node could not write the manifest beside a disk, by the last report of its agent; `None`: it
+    /// reported no failure.
+    #[must_use]
+    pub fn backup_failure(&self, node: &str, disk: &str) -> Option<String> {
+        let state = self.lock();
+        let failures = &state.reports.get(node)?.backup_failures;
+        failures.get(disk).or_else(|| failures.get("*")).cloned()
+    }
+
+    /// Whether this node could not write some manifest, by the last report of its agent.
+    #[must_use]
+    pub fn has_backup_failures(&self, node: &str) -> bool {
+        let state = self.lock();
+        let report = state.reports.get(node);
+        report.is_some_and(|one| !one.backup_failures.is_empty())
     }
 
     /// The versions of this node's programs in the last report of its agent, whatever its state.
@@ -277,6 +327,25 @@ mod tests {
             "spec": { "renewTime": format!("2001-01-01T00:00:00.{n:06}Z") },
         }))
         .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_daemon_of_a_silent_agent_runs_is_not_known() {
+        let agents = Agents::default();
+        agents.apply(&Event::Init);
+        for node in ["a", "b"] {
+            agents.apply(&Event::InitApply(lease(node, 0, true)));
+        }
+        agents.apply(&Event::InitDone);
+        assert_eq!(agents.runs("a", "Revert"), Some(false));
+        for n in 1..4 {
+            advance(TIMEOUT / 2).await;
+            agents.apply(&Event::Apply(lease("b", n, true)));
+        }
+        assert_eq!(agents.runs("a", "Revert"), None);
+        assert_eq!(agents.runs("b", "Revert"), Some(false));
+        advance(TIMEOUT).await;
+        assert_eq!(agents.runs("b", "Revert"), None, "the only one");
     }
 
     /// The lease of a node with these machine types.
@@ -397,6 +466,23 @@ mod tests {
         assert!(!agents.lives("b"));
         agents.apply(&Event::Apply(lease("b", 42, true)));
         assert!(agents.lives("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_answers_again_after_a_short_time_can_do_more() {
+        let agents = Agents::default();
+        list(&agents, &[lease("a", 0, true)]);
+        let renew = |n, reaches| agents.apply(&Event::Apply(lease("a", n, reaches)));
+        for (n, reaches, is_change) in [
+            (1, false, false),
+            (2, false, false),
+            (3, true, true),
+            (4, true, false),
+        ] {
+            advance(10 * SECOND).await;
+            assert_eq!(renew(n, reaches), is_change, "{n}");
+            assert_eq!(agents.runs("a", "Revert").is_some(), reaches, "{n}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

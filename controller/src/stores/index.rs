@@ -12,7 +12,8 @@ use crds::conditions::{self, FAILURE};
 use crds::names::VM_UID_LABEL;
 use crds::{
     ClusterVirtualMachineImage, GroupMemberKind, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
+    VirtualMachineSnapshot, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
@@ -109,6 +110,14 @@ pub fn own_root_claim(vm: &VirtualMachine) -> Option<String> {
     (!class.is_empty() && !has_root).then(|| format!("{}-root", vm.name_any()))
 }
 
+/// The replica set and the index that a machine's name consists of, `SET-INDEX`.
+#[must_use]
+pub fn numbered(name: &str) -> Option<(&str, u32)> {
+    let (set, text) = name.rsplit_once('-')?;
+    let index: u32 = text.parse().ok()?;
+    (!set.is_empty() && index.to_string() == text).then_some((set, index))
+}
+
 /// The network that a machine of that namespace means: `namespace/name`, or the name alone.
 #[must_use]
 pub fn network(namespace: &str, reference: &str) -> Key {
@@ -158,6 +167,10 @@ struct Tables {
     named: Table<Key>,
     pods: Table<String>,
     groups: Table<Affiliation>,
+    /// Machines by the replica set that their names are of, whether or not there is one.
+    numbered: Table<Key>,
+    /// By the machine that they name.
+    snapshots: Table<Key>,
 }
 
 /// Who is filed under what, both ways.
@@ -235,6 +248,18 @@ impl Index {
         self.read().groups.get(affiliation)
     }
 
+    /// Keys of the snapshots that name this machine.
+    #[must_use]
+    pub fn snapshots_of(&self, vm: &Key) -> Vec<Key> {
+        self.read().snapshots.get(vm)
+    }
+
+    /// Keys of the machines with names of this replica set, by name.
+    #[must_use]
+    pub fn vms_numbered(&self, set: &Key) -> Vec<Key> {
+        self.read().numbered.get(set)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Tables> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,10 +278,12 @@ pub trait Indexed: Resource<DynamicType = ()> {
 impl Indexed for VirtualMachine {
     fn file(object: &Self, gone: bool, index: &Index) {
         let relations = (!gone).then(|| Relation::of(object));
-        index
-            .write()
-            .vms
-            .set(&Key::of(object), relations.unwrap_or_default());
+        let key = Key::of(object);
+        let set = numbered(&key.name).filter(|_| !gone);
+        let set = set.map(|(set, _)| Key::new(&key.namespace, set));
+        let mut tables = index.write();
+        tables.vms.set(&key, relations.unwrap_or_default());
+        tables.numbered.set(&key, set.into_iter().collect());
     }
 }
 
@@ -291,6 +318,16 @@ impl Indexed for VirtualMachineGroup {
     }
 }
 
+impl Indexed for VirtualMachineSnapshot {
+    fn file(object: &Self, gone: bool, index: &Index) {
+        let key = Key::of(object);
+        let vm = Key::new(&key.namespace, &object.spec.vm_name);
+        let vm = (!gone).then_some(vm);
+        index.write().snapshots.set(&key, vm.into_iter().collect());
+    }
+}
+
+impl Indexed for VirtualMachineReplicaSet {}
 impl Indexed for VirtualMachineClass {}
 impl Indexed for VirtualMachineImage {}
 impl Indexed for ClusterVirtualMachineImage {}

@@ -1,5 +1,5 @@
-//! Kinds of others, CDI's volumes and Multus' networks, which may be installed long after the
-//! controller has started.
+//! Kinds that may be installed long after the controller has started: CDI's volumes and Multus' networks,
+//! and replica sets, which an earlier version of `deploy/crds` does not have.
 //!
 //! Invariant: the store is ready at once if the API server does not serve the kind; a watch of its
 //! one definition finds the kind, never a timer. Machines that wait for the kind itself are woken
@@ -27,7 +27,7 @@ use crate::stores::Feed;
 /// Longest time to find out whether the kind is served.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A kind of others.
+/// A kind that may come later.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Late {
     /// The store's.
@@ -43,6 +43,15 @@ pub(super) const DATA_VOLUMES: Late = Late {
     api: "cdi.kubevirt.io/v1beta1",
     plural: "datavolumes",
     served: Intake::volumes_are_served,
+};
+
+/// Without them the controller serves every other kind: Helm upgrades no definition by itself.
+pub(super) const REPLICA_SETS: Late = Late {
+    name: "replica_sets",
+    api: "vmlet.dev/v1alpha1",
+    plural: "virtualmachinereplicasets",
+    // A set that is listed then wakes itself.
+    served: |_| (),
 };
 
 pub(super) const NETWORKS: Late = Late {

@@ -30,6 +30,9 @@ pub const GUEST_NETWORK_CONFIG_SYNCED: &str = "VirtualMachineGuestNetworkConfigS
 pub const DISK_PROMOTION_STARTED: &str = "VirtualMachineDiskPromotionStarted";
 /// Linked disks were flattened, or there was nothing to flatten.
 pub const DISK_PROMOTION_SYNCED: &str = "VirtualMachineDiskPromotionSynced";
+/// The node of the root disk keeps a manifest of the machine beside it. Absent without a disk on a node that
+/// does so.
+pub const BACKUP_UP_TO_DATE: &str = "VirtualMachineBackupUpToDate";
 /// The running size is that of the class.
 pub const CLASS_CONFIGURATION_SYNCED: &str = "VirtualMachineClassConfigurationSynced";
 /// The machine is where its disk is.
@@ -60,6 +63,14 @@ pub const GROUP_LINKED: &str = "GroupLinked";
 pub const MEMBER_POWER_STATE_SYNCED: &str = "PowerStateSynced";
 /// Of a member of a group: all its machines have a node.
 pub const MEMBER_PLACEMENT_READY: &str = "PlacementReady";
+/// Of a replica set: a machine or a claim cannot be created, or is not the set's.
+pub const REPLICA_FAILURE: &str = "ReplicaFailure";
+/// Of a snapshot: the node has taken it.
+pub const SNAPSHOT_CREATED: &str = "VirtualMachineSnapshotCreated";
+/// Of a snapshot: a machine can revert to it.
+pub const SNAPSHOT_READY: &str = "VirtualMachineSnapshotReady";
+/// The machine reverts to a snapshot, or cannot. Absent if no revert is requested.
+pub const REVERT_SUCCEEDED: &str = "VirtualMachineSnapshotRevertSucceeded";
 /// Data volumes named in `dataVolumeTemplates` are there.
 pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
@@ -67,6 +78,8 @@ pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 pub const DISK_PROMOTION_PENDING: &str = "DiskPromotionPending";
 /// Reason of [`DISK_PROMOTION_SYNCED`], False: the node flattens the disk.
 pub const DISK_PROMOTION_RUNNING: &str = "DiskPromotionRunning";
+/// Reason of [`REVERT_SUCCEEDED`], False: the machine reverts.
+pub const REVERT_IN_PROGRESS: &str = "VirtualMachineSnapshotRevertInProgress";
 /// Reason of a condition about something that no node can do yet.
 pub const NOT_IMPLEMENTED: &str = "NotImplemented";
 /// Reason of [`READY`], Unknown: the node is to make the readiness probe, and cannot.
@@ -123,11 +136,13 @@ pub fn reason_of_true(kind: &str) -> &'static str {
         | CLASS_CONFIGURATION_SYNCED
         | MEMBER_POWER_STATE_SYNCED => "Synced",
         DISK_PROMOTION_STARTED => "Started",
+        BACKUP_UP_TO_DATE => "BackedUp",
         DISK_PROMOTION_SYNCED => "NothingToPromote",
         LOCATION_VALID => "NodeMatches",
         RECONCILE_READY => "NotPaused",
         GUEST_AGENT => "Connected",
-        READY => "Ready",
+        READY | SNAPSHOT_READY => "Ready",
+        SNAPSHOT_CREATED => "Created",
         GROUP_LINKED => "Linked",
         MEMBER_PLACEMENT_READY => "AlreadyPlaced",
         _ => "True",
@@ -139,9 +154,13 @@ pub fn reason_of_true(kind: &str) -> &'static str {
 #[must_use]
 pub fn is_well(condition: &Condition) -> bool {
     let reports_a_problem = [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED];
-    // A disk that is not flattened yet serves as well as one that is.
-    let is_in_progress =
-        [DISK_PROMOTION_PENDING, DISK_PROMOTION_RUNNING].contains(&condition.reason.as_str());
+    // A disk that is not flattened yet serves as well as one that is; a revert was requested.
+    let is_in_progress = [
+        DISK_PROMOTION_PENDING,
+        DISK_PROMOTION_RUNNING,
+        REVERT_IN_PROGRESS,
+    ]
+    .contains(&condition.reason.as_str());
     !reports_a_problem.contains(&condition.type_.as_str())
         && (condition.status == "True" || is_in_progress)
         && condition.reason != NOT_IMPLEMENTED

@@ -29,6 +29,7 @@
     reason = "each printer column has a type of its own"
 )]
 
+pub mod backup;
 mod class;
 pub mod conditions;
 mod group;
@@ -41,7 +42,9 @@ pub mod names;
 mod node_config;
 pub mod node_facts;
 mod node_probe;
+pub mod node_settings;
 mod raw;
+mod replica_set;
 mod rules;
 pub mod schema;
 mod snapshot;
@@ -73,18 +76,24 @@ pub use image_mapping::{
     SecretReference, TransportTls,
 };
 pub use node_config::{
-    AcceleratorSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec, NodeConfigStatus,
-    NodeSettings,
+    AcceleratorSetting, CpuModelSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec,
+    NodeConfigStatus, NodeSettings,
 };
 pub use node_probe::{GuestProbe, NodeProbe, ProbeOutcome};
 pub use raw::{Raw, RawObject, RawRecord};
+pub use replica_set::{
+    ClaimRetention, ReplicaClaimTemplate, ReplicaClaimTemplateAccess, ReplicaClaimTemplateMode,
+    ReplicaMetadata, ReplicaSelector, ReplicaTemplate, ReplicaUpdateStrategy, ReplicaUpdateType,
+    RetentionPolicy, RollingUpdate, VirtualMachineReplicaSet, VirtualMachineReplicaSetSpec,
+    VirtualMachineReplicaSetStatus,
+};
 pub use snapshot::{
-    Quiesce, SnapshotChild, SnapshotChildType, SnapshotStorage, VirtualMachineSnapshot,
+    Quiesce, SnapshotReference, SnapshotReferenceType, SnapshotStorage, VirtualMachineSnapshot,
     VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
 };
 pub use task::{
-    InspectedImage, TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec,
-    VirtualMachineTaskStatus,
+    InspectedImage, SnapshotRequest, TakenSnapshot, TaskKind, TaskState, VirtualMachineTask,
+    VirtualMachineTaskSpec, VirtualMachineTaskStatus,
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
 pub use vmlet::{

@@ -5,11 +5,11 @@
 //! Failure: none; constants.
 
 pub use podspec::names::{
-    BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_IMAGE, DISK_WITHOUT_IMAGE, FAST_DEPLOY,
-    FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS, IMAGE_TLS_SECRET, IMAGE_URL, INSTANCE_UUID,
-    IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK,
-    NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, SHARES, START_PAUSED,
-    SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+    BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_IMAGE, DISK_MANIFESTS, DISK_WITHOUT_IMAGE,
+    FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS, IMAGE_TLS_SECRET, IMAGE_URL,
+    INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS,
+    MEMORY, NETWORK, NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE,
+    SHARES, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -36,6 +36,12 @@ pub const APPLY_POWER_STATE_TIME: &str = "vmlet.dev.protected/apply-power-state-
 pub const GROUP_POWER_STATE: &str = "vmlet.dev.protected/group-power-state";
 /// Label on pods: the outermost group of their machine.
 pub const GROUP_LABEL: &str = "vmlet.dev.protected/group";
+/// Label on a machine, and on a claim, of a replica set: the name of the set.
+pub const REPLICA_SET_LABEL: &str = "vmlet.dev/replica-set";
+/// Label on a machine, and on a claim, of a replica set: its index.
+pub const REPLICA_INDEX_LABEL: &str = "vmlet.dev/replica-index";
+/// Label on a machine of a replica set: the revision of the template that it was made from.
+pub const TEMPLATE_REVISION_LABEL: &str = "vmlet.dev/template-revision";
 /// Pauses reconciliation. Its presence counts. Anyone who may edit the machine may set it.
 pub const PAUSED: &str = "vmlet.dev/paused";
 /// Lets a machine that is being deleted go without its root disk while the node of that disk has no agent
@@ -72,6 +78,13 @@ pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// Finalizer of the machine, and of its pod until the pod's end is recorded.
 pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
+/// Finalizer of a snapshot that a node may have taken.
+pub const SNAPSHOT_FINALIZER: &str = "vmlet.dev/virtualmachinesnapshot";
+/// Label on a snapshot: the name of its machine. Written by the controller.
+pub const SNAPSHOT_VM_LABEL: &str = "snapshot.vmlet.dev/vm-name";
+/// On a machine that reverts to a snapshot: the name of the snapshot; `restored/` and its UID from the write
+/// that restores the specification on. Written and removed by the controller.
+pub const REVERT_IN_PROGRESS: &str = "vmlet.dev/snapshot-revert-in-progress";
 /// Scheduling gate of the pod that chooses the node of a root disk.
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
 /// Scheduling gate of a machine's pod until the placeholder has made room for it.
@@ -86,6 +99,33 @@ pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 pub const NODE_PROBES: &str = "NodeProbes";
 /// Feature of a node whose agent and daemon flatten the root disks of machines.
 pub const DISK_PROMOTION: &str = "DiskPromotion";
+/// Feature of a node whose agent and daemon keep manifests of machines beside their disks, and let a
+/// machine take over the disk of an earlier one.
+pub const MACHINE_BACKUP: &str = "MachineBackup";
+/// On a node's lease: machines whose manifest its agent could not write, and why, as a map of the UIDs
+/// of disks and messages. Written by the node's agent.
+pub const BACKUP_FAILURES: &str = "vmlet.dev/backup-failures";
+/// The machine takes over the disk that [`DISK_RECORD`] names in place of getting a new one. Its
+/// presence counts. The controller removes it when the machine has the disk.
+pub const ADOPT_DISK: &str = "vmlet.dev.protected/adopt-disk";
+/// Which disk on which node the machine has, and what its guest knows it by, as JSON. Written by the
+/// controller; anyone may delete it, and the controller writes it again.
+pub const DISK_RECORD: &str = "vmlet.dev/disk-record";
+/// On a snapshot: its own UID, since it was requested from a node. An object that a backup tool has restored
+/// has that of an earlier object. Written by the controller.
+pub const SNAPSHOT_UID: &str = "vmlet.dev/snapshot-uid";
+/// Backup tools (Velero) leave an object with this label, and the value `true`, out.
+pub const EXCLUDE_FROM_BACKUP: &str = "velero.io/exclude-from-backup";
+/// Version of the controller that last looked whether the machine lacks a record of its own.
+pub const UPGRADED_TO_BUILD: &str = "vmlet.dev/upgraded-to-build-version";
+/// Version of the schema that this was done for.
+pub const UPGRADED_TO_SCHEMA: &str = "vmlet.dev/upgraded-to-schema-version";
+/// Which records the machine was given, as a bit mask in decimal digits.
+pub const UPGRADED_TO_FEATURE: &str = "vmlet.dev/upgraded-to-feature-version";
+/// Version of the controller that first saw the machine.
+pub const CREATED_AT_BUILD: &str = "vmlet.dev/created-at-build-version";
+/// Version of the schema at that time.
+pub const CREATED_AT_SCHEMA: &str = "vmlet.dev/created-at-schema-version";
 /// RuntimeClass and handler of our pods.
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.
@@ -99,6 +139,9 @@ pub const ORPHANED_DISKS: &str = "vmlet.dev/orphaned-disks";
 /// On a Node: the annotations that its agent has set there to keep autoscalers from deleting it,
 /// separated by commas. Written by the node's agent.
 pub const KEPT_FROM_AUTOSCALERS: &str = "vmlet.dev/kept-from-autoscalers";
+/// On a Node: what it has made of the NodeConfig objects that match it, as
+/// [`crate::node_settings::NodeSettingsReport`]; absent if none matches. Written by the node's agent.
+pub const NODE_SETTINGS: &str = "vmlet.dev/node-settings";
 /// On a Node: cluster-autoscaler does not remove it while this is `true`.
 pub const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// On a Node or a pod: Karpenter does not disrupt it while this is `true`.

@@ -7,14 +7,15 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    ValidationRule,
 };
 use kube::CustomResourceExt;
 
 use crate::rules::TIME;
 use crate::{
     ClusterVirtualMachineImage, ImageMapping, NodeConfig, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineSnapshot,
-    VirtualMachineTask, Vmlet,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
+    VirtualMachineSnapshot, VirtualMachineTask, Vmlet,
 };
 
 /// Longest string of a field that states no other bound: a name.
@@ -36,6 +37,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         ClusterVirtualMachineImage::crd(),
         VirtualMachineImageCache::crd(),
         VirtualMachineGroup::crd(),
+        VirtualMachineReplicaSet::crd(),
         VirtualMachineSnapshot::crd(),
         VirtualMachineTask::crd(),
         ImageMapping::crd(),
@@ -49,6 +51,15 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
             if let Some(root) = schema.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
                 finish(root, "");
                 show_metadata(root);
+                if definition.spec.names.kind == "VirtualMachineReplicaSet" {
+                    let path = ["spec", "template", "spec"];
+                    let machine = path.into_iter().try_fold(root, |schema, name| {
+                        schema.properties.as_mut()?.get_mut(name)
+                    });
+                    if let Some(machine) = machine {
+                        without_edits(machine);
+                    }
+                }
             }
         }
     }
@@ -66,6 +77,24 @@ fn show_metadata(root: &mut JSONSchemaProps) {
         };
         let properties = root.properties.get_or_insert_default();
         properties.entry("metadata".to_owned()).or_insert(metadata);
+    }
+}
+
+/// Removes the rules about edits: what a machine cannot change, a template can.
+fn without_edits(schema: &mut JSONSchemaProps) {
+    let is_of_value =
+        |rule: &ValidationRule| !rule.rule.contains("oldSelf") && rule.optional_old_self.is_none();
+    if let Some(rules) = &mut schema.x_kubernetes_validations {
+        rules.retain(is_of_value);
+    }
+    for property in schema.properties.iter_mut().flatten() {
+        without_edits(property.1);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        without_edits(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        without_edits(values);
     }
 }
 

@@ -1,17 +1,18 @@
 //! `VirtualMachineSnapshot`: a machine's disks, and its memory where wanted, at one moment.
 //!
-//! Invariant: a snapshot belongs to one machine for good.
+//! Invariant: a snapshot belongs to one disk of one machine. The controller alone writes the status.
 //! Failure: shows in `VirtualMachineSnapshotCreated`; the machine runs on.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::vm::PowerState;
-
+use crate::RawRecord;
+use crate::conditions;
 use crate::rules::{self, immutable};
+use crate::vm::PowerState;
 
 /// A snapshot of a virtual machine.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
@@ -26,7 +27,7 @@ use crate::rules::{self, immutable};
     shortname = "vmsnap",
     shortname = "vmsnapshot",
     category = "vmlet-all",
-    doc = "A snapshot of a virtual machine. Not implemented by any controller yet.",
+    doc = "A snapshot of a virtual machine.",
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(
         name = "Ready",
@@ -49,7 +50,7 @@ pub struct VirtualMachineSnapshotSpec {
     /// Name of the machine. Immutable.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
-    /// Includes the memory in the snapshot. Immutable.
+    /// Includes the memory in the snapshot. This version takes no snapshot with memory. Immutable.
     #[serde(default)]
     pub memory: bool,
     /// Flushes the file systems of the guest before the snapshot is taken. Immutable.
@@ -65,9 +66,11 @@ pub struct VirtualMachineSnapshotSpec {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Quiesce {
-    /// Maximum time for the guest to flush its file systems, as a Go duration. Defaults to `5m`.
+    /// Maximum time for the guest to flush its file systems, as a Go duration of at most ten minutes
+    /// (`10m`), rounded up to whole seconds. Defaults to `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
+    #[x_kube(validation = rules::rule("duration(self) <= duration('10m')", "must be at most 10m"))]
     pub timeout: Option<String>,
 }
 
@@ -81,13 +84,28 @@ pub struct VirtualMachineSnapshotStatus {
     /// Whether the guest flushed its file systems.
     #[serde(default)]
     pub quiesced: bool,
-    /// Name of the snapshot in the hypervisor.
+    /// Name of the snapshot on the node.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "uniqueID")]
     pub unique_id: Option<String>,
+    /// UID under which the node stores the disk that the snapshot is of. Written before the node
+    /// takes the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
+    pub disk_uid: Option<String>,
+    /// Time at which the node took the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_time: Option<Time>,
+    /// Specification, labels and annotations of the machine when the snapshot was requested from the
+    /// node. A machine that reverts to the snapshot gets them back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::vm::any_object")]
+    pub manifest: Option<RawRecord>,
+    /// Snapshot that this one descends from. Empty for a snapshot of a disk without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SnapshotReference>,
     /// Snapshots that descend from this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub children: Vec<SnapshotChild>,
+    pub children: Vec<SnapshotReference>,
     /// Storage that the snapshot uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<SnapshotStorage>,
@@ -97,21 +115,24 @@ pub struct VirtualMachineSnapshotStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// A snapshot that descends from another one.
+/// A reference to a snapshot.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct SnapshotChild {
+pub struct SnapshotReference {
     /// Whether an object represents the snapshot.
     #[serde(rename = "type")]
-    pub type_: SnapshotChildType,
-    /// Name of the object, or the name in the hypervisor if there is no object.
+    pub type_: SnapshotReferenceType,
+    /// Name of the object, or the name on the node if there is no object.
     pub name: String,
+    /// UID of the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
 }
 
 /// Whether an object represents a snapshot.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
-pub enum SnapshotChildType {
+pub enum SnapshotReferenceType {
     /// A `VirtualMachineSnapshot` represents it.
     Managed,
     /// The snapshot was taken manually.
@@ -128,4 +149,34 @@ pub struct SnapshotStorage {
     /// Space used on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<Quantity>,
+}
+
+impl VirtualMachineSnapshotSpec {
+    /// Most snapshots of a machine.
+    pub const MOST: usize = 32;
+}
+
+impl VirtualMachineSnapshot {
+    /// A reference to the object.
+    #[must_use]
+    pub fn reference(&self) -> SnapshotReference {
+        SnapshotReference {
+            type_: SnapshotReferenceType::Managed,
+            name: self.metadata.name.clone().unwrap_or_default(),
+            uid: self.metadata.uid.clone(),
+        }
+    }
+
+    /// The condition of that type.
+    #[must_use]
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        conditions::find(&self.status.as_ref()?.conditions, kind)
+    }
+
+    /// Whether the node has taken it.
+    #[must_use]
+    pub fn is_created(&self) -> bool {
+        let created = self.condition(conditions::SNAPSHOT_CREATED);
+        created.is_some_and(|created| created.status == "True")
+    }
 }

@@ -56,6 +56,7 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("discard"),
     validation = immutable("instanceUID"),
     validation = immutable("probe"),
+    validation = immutable("snapshot"),
     validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -126,6 +127,23 @@ pub struct VirtualMachineTaskSpec {
     /// SetProbe: the probe that the node makes from then on. If unset, the node makes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<NodeProbe>,
+    /// Snapshot, Revert, DeleteSnapshot: the snapshot that the task is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotRequest>,
+}
+
+/// The snapshot that a task is for.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotRequest {
+    /// UID of the VirtualMachineSnapshot.
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub uid: String,
+    /// Snapshot: the maximum time for which the guest freezes its file systems, in seconds. If
+    /// unset, the guest does not freeze them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 600))]
+    pub quiesce_seconds: Option<u32>,
 }
 
 impl VirtualMachineTask {
@@ -191,11 +209,11 @@ pub enum TaskKind {
     Unpause,
     /// Flattens the root disk.
     Promote,
-    /// Takes a snapshot.
+    /// Takes a snapshot of the root disk.
     Snapshot,
-    /// Reverts the machine to a snapshot.
+    /// Reverts the root disk to a snapshot.
     Revert,
-    /// Deletes a snapshot.
+    /// Deletes a snapshot of the root disk.
     DeleteSnapshot,
     /// Reads the first bytes of an image from its source.
     InspectImage,
@@ -203,6 +221,8 @@ pub enum TaskKind {
     PullImage,
     /// Sets the readiness probe that the node makes of the machine.
     SetProbe,
+    /// Checks that the machine can take over the root disk of an earlier machine of its name.
+    Adopt,
 }
 
 impl TaskKind {
@@ -240,6 +260,33 @@ pub struct VirtualMachineTaskStatus {
     /// InspectImage: properties of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<InspectedImage>,
+    /// Snapshot: properties of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<TakenSnapshot>,
+}
+
+/// Properties of a snapshot that a node has taken.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenSnapshot {
+    /// Whether the guest had frozen its file systems.
+    #[serde(default)]
+    pub quiesced: bool,
+    /// Whether the machine ran.
+    #[serde(default)]
+    pub running: bool,
+    /// Virtual size of the disk at the time of the snapshot, in bytes.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub virtual_bytes: i64,
+    /// Space that the node uses for this snapshot alone, without its parents and the image, in
+    /// bytes.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub used_bytes: i64,
+    /// Time at which the node took the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_time: Option<Time>,
 }
 
 /// Properties that the first bytes of an image show.

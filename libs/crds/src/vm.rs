@@ -26,7 +26,8 @@ pub use spec::{
 };
 pub use status::{
     Afterwards, GuestStatus, HardwareStatus, InstanceStatus, InterfaceStatus, NetworkConfigStatus,
-    NetworkStatus, PrintableStatus, ProviderStatus, StartFailure, StorageStatus,
-    VirtualMachineStatus, VolumeStatus,
+    NetworkStatus, PrintableStatus, ProviderStatus, RevertPhase, SnapshotRevert, StartFailure,
+    StorageStatus, VirtualMachineStatus, VolumeStatus,
 };
+pub(crate) use volumes::any_object;
 pub use volumes::{DataVolumeTemplate, Volume, VolumeClaim};

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ struct Inner {
     /// Also of domains that no longer exist.
     resumes: BTreeMap<Uuid, usize>,
     restores_outlive_kills: bool,
+    /// Why a switch of a disk fails, and whether it takes place all the same.
+    switch_failure: Option<(String, bool)>,
 }
 
 #[derive(Debug)]
@@ -63,6 +66,8 @@ struct FakeDomain {
     paused: Option<Pause>,
     /// The disk that fails, for as long as it does: the guest does not run beyond its next request.
     fails: Option<FailedDisk>,
+    /// The file of its first disk.
+    root: Option<PathBuf>,
 }
 
 impl Default for FakeHypervisor {
@@ -83,6 +88,7 @@ impl Default for FakeHypervisor {
                 hangs: false,
                 restores_outlive_kills: false,
                 resumes: BTreeMap::new(),
+                switch_failure: None,
             })),
             starts: Arc::default(),
             restore_turns: Arc::default(),
@@ -127,6 +133,16 @@ impl FakeHypervisor {
     pub fn start_agent(&self, domain: Uuid, replies: impl IntoIterator<Item = Value>) {
         self.lock().agent = Some(replies.into_iter().collect());
         self.emit(Event::AgentConnected(domain));
+    }
+
+    /// Switches of disks fail from now on; `takes_place`: the emulator has the other file all the same.
+    pub fn fail_switches(&self, reason: &str, takes_place: bool) {
+        self.lock().switch_failure = Some((reason.to_owned(), takes_place));
+    }
+
+    /// Switches of disks succeed again.
+    pub fn accept_switches(&self) {
+        self.lock().switch_failure = None;
     }
 
     /// Starts succeed again.

@@ -11,9 +11,11 @@
 mod callbacks;
 mod disk_errors;
 mod domain;
+mod snapshot;
 mod stats;
 
 pub(crate) use callbacks::{Signal, Subscription};
 pub(crate) use disk_errors::failed_disks;
 pub(crate) use domain::{abort_job, save, set_agent_timeout, state};
+pub(crate) use snapshot::switch_disks;
 pub(crate) use stats::all as all_stats;

@@ -49,6 +49,7 @@ pub use capabilities::DomainType;
 pub use fake::FakeHypervisor;
 pub use libvirt::{Libvirt, Settings};
 pub use metadata::{METADATA_NAMESPACE, MachineElement};
+pub use read::is_emulated;
 pub use saved::{is_saved_memory, saved_description};
 pub use size::{Layout, Size, Spare};
 
@@ -119,6 +120,13 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
     /// The disks of a running emulator whose last requests failed; none when all of them work.
     fn failed_disks(&self, domain: Uuid) -> impl Future<Output = Result<Vec<FailedDisk>>> + Send;
+    /// Lets a running emulator write to another file from now on: an empty overlay on the file of its
+    /// first disk, which it only reads from then on, and has written all of to the device. After an
+    /// error, [`Self::root_file`] alone shows whether it does.
+    fn switch_root(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
+    /// The file that the first disk of a running emulator writes to, once no [`Self::switch_root`] is in
+    /// progress; `None` when there is no emulator.
+    fn root_file(&self, domain: Uuid) -> impl Future<Output = Result<Option<PathBuf>>> + Send;
     /// What libvirt made of the machine type that was requested; `None` when it does not say or no
     /// such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;

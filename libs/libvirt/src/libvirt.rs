@@ -21,6 +21,7 @@ use virt::sys;
 mod agent;
 mod calls;
 mod connection;
+mod disks;
 mod domains;
 mod event_loop;
 mod lane;
@@ -42,7 +43,7 @@ use crate::{
 pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
 use connection::Link;
-use domains::{absent_is_fine, find, forget, unless_off};
+use domains::{absent_is_fine, absent_is_none, find, forget, unless_off};
 use lane::Lane;
 pub(crate) use monitor::content as monitor_reply;
 use plan::{Access, Plan, Time};
@@ -325,6 +326,14 @@ impl Hypervisor for Libvirt {
             ..self.look("look at disks", Some(domain))
         };
         self.about(domain, plan, ffi::failed_disks).await
+    }
+
+    async fn switch_root(&self, domain: Uuid, file: PathBuf) -> Result<()> {
+        self.switch_first_disk(domain, file).await
+    }
+
+    async fn root_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
+        self.first_disk(domain).await
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

@@ -9,6 +9,12 @@ use serde::Deserialize;
 
 use crate::MachineElement;
 
+mod disks;
+
+#[cfg(feature = "fake")]
+pub(crate) use disks::first_disk_file;
+pub(crate) use disks::{disk_targets, first_disk_alias};
+
 /// The port of the QEMU guest agent.
 const AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
@@ -116,7 +122,8 @@ struct Accelerated {
 }
 
 /// Whether the guest's instructions are translated by software.
-pub(crate) fn is_emulated(xml: &str) -> Option<bool> {
+#[must_use]
+pub fn is_emulated(xml: &str) -> Option<bool> {
     let domain: Accelerated = quick_xml::de::from_str(xml).ok()?;
     Some(domain.kind == "qemu")
 }

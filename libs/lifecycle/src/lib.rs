@@ -31,6 +31,7 @@ mod record;
 pub mod requests;
 pub mod revision;
 mod rules;
+pub mod snapshot;
 mod start;
 mod strategy;
 pub mod verbs;

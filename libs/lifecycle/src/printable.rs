@@ -6,7 +6,7 @@
 
 use crds::conditions::{
     BOOTSTRAP_READY, CLASS_READY, CREATED, DATA_VOLUMES_READY, FAILURE, IMAGE_READY,
-    LOCATION_VALID, NETWORK_READY, PLACEMENT_READY, STORAGE_READY, find,
+    LOCATION_VALID, NETWORK_READY, PLACEMENT_READY, REVERT_SUCCEEDED, STORAGE_READY, find,
 };
 use crds::vm::PrintableStatus as Word;
 use crds::{PowerState, VirtualMachineStatus};
@@ -76,7 +76,13 @@ pub fn obstacle(conditions: &[Condition]) -> Option<String> {
     let part = || {
         let parts = PARTS.into_iter().map(|(kind, _)| kind);
         // The scheduler knows only that the claim of a data volume is missing.
-        let others = [DATA_VOLUMES_READY, CREATED, PLACEMENT_READY, LOCATION_VALID];
+        let others = [
+            DATA_VOLUMES_READY,
+            CREATED,
+            PLACEMENT_READY,
+            LOCATION_VALID,
+            REVERT_SUCCEEDED,
+        ];
         let mut parts = parts.chain(others);
         parts.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
     };

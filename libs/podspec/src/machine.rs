@@ -79,6 +79,8 @@ pub struct Defaults {
     pub vcpus: Vcpus,
     /// Memory.
     pub memory: Mib,
+    /// CPU model.
+    pub cpu_model: CpuModel,
 }
 
 /// The part of the pod's resources that sizes a machine; 0 means "not given", as in CRI.
@@ -199,7 +201,9 @@ impl Machine {
                 let has = format!("{} MiB of memory", memory.get());
                 at_least(annotations, Key::MaxMemory, most, &memory, &has).map(Some)
             })?,
-            cpu_model: annotations.get(Key::CpuModel)?.unwrap_or_default(),
+            cpu_model: annotations
+                .get(Key::CpuModel)?
+                .unwrap_or(defaults.cpu_model),
             machine_type: annotations.get(Key::MachineType)?.unwrap_or_default(),
             root_size: annotations
                 .get::<RootSize>(Key::RootVolumeSize)?

@@ -133,3 +133,5 @@ pub const DISK_IMAGE: &str = "vmlet.dev/disk-image";
 /// Feature of a node's daemon: the pod of a machine whose root disk is on the node may have
 /// [`NO_IMAGE`].
 pub const DISK_WITHOUT_IMAGE: &str = "DiskWithoutImage";
+/// Feature of a node's daemon: it keeps manifests of machines beside their disks.
+pub const DISK_MANIFESTS: &str = "DiskManifests";

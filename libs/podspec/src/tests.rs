@@ -77,6 +77,7 @@ impl Vector {
         let defaults = Defaults {
             vcpus: Vcpus::ONE,
             memory: Mib::new(1024),
+            cpu_model: CpuModel::Default,
         };
         let machine = Machine::from_pod(&self.annotations, PodResources::default(), defaults);
         let machine = machine.map_err(|error| error.to_string())?;

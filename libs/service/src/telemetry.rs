@@ -14,6 +14,6 @@ mod tests;
 mod traces;
 
 pub use causes::{bounded, one_line};
-pub use log::{Filter, Format, Log, init, init_traced};
+pub use log::{Filter, Format, Level, Log, init, init_adjustable, init_traced};
 pub use panics::abort_on_panic;
 pub use traces::{RequestTraces, STEPS, TraceLayer};

@@ -10,7 +10,7 @@ use cri_proto::v1::{
     ContainerFilter, ContainerState, ContainerStateValue, PodSandboxFilter, PodSandboxState,
     PodSandboxStateValue,
 };
-use podspec::{ContainerId, Defaults, Machine, Mib, PodResources, SandboxId, Vcpus};
+use podspec::{ContainerId, CpuModel, Defaults, Machine, Mib, PodResources, SandboxId, Vcpus};
 
 use super::{containers, sandboxes};
 use crate::sandbox::state::Phase as SandboxPhase;
@@ -46,6 +46,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
     let defaults = Defaults {
         vcpus: Vcpus::ONE,
         memory: Mib::new(512),
+        cpu_model: CpuModel::Default,
     };
     let config = ContainerConfig {
         labels: labels(pairs),

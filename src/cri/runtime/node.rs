@@ -83,7 +83,11 @@ impl Runtime {
     ) -> Result<v1::StatusResponse, Status> {
         let report = self.app.health.check().await;
         let info = match request.verbose {
-            true => info::runtime(&report, &self.paths, &self.app.images.pulls()),
+            true => {
+                let settings = self.app.settings_in_force();
+                let config = info::with_settings(&self.paths, &settings);
+                info::runtime(&report, &config, &self.app.images.pulls())
+            }
             false => info::Info::new(),
         };
         Ok(v1::StatusResponse {

@@ -43,14 +43,35 @@ impl Budget {
         let Some(sizes) = &self.sizes else {
             return Ok(None);
         };
-        let allowed = |taken: u64| match self.most {
+        let allowed = |taken: u64| self.allow(taken, size);
+        sizes.record(path, size, allowed).await
+    }
+
+    /// Counts all layers of the disk in a directory from now on, until it is forgotten.
+    pub(super) async fn count_layers(&self, directory: &Path, size: u64) -> Result<(), String> {
+        let Some(sizes) = &self.sizes else {
+            return Ok(());
+        };
+        let allowed = |taken: u64| self.allow(taken, size);
+        sizes.record_layers(directory, size, allowed).await
+    }
+
+    /// Counts the layers that the disk in a directory has.
+    pub(super) async fn recount(&self, directory: &Path, size: u64) -> metadata::Result<()> {
+        match &self.sizes {
+            Some(sizes) => sizes.recount(directory, size).await,
+            None => Ok(()),
+        }
+    }
+
+    fn allow(&self, taken: u64, size: u64) -> Result<(), String> {
+        match self.most {
             Some(most) if taken.saturating_add(size) > most => Err(format!(
                 "the node's disk budget of {most} bytes does not suffice: other disks have {taken} \
                  bytes, this one needs {size}; remove machines, or raise vm.disk_budget"
             )),
             _ => Ok(()),
-        };
-        sizes.record(path, size, allowed).await
+        }
     }
 
     /// The sizes that count.

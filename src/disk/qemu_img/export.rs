@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,9 @@ const WRITER: i64 = 101;
 pub struct Source<'a> {
     /// Its file.
     pub disk: &'a Path,
-    /// What is under it.
+    /// The layers below it, the next one first.
+    pub below: &'a [PathBuf],
+    /// The image under the last one.
     pub base: Option<Base<'a>>,
     /// How many bytes its guest sees.
     pub size: u64,
@@ -80,16 +82,23 @@ impl QemuImg {
     ) -> Result<(), String> {
         let Source {
             disk,
+            below,
             base,
             size,
             guard,
         } = source;
-        let step = format!("open the disk {}", disk.display());
-        let disk = self.open(disk, &step, |path| File::open(path)).await?;
-        let measure = |file: &File| Ok((file.metadata()?.blocks() * BLOCK, head_of(file)?));
-        let (mut least, head) = look(&disk, "measure the disk", measure).await?;
-        if has_data_file(&head) {
-            return Err("the header of the disk names an external data file".to_owned());
+        let mut least: u64 = 0;
+        let mut layers = Vec::new();
+        for path in std::iter::once(disk).chain(below.iter().map(PathBuf::as_path)) {
+            let step = format!("open the disk {}", path.display());
+            let disk = self.open(path, &step, |path| File::open(path)).await?;
+            let measure = |file: &File| Ok((file.metadata()?.blocks() * BLOCK, head_of(file)?));
+            let (bytes, head) = look(&disk, "measure the disk", measure).await?;
+            if has_data_file(&head) {
+                return Err("the header of the disk names an external data file".to_owned());
+            }
+            least = least.saturating_add(bytes);
+            layers.push(disk);
         }
         let image = match &base {
             Some(base) => Some(self.open_image(base.path).await?),
@@ -105,21 +114,28 @@ impl QemuImg {
         let room = self.budget.room(target).await?;
 
         // The program opens the disk by its descriptor, so that it needs the right to read it.
-        let lent = self.lend_with(&disk, Some(guard)).await?;
+        let mut lent = Vec::new();
+        for layer in &layers {
+            lent.push(self.lend_with(layer, Some(Arc::clone(&guard))).await?);
+        }
         let copy = self.create(target).await?;
-        let from = lent.inherited()?;
         let to = copy.inherited()?;
         let file = |file: &_| json!({"driver": "file", "filename": path_of(file)});
-        let under = image.as_ref().zip(base).map(|(image, base)| {
+        let mut whole = image.as_ref().zip(base).map(|(image, base)| {
             let mut under = json!({"driver": base.format.as_str(), "file": file(image)});
             if base.format == Format::Qcow2 {
                 under["backing"] = json!(null);
             }
             under
         });
-        let whole = json!({"driver": "qcow2", "file": file(&from), "backing": under});
         let name = path_of(&to);
-        let files = [from, to].into_iter().chain(image).collect();
+        let mut files: Vec<_> = image.into_iter().chain([to]).collect();
+        for layer in lent.iter().rev() {
+            let from = layer.inherited()?;
+            whole = Some(json!({"driver": "qcow2", "file": file(&from), "backing": whole}));
+            files.push(from);
+        }
+        let whole = whole.unwrap_or_default();
         let mut program = self.program(files, most.min(room), Time::long(size));
         // A program that outlives this process keeps no machine from its disk.
         program.args(["convert", "-p", "-U", "-O", "qcow2"]);
@@ -128,7 +144,9 @@ impl QemuImg {
             converted = run(program, &copy, Time::long(size), progress) => converted,
             reason = outgrown(&claim, most) => Err(reason),
         };
-        lent.take_back().await;
+        for layer in lent {
+            layer.take_back().await;
+        }
         copy.take_back().await;
         converted.map_err(|reason| match is_too_much(&reason) {
             true if room < most => format!(

@@ -139,6 +139,33 @@ impl Sizes {
         Ok(before)
     }
 
+    /// Records the size of all layers of the disk in a directory, if `allowed` accepts the sum of all
+    /// other disks.
+    pub(super) async fn record_layers(
+        &self,
+        directory: &Path,
+        size: u64,
+        allowed: impl FnOnce(u64) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Some(place) = self.place(directory) else {
+            return Ok(());
+        };
+        let _turn = self.turn.lock().await;
+        let others = self.records.all().into_iter();
+        let others = others.filter(|record| record.place != place);
+        allowed(others.fold(0, |sum, one| sum.saturating_add(one.counted())))?;
+        let recorded = self.put(Size::alone(place, size)).await;
+        recorded.map_err(|e| format!("record its size: {}", crate::one_line(&e)))
+    }
+
+    /// Records the size of the layers that the disk in a directory has.
+    pub(super) async fn recount(&self, directory: &Path, size: u64) -> metadata::Result<()> {
+        match self.place(directory) {
+            Some(place) => self.put(Size::alone(place, size)).await,
+            None => Ok(()),
+        }
+    }
+
     /// Records what became of the disk at `path` that was to grow from one size to another, and
     /// failed: its header counts within these bounds.
     pub(super) async fn settle_growth(

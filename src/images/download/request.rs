@@ -95,7 +95,7 @@ impl Request<'_> {
 
     /// Refuses a file, or the part of one that has come, that is too large.
     pub(super) fn fits(&self, bytes: u64) -> Result<()> {
-        let limit = self.downloader.max_bytes;
+        let limit = self.downloader.max_bytes();
         match bytes > limit {
             true => Err(Error::TooLarge {
                 location: self.target.source.location(),

@@ -187,7 +187,7 @@ impl Transfer<'_> {
         if Packing::of(&head).is_some() {
             return Ok(());
         }
-        let judged = self.request.downloader.rules.judge(&head, total);
+        let judged = self.request.downloader.rules().judge(&head, total);
         judged
             .map(drop)
             .map_err(|reason| self.request.unfit(reason))

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::super::error::{Error, Result};
 use super::super::locator::Origin;
 use super::super::reference::{Name, Reference};
+use super::super::settings::Protocol;
 use super::super::translate::Place;
 use super::*;
 

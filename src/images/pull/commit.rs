@@ -209,7 +209,7 @@ impl Inner {
 
     /// Finds out what kind of disk a file is.
     pub(super) async fn judge(&self, download: &Download, file: &Handle) -> Result<Accepted> {
-        let rules = self.rules.clone();
+        let rules = self.downloader.rules();
         let judged = file.work(move |p| rules.inspect(p.file())).await?;
         judged.map_err(|reason| Error::Format {
             location: download.location.clone(),

@@ -65,7 +65,8 @@ impl Inner {
             return Err(download.unconverted("the node has no qemu-img"));
         };
         let whole = virtual_size.saturating_add(tables(virtual_size));
-        let most = whole.min(self.downloader.max_bytes());
+        let limit = self.downloader.max_bytes();
+        let most = whole.min(limit);
         let least = source.read(|p| p.received()).await.min(most);
         let (room, space) = self.downloader.claim(disk, least, most).await?;
         let work = Conversion {
@@ -80,7 +81,7 @@ impl Inner {
             converted = converter.convert(&work) => converted,
         };
         converted.map_err(|failed| match failed {
-            Unconverted::TooLarge if work.most == self.downloader.max_bytes() => Error::TooLarge {
+            Unconverted::TooLarge if work.most == limit => Error::TooLarge {
                 location: download.location.clone(),
                 limit: work.most,
             },

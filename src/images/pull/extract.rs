@@ -131,7 +131,7 @@ impl Inner {
         let limits = Limits {
             location: download.location.clone(),
             max_bytes: self.downloader.max_bytes(),
-            rules: self.rules.clone(),
+            rules: self.downloader.rules(),
             room,
             space,
             stopping: self.stopping.clone(),

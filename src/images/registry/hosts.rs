@@ -8,14 +8,15 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::super::adjustable::Live;
 use super::super::error::{Error, Result};
-use super::super::settings::Protocol;
 use super::place::Place;
 use super::tls::{Authorities, ClientFiles, Tls};
 
@@ -40,7 +41,7 @@ pub(super) struct Endpoint {
 #[derive(Debug, Clone)]
 pub(in crate::images) struct Hosts {
     dir: PathBuf,
-    protocol: Protocol,
+    live: Arc<Live>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -90,8 +91,8 @@ enum HeaderValues {
 }
 
 impl Hosts {
-    pub(in crate::images) const fn new(dir: PathBuf, protocol: Protocol) -> Self {
-        Self { dir, protocol }
+    pub(in crate::images) const fn new(dir: PathBuf, live: Arc<Live>) -> Self {
+        Self { dir, live }
     }
 
     /// Whether the administrator configured this host as a registry. Blocks.
@@ -171,7 +172,11 @@ impl Hosts {
     }
 
     fn server(&self, place: &Place) -> String {
-        format!("{}://{}", self.protocol.as_str(), place.api_host())
+        format!(
+            "{}://{}",
+            self.live.get().protocol.as_str(),
+            place.api_host()
+        )
     }
 }
 

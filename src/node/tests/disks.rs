@@ -4,8 +4,10 @@
 //! Failure: a disk that is not listed lets an autoscaler delete its node.
 
 use nodeapi::v1::node_server::Node as _;
-use nodeapi::v1::{Disk, ListDisksRequest};
+use nodeapi::v1::{Disk, GetManifestRequest, ListDisksRequest, SetManifestRequest};
+use podspec::VmUid;
 use tonic::Code;
+use tonic::transport::server::UdsConnectInfo;
 
 use super::*;
 
@@ -81,4 +83,53 @@ async fn a_directory_that_cannot_be_looked_through_is_no_node_without_disks() {
         text.contains("look through") && text.contains("disks"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_manifest_is_listed_with_its_disk_and_read_back() {
+    let node = Node::new().await;
+    node.make_disk(uid(1)).await;
+    let service = service(&node).await;
+    let set = |vm: VmUid, manifest: Vec<u8>| {
+        service.set_manifest(tonic::Request::new(SetManifestRequest {
+            vm_uid: vm.to_string(),
+            cluster_uid: "c-1".to_owned(),
+            manifest,
+        }))
+    };
+    let asked = |vm: VmUid| {
+        tonic::Request::new(GetManifestRequest {
+            vm_uid: vm.to_string(),
+        })
+    };
+    let socket = tokio::net::UnixStream::pair().unwrap().0;
+    let get = |vm: VmUid| {
+        let mut request = asked(vm);
+        request.extensions_mut().insert(UdsConnectInfo {
+            peer_addr: None,
+            peer_cred: socket.peer_cred().ok(),
+        });
+        service.get_manifest(request)
+    };
+    assert_eq!(listed(&service).await.unwrap()[0].manifest_bytes, 0);
+    assert_eq!(get(uid(1)).await.unwrap_err().code(), Code::NotFound);
+    set(uid(1), b"{}".to_vec()).await.unwrap();
+    let disk = listed(&service).await.unwrap().remove(0);
+    assert_eq!((disk.manifest_bytes, disk.cluster_uid.as_str()), (2, "c-1"));
+    let found = get(uid(1)).await.unwrap().into_inner();
+    assert_eq!(
+        (found.cluster_uid.as_str(), &*found.manifest),
+        ("c-1", &b"{}"[..])
+    );
+    let refused = set(uid(2), b"{}".to_vec()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    for odd in [vec![b' '; (64 << 10) + 1], vec![0xff]] {
+        let refused = set(uid(1), odd).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+    }
+    // The agent, or anyone else.
+    let refused = service.get_manifest(asked(uid(1))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    // What is there stays.
+    assert_eq!(get(uid(1)).await.unwrap().into_inner().manifest, b"{}");
 }

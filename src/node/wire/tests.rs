@@ -110,6 +110,19 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::PullImage(pull),
         Kind::SetProbe(probe),
         Kind::Promote(v1::Promote {}),
+        Kind::Snapshot(v1::Snapshot {
+            uid: UID.to_owned(),
+            quiesce_seconds: 0,
+        }),
+        Kind::Revert(v1::Revert {
+            uid: UID.to_owned(),
+        }),
+        Kind::DeleteSnapshot(v1::DeleteSnapshot {
+            uid: UID.to_owned(),
+        }),
+        Kind::Adopt(v1::Adopt {
+            vm_name: "default/vm".to_owned(),
+        }),
     ];
     let requested: Vec<&str> = all.iter().map(Into::into).collect();
     assert_eq!(requested, Kind::VARIANTS);
@@ -154,4 +167,30 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_request_about_a_snapshot_is_bounded_and_names_it() {
+    use v1::run_task_request::Kind;
+    let take = |uid: &str, quiesce_seconds| {
+        Kind::Snapshot(v1::Snapshot {
+            uid: uid.to_owned(),
+            quiesce_seconds,
+        })
+    };
+    let uid = "x".to_owned();
+    let cases = [
+        (take("", 0), "snapshot.uid"),
+        (take(UID, 601), "snapshot.quiesce_seconds"),
+        (Kind::Revert(v1::Revert { uid: uid.clone() }), "revert.uid"),
+        (
+            Kind::DeleteSnapshot(v1::DeleteSnapshot { uid }),
+            "delete_snapshot.uid",
+        ),
+    ];
+    for (kind, field) in cases {
+        assert_eq!(task(request(Some(kind))).unwrap_err().field, field);
+    }
+    let (.., work) = task(request(Some(take(UID, 600)))).unwrap();
+    assert!(matches!(work, Work::Snapshot { quiesce: 600, .. }));
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use podspec::{
-    ContainerId, Defaults, Instance, Machine, Mib, PodResources, Role, SandboxId, Vcpus, VmUid,
+    ContainerId, CpuModel, Defaults, Instance, Machine, Mib, PodResources, Role, SandboxId, Vcpus,
+    VmUid,
 };
 use serde_json::json;
 
@@ -129,6 +130,7 @@ fn container(digits: &str, sandbox: &str, phase: Phase) -> Container {
     let defaults = Defaults {
         vcpus: Vcpus::ONE,
         memory: Mib::new(64),
+        cpu_model: CpuModel::Default,
     };
     let annotations = texts(&[("vmlet.dev/vcpu-count", "2"), ("vmlet.dev/memory", "96Mi")]);
     let machine = Machine::from_pod(&annotations, PodResources::default(), defaults).unwrap();
@@ -297,6 +299,8 @@ pub(crate) fn disks() -> Vec<Disk> {
         linked: true,
         holder: holder.map(id),
         memory,
+        layers: None,
+        next_layer: None,
     };
     let saved = Memory {
         phase: MemoryPhase::Whole,
@@ -345,6 +349,7 @@ pub(crate) fn tasks() -> Vec<Task> {
         percent: 100,
         failure: (state == State::Error).then(|| Failure::new("the guest did not react", true)),
         image: None,
+        snapshot: None,
         order: number,
         created_at: CREATED,
         started_at: CREATED + SECOND,

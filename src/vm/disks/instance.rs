@@ -160,6 +160,9 @@ impl<P: Platform> Containers<P> {
         disks.take(vm, &row.id).await?;
         // A daemon before this one may have ended between the copy of it and the record of that.
         disks.settle_promotion(vm).await?;
+        // As may the machine before this one, while a snapshot was taken.
+        disks.settle_change(vm).await?;
+        disks.prepare_layers(vm).await?;
         self.check_disk(row)?;
         let size = row.spec.machine.root_size.unwrap_or_default();
         Ok(disks.grow(vm, size).await?)
@@ -249,23 +252,45 @@ impl<P: Platform> Containers<P> {
         }
     }
 
+    /// The files that the node has for the disk that the machine boots from.
+    pub(in crate::vm) fn root_files(&self, row: &Container) -> Vec<PathBuf> {
+        let file = self.root_disk(row);
+        let is_own = |vm: &VmUid| self.parts.disks.file(*vm) == file;
+        let below = row.vm().filter(is_own);
+        let below = below.map(|vm| self.parts.disks.files(vm).below);
+        std::iter::once(file)
+            .chain(below.unwrap_or_default())
+            .collect()
+    }
+
     /// The disk of a virtual machine as its domain has it.
     pub(in crate::vm) fn root_of(&self, vm: VmUid) -> Result<Disk> {
         let disks = &self.parts.disks;
-        let path = disks.file(vm);
         let disk = disks.known(vm)?;
-        let source = if disk.linked {
+        let files = disks.files(vm);
+        let base = if disk.linked {
             let base = disks.base(vm).ok_or(disk::Error::ImageLost(vm))?;
-            DiskSource::Overlay {
-                path,
-                base: base.path,
-                base_format: match base.format {
-                    Format::Qcow2 => DiskFormat::Qcow2,
-                    Format::Raw => DiskFormat::Raw,
-                },
-            }
+            let format = match base.format {
+                Format::Qcow2 => DiskFormat::Qcow2,
+                Format::Raw => DiskFormat::Raw,
+            };
+            Some((base.path, format))
         } else {
-            DiskSource::File(path)
+            None
+        };
+        let path = files.active;
+        let source = match base {
+            base if !files.below.is_empty() => DiskSource::Layers {
+                path,
+                below: files.below,
+                base,
+            },
+            Some((base, base_format)) => DiskSource::Overlay {
+                path,
+                base,
+                base_format,
+            },
+            None => DiskSource::File(path),
         };
         Ok(Disk {
             device: DiskDevice::Virtio,

@@ -12,7 +12,7 @@ use libvirt::Hypervisor;
 use nix::unistd::{AccessFlags, access};
 use uuid::Uuid;
 
-use super::accelerator::{self, Accelerator, Choice, Host};
+use super::accelerator::{self, Accelerator, Choice, Host, Setting};
 use crate::platform::Platform;
 use crate::vm::error::{Result, hypervisor};
 use crate::vm::service::Containers;
@@ -39,8 +39,8 @@ impl<P: Platform> Containers<P> {
         if let Some(chosen) = self.accelerator() {
             return Ok(chosen.accelerator);
         }
-        let settings = &self.settings;
-        let chosen = accelerator::choose(settings.accelerator, &settings.host()).await;
+        let setting = self.adjustable().accelerator;
+        let chosen = accelerator::choose(setting, &self.settings.host()).await;
         let why_none = chosen.as_ref().err().map(|e| crate::one_line(e));
         *lock(&self.obstacles.accelerator) = why_none;
         Ok(self.take_choice(chosen?))
@@ -53,12 +53,12 @@ impl<P: Platform> Containers<P> {
     }
 
     pub(super) async fn reconsider_on(&self, host: &Host) {
-        let setting = self.settings.accelerator;
+        let _turn = self.probing.lock().await;
+        let setting = self.adjustable().accelerator;
         let chosen = self.accelerator();
         let Some(before) = chosen.filter(|c| c.is_fallback(setting)) else {
             return;
         };
-        let _turn = self.probing.lock().await;
         match accelerator::choose_again(setting, host).await {
             Ok(choice) if choice != before => {
                 self.take_choice(choice);
@@ -68,6 +68,52 @@ impl<P: Platform> Containers<P> {
                 let error = crate::one_line(&e);
                 tracing::warn!(error, "accelerator not chosen again");
             }
+        }
+    }
+
+    /// Finds out how guests would run with another setting; nothing changes. With `kvm`, the answer
+    /// of an earlier probe counts as long as it does with `auto`.
+    ///
+    /// # Errors
+    ///
+    /// Why guests cannot run with it.
+    pub async fn try_accelerator(&self, setting: Setting) -> Result<Choice, String> {
+        self.try_on(setting, &self.settings.host()).await
+    }
+
+    pub(super) async fn try_on(&self, setting: Setting, host: &Host) -> Result<Choice, String> {
+        let _turn = self.probing.lock().await;
+        let tried = match setting {
+            Setting::Tcg => Setting::Tcg,
+            Setting::Auto | Setting::Kvm => Setting::Auto,
+        };
+        let choice = accelerator::choose_again(tried, host).await;
+        let choice = choice.map_err(|e| crate::one_line(&e))?;
+        if setting == Setting::Kvm && choice.accelerator == Accelerator::Tcg {
+            return Err(format!("kvm does not work on this node: {}", choice.reason));
+        }
+        Ok(choice)
+    }
+
+    /// Uses another setting for machines that start from now on.
+    pub async fn switch_accelerator(&self, setting: Setting) {
+        if self.adjustable().accelerator != setting {
+            self.switch_on(setting, &self.settings.host()).await;
+        }
+    }
+
+    pub(super) async fn switch_on(&self, setting: Setting, host: &Host) {
+        let found = self.try_on(setting, host).await;
+        let _turn = self.probing.lock().await;
+        self.change(|adjustable| adjustable.accelerator = setting);
+        let none = found.as_ref().err().cloned();
+        *lock(&self.obstacles.accelerator) = none;
+        if let Ok(choice) = found {
+            self.take_choice(choice);
+        } else {
+            // The next round, or the next start, probes again.
+            let chosen = self.accelerator.lock();
+            *chosen.unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 
@@ -82,7 +128,7 @@ impl<P: Platform> Containers<P> {
             accelerator,
             reason,
         } = &choice;
-        if choice.is_fallback(self.settings.accelerator) {
+        if choice.is_fallback(self.adjustable().accelerator) {
             tracing::warn!(%accelerator, reason, "no KVM: machines run by software emulation, many times slower");
         } else {
             tracing::info!(%accelerator, reason, "accelerator chosen");
@@ -99,7 +145,7 @@ impl<P: Platform> Containers<P> {
     /// Why `auto` has led to software emulation, if it has.
     pub fn emulated_because(&self) -> Option<String> {
         let chosen = self.accelerator();
-        let fallback = chosen.filter(|c| c.is_fallback(self.settings.accelerator));
+        let fallback = chosen.filter(|c| c.is_fallback(self.adjustable().accelerator));
         fallback.map(|choice| choice.reason)
     }
 

@@ -4,7 +4,7 @@
 //! client is in a path, and the domain's name is made of ids.
 //! Failure: none; a text that XML cannot carry is refused where it is written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use podspec::CpuModel;
 
@@ -31,6 +31,8 @@ pub(in crate::vm) struct Parts<'a> {
     pub(in crate::vm) saved: Option<&'a str>,
     pub(in crate::vm) root: Disk,
     pub(in crate::vm) disks: Vec<Disk>,
+    /// The directory of the layers of the root disk.
+    pub(in crate::vm) layers: Option<PathBuf>,
     /// User and group of the emulator, if they are not those that libvirt has configured.
     pub(in crate::vm) owner: Option<Owner>,
 }
@@ -57,10 +59,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         machine_type: machine.machine_type.clone(),
         room: room(row, parts.saved, parts.accelerator),
         cpus: cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
-        cpu: match machine.cpu_model {
-            CpuModel::Default => CpuMode::Default,
-            CpuModel::HostModel => CpuMode::HostModel,
-        },
+        cpu: cpu(machine.cpu_model, parts.saved),
         emulator: settings.wrapper.clone(),
         environment,
         root: parts.root,
@@ -101,8 +100,40 @@ fn environment(row: &Container, parts: &Parts<'_>) -> Vec<Variable> {
     ]
     .into_iter()
     .chain(disk_socket.map(|path| Variable::new(domain::DISK_SOCKET, text(&path))))
+    .chain(
+        parts
+            .layers
+            .iter()
+            .map(|path| Variable::new(domain::LAYERS, text(path))),
+    )
     .chain((!settings.landlock).then_some(unconfined))
     .collect()
+}
+
+/// Saved memory fits only the accelerator that it was saved with, and the one of the node may be another by
+/// now.
+pub(super) fn fitting_accelerator(chosen: Accelerator, saved: Option<&str>) -> Accelerator {
+    match saved.and_then(libvirt::is_emulated) {
+        Some(true) => Accelerator::Tcg,
+        Some(false) => Accelerator::Kvm,
+        None => chosen,
+    }
+}
+
+/// Saved memory fits only the CPU that it was saved with, and the default of the node may be another
+/// by now. libvirt describes the model of the node in full there.
+fn cpu(model: CpuModel, saved: Option<&str>) -> CpuMode {
+    let had = |mode: &str| saved.is_some_and(|xml| xml.contains(&format!("<cpu mode='{mode}'")));
+    if had("host-passthrough") {
+        return CpuMode::Default;
+    }
+    if had("custom") {
+        return CpuMode::HostModel;
+    }
+    match model {
+        CpuModel::Default => CpuMode::Default,
+        CpuModel::HostModel => CpuMode::HostModel,
+    }
 }
 
 /// Saved memory fits only the devices that it was saved with, and earlier versions had no port for
@@ -110,4 +141,60 @@ fn environment(row: &Container, parts: &Parts<'_>) -> Vec<Variable> {
 fn has_guest_port(row: &Container, saved: Option<&str>) -> bool {
     let wanted = row.spec.machine.guest_agent != podspec::GuestAgent::Off;
     wanted && saved.is_none_or(|xml| xml.contains(guestapi::PORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::new(Accelerator::Tcg, None, Accelerator::Tcg)]
+    #[case::same(
+        Accelerator::Kvm,
+        Some("<domain type='kvm' id='1'/>"),
+        Accelerator::Kvm
+    )]
+    #[case::was_kvm(Accelerator::Tcg, Some("<domain type='kvm'/>"), Accelerator::Kvm)]
+    #[case::was_emulated(
+        Accelerator::Kvm,
+        Some("<domain type='qemu'><os/></domain>"),
+        Accelerator::Tcg
+    )]
+    #[case::not_described(Accelerator::Tcg, Some("<domain/>"), Accelerator::Tcg)]
+    fn a_guest_continues_with_the_accelerator_that_it_was_saved_with(
+        #[case] chosen: Accelerator,
+        #[case] saved: Option<&str>,
+        #[case] expected: Accelerator,
+    ) {
+        assert_eq!(fitting_accelerator(chosen, saved), expected);
+    }
+
+    #[rstest]
+    #[case::new(CpuModel::Default, None, CpuMode::Default)]
+    #[case::new_model(CpuModel::HostModel, None, CpuMode::HostModel)]
+    #[case::same(
+        CpuModel::HostModel,
+        Some("<cpu mode='custom' match='exact'>"),
+        CpuMode::HostModel
+    )]
+    #[case::default_is_another(
+        CpuModel::Default,
+        Some("<cpu mode='custom' match='exact'>"),
+        CpuMode::HostModel
+    )]
+    #[case::default_was_another(
+        CpuModel::HostModel,
+        Some("<cpu mode='host-passthrough' check='none'/>"),
+        CpuMode::Default
+    )]
+    #[case::not_described(CpuModel::HostModel, Some("<domain/>"), CpuMode::HostModel)]
+    fn a_guest_continues_with_the_cpu_that_it_was_saved_with(
+        #[case] model: CpuModel,
+        #[case] saved: Option<&str>,
+        #[case] expected: CpuMode,
+    ) {
+        assert_eq!(cpu(model, saved), expected);
+    }
 }

@@ -97,8 +97,10 @@ impl<P: Platform> Containers<P> {
             }
             HypervisorEvent::Reset(domain) => {
                 if let Some(row) = self.running_as(domain) {
+                    self.note_reset(&row);
                     self.guests.end(&row.id);
                     self.booted_again(&row).await;
+                    self.settle_reset(&row).await;
                 }
             }
             HypervisorEvent::AgentConnected(domain) => {

@@ -14,7 +14,7 @@ use libvirt::{End, Hypervisor, State};
 use podspec::{ContainerId, FastDeploy};
 use tapmanager::wire::StartRequest;
 
-use super::describe::{Parts, describe};
+use super::describe::{Parts, describe, fitting_accelerator};
 use crate::clock;
 use crate::files;
 use crate::images::Format;
@@ -126,6 +126,7 @@ impl<P: Platform> Containers<P> {
         let files = self.offer_files(row).await?;
         self.follow(row).await?;
         let saved = self.saved_description(row).await?;
+        let accelerator = fitting_accelerator(accelerator, saved.as_deref());
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
@@ -203,6 +204,7 @@ impl<P: Platform> Containers<P> {
             saved,
             root: self.root(row, sandbox)?,
             disks: disks.collect::<Result<_>>()?,
+            layers: row.vm().map(|vm| self.parts.disks.layers_directory(vm)),
             owner: row.spec.user.map(|_| self.owner(row)),
         };
         Ok(describe(row, sandbox, parts))

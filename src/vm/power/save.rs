@@ -11,6 +11,7 @@ use libvirt::{Hypervisor, Pause, Power};
 use podspec::{Annotations, Key, VmUid};
 use tapmanager::wire::KnownNic;
 
+use super::snapshots;
 use crate::disk::SavedNic;
 use crate::platform::Platform;
 use crate::sandbox::SandboxConfig;
@@ -66,7 +67,12 @@ impl<P: Platform> Containers<P> {
 
     async fn write_memory(&self, row: &Container, vm: VmUid, paused: bool) -> Result<()> {
         let (disks, driver) = (&self.parts.disks, &self.parts.hypervisor);
-        disks.begin_memory(vm, self.nics(row), paused).await?;
+        {
+            // A guest that a snapshot has frozen would be frozen when it continues, and no record says so then.
+            let _alone = self.parts.locks.lock(&snapshots::lock_name(vm)).await;
+            self.settle_snapshot(row, vm).await?;
+            disks.begin_memory(vm, self.nics(row), paused).await?;
+        }
         let written = driver
             .save(row.domain(), disks.unfinished_memory(vm))
             .await

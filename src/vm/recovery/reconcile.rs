@@ -122,6 +122,7 @@ impl<P: Platform> Containers<P> {
             self.see_through(&row.id);
         }
         self.catch_up(&row.id);
+        self.catch_up_snapshot(&row);
         Ok(())
     }
 

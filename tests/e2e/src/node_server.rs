@@ -15,11 +15,13 @@ use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
     CancelTaskRequest, Disk, ExportDiskRequest, ExportEvent, ForgetExportRequest,
-    ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
-    ListDisksRequest, ListDisksResponse, Machine, MachineEvent, ProvideSourceRequest,
-    ProvideSourceResponse, Pull, PullEvent, RunTaskRequest, SetImageMappingsRequest,
-    SetImageMappingsResponse, SourceEvent, TaskEvent, TaskStatus, UploadEvent, UploadRequest,
-    WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
+    ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse, GetManifestRequest,
+    GetManifestResponse, InfoRequest, InfoResponse, ListDisksRequest, ListDisksResponse, Machine,
+    MachineEvent, ProvideSourceRequest, ProvideSourceResponse, Pull, PullEvent, RunTaskRequest,
+    SetImageMappingsRequest, SetImageMappingsResponse, SetManifestRequest, SetManifestResponse,
+    SetNodeSettingsRequest, SetNodeSettingsResponse, SourceEvent, TaskEvent, TaskStatus,
+    UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest,
+    WatchTasksRequest,
 };
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
@@ -27,6 +29,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::Pending;
 use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
+
+use settings::NodeSettings;
+
+mod settings;
 
 /// What becomes of a task that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +66,11 @@ struct Known {
     began: BTreeMap<String, u32>,
     machines: BTreeMap<String, Machine>,
     disks: BTreeMap<String, Disk>,
+    /// Each with the times that it was sent.
+    manifests: BTreeMap<String, (SetManifestRequest, u32)>,
+    /// Refuses manifests with these words.
+    refusal: Option<String>,
+    settings: NodeSettings,
     task_watchers: Vec<UnboundedSender<Result<TaskEvent, Status>>>,
     machine_watchers: Vec<UnboundedSender<Result<MachineEvent, Status>>>,
     pulls: BTreeMap<String, Pull>,
@@ -85,6 +96,9 @@ impl NodeServer {
             began: BTreeMap::new(),
             machines: BTreeMap::new(),
             disks: BTreeMap::new(),
+            manifests: BTreeMap::new(),
+            refusal: None,
+            settings: NodeSettings::default(),
             task_watchers: Vec::new(),
             machine_watchers: Vec::new(),
             pulls: BTreeMap::new(),
@@ -173,6 +187,32 @@ impl NodeServer {
     /// UIDs of the machines whose disks it has: a task that removes one succeeds when it is sent.
     pub fn disks(&self) -> Vec<String> {
         self.memory.lock().disks.keys().cloned().collect()
+    }
+
+    /// The manifest of a disk, and how often it was sent.
+    pub fn manifest(&self, vm_uid: &str) -> Option<(String, u32)> {
+        let known = self.memory.lock();
+        let (request, times) = known.manifests.get(vm_uid)?;
+        let text = String::from_utf8_lossy(&request.manifest);
+        Some((text.into_owned(), *times))
+    }
+
+    /// From now on it refuses manifests with these words, or takes them.
+    pub fn refuse_manifests(&self, words: Option<&str>) {
+        self.memory.lock().refusal = words.map(str::to_owned);
+    }
+
+    /// The settings that it was given last, by key, and how often it was given some.
+    pub fn settings(&self) -> (BTreeMap<String, String>, u32) {
+        let known = self.memory.lock();
+        (known.settings.given(), known.settings.times)
+    }
+
+    /// From now on it knows no settings, as a daemon of before, or refuses that of this key.
+    pub fn set_settings_manner(&self, is_old: bool, refused: Option<&str>) {
+        let mut known = self.memory.lock();
+        known.settings.is_old = is_old;
+        known.settings.refused = refused.map(str::to_owned);
     }
 
     /// Sends a machine to all watchers.
@@ -338,7 +378,15 @@ impl Node for Memory {
         &self,
         _: Request<ListDisksRequest>,
     ) -> Result<Response<ListDisksResponse>, Status> {
-        let disks = self.lock().disks.values().cloned().collect();
+        let known = self.lock();
+        let disks = known.disks.values().cloned().map(|mut disk| {
+            if let Some((manifest, _)) = known.manifests.get(&disk.vm_uid) {
+                disk.manifest_bytes = manifest.manifest.len() as u64;
+                disk.cluster_uid.clone_from(&manifest.cluster_uid);
+            }
+            disk
+        });
+        let disks = disks.collect();
         Ok(Response::new(ListDisksResponse { disks }))
     }
 
@@ -411,6 +459,14 @@ impl Node for Memory {
         Ok(Response::new(SetImageMappingsResponse::default()))
     }
 
+    async fn set_node_settings(
+        &self,
+        request: Request<SetNodeSettingsRequest>,
+    ) -> Result<Response<SetNodeSettingsResponse>, Status> {
+        let taken = self.lock().settings.take(request.into_inner());
+        taken.map(Response::new)
+    }
+
     type ExportDiskStream = Pending<Result<ExportEvent, Status>>;
 
     async fn export_disk(
@@ -434,6 +490,35 @@ impl Node for Memory {
         _: Request<Streaming<UploadRequest>>,
     ) -> Result<Response<Self::UploadImageStream>, Status> {
         Err(Status::unimplemented("no image has a file here"))
+    }
+
+    async fn set_manifest(
+        &self,
+        request: Request<SetManifestRequest>,
+    ) -> Result<Response<SetManifestResponse>, Status> {
+        let request = request.into_inner();
+        let mut known = self.lock();
+        if let Some(words) = known.refusal.clone() {
+            return Err(Status::internal(words));
+        }
+        let vm = request.vm_uid.clone();
+        let times = known.manifests.get(&vm).map_or(0, |(_, times)| *times);
+        known.manifests.insert(vm, (request, times + 1));
+        Ok(Response::new(SetManifestResponse {}))
+    }
+
+    async fn get_manifest(
+        &self,
+        request: Request<GetManifestRequest>,
+    ) -> Result<Response<GetManifestResponse>, Status> {
+        let uid = request.into_inner().vm_uid;
+        let known = self.lock();
+        let found = known.manifests.get(&uid).map(|(found, _)| found.clone());
+        let found = found.ok_or_else(|| Status::not_found("no manifest"))?;
+        Ok(Response::new(GetManifestResponse {
+            cluster_uid: found.cluster_uid,
+            manifest: found.manifest,
+        }))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::objects::{Answer, Effect, Objects};
 pub struct Case {
     what: String,
     kind: &'static str,
+    name: Option<String>,
     before: Option<Value>,
     status: Option<Value>,
     change: Value,
@@ -25,6 +26,7 @@ impl Case {
         Self {
             what: format!("create {kind} {spec}"),
             kind,
+            name: None,
             before: None,
             status: None,
             change: spec,
@@ -37,11 +39,19 @@ impl Case {
         Self {
             what: format!("edit {kind} {before} by {change}"),
             kind,
+            name: None,
             before: Some(before),
             status: None,
             change,
             refusal: None,
         }
+    }
+
+    /// With this name, in place of one of the table.
+    #[must_use]
+    pub fn named(mut self, name: String) -> Self {
+        self.name = Some(name);
+        self
     }
 
     /// The status that the object has before the edit.
@@ -94,7 +104,9 @@ impl Case {
 pub async fn judge(objects: &Objects, cases: &[Case]) -> Result<()> {
     let mut wrong = Vec::new();
     for (number, case) in cases.iter().enumerate() {
-        let answer = case.answer(objects, &format!("case-{number}")).await?;
+        let name = case.name.clone();
+        let name = name.unwrap_or_else(|| format!("case-{number}"));
+        let answer = case.answer(objects, &name).await?;
         let trouble = match (&case.refusal, answer) {
             (None, Ok(_)) => continue,
             (Some(words), Err(reported)) if reported.contains(words.as_str()) => continue,

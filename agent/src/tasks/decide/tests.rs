@@ -31,6 +31,7 @@ fn object() -> Object {
         uid: "t-1".to_owned(),
         namespace: "ns".to_owned(),
         name: "task".to_owned(),
+        machine: None,
         spec: Ok(VirtualMachineTaskSpec {
             node_name: "n1".to_owned(),
             vm_name: "vm".to_owned(),
@@ -47,6 +48,7 @@ fn object() -> Object {
             discard: false,
             instance_uid: None,
             probe: None,
+            snapshot: None,
         }),
         status: VirtualMachineTaskStatus::default(),
         made: 0,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crds::{TaskState, VirtualMachine, VirtualMachineTask, names};
+use crds::{TaskState, VirtualMachine, VirtualMachineReplicaSet, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -58,6 +58,7 @@ fn going(kinds: &[Kind]) -> String {
 
 /// Everything that was listed.
 pub(super) struct Seen<'a> {
+    pub(super) sets: &'a [VirtualMachineReplicaSet],
     pub(super) machines: &'a [VirtualMachine],
     pub(super) tasks: &'a [VirtualMachineTask],
     pub(super) pods: &'a [Pod],
@@ -117,6 +118,7 @@ struct Item {
 /// Everything that is left, by step.
 #[derive(Debug, Default)]
 pub(super) struct Left {
+    sets: Vec<Item>,
     machines: Vec<Item>,
     tasks: Vec<Item>,
     pods: Vec<Item>,
@@ -130,6 +132,7 @@ impl Left {
         let uids: BTreeSet<_> = seen.machines.iter().filter_map(ResourceExt::uid).collect();
         let tasks = seen.tasks.iter().filter(|task| !has_ended(task));
         Self {
+            sets: seen.sets.iter().filter_map(set).collect(),
             machines: seen.machines.iter().map(|vm| machine(vm, seen)).collect(),
             tasks: tasks.map(task).collect(),
             pods: seen
@@ -146,6 +149,7 @@ impl Left {
     /// Forgets what is on other nodes, or on none.
     pub(super) fn only_on(&mut self, node: &str) {
         for step in [
+            &mut self.sets,
             &mut self.machines,
             &mut self.tasks,
             &mut self.pods,
@@ -162,7 +166,7 @@ impl Left {
         } else {
             self.disks.len()
         };
-        self.machines.len() + self.tasks.len() + self.pods.len() + disks > 0
+        self.sets.len() + self.machines.len() + self.tasks.len() + self.pods.len() + disks > 0
     }
 
     /// Whether a kind may be deleted.
@@ -181,6 +185,12 @@ impl Left {
              daemon names it (docs/operations.md, Unreadable records)."
         };
         for (title, items, what_to_do) in [
+            (
+                "replica sets",
+                &self.sets,
+                "They would make their machines again. Delete them, and with them their machines and \
+                 root disks: kubectl delete vmrs NAME -n NAMESPACE.",
+            ),
             (
                 "virtual machines",
                 &self.machines,
@@ -261,6 +271,15 @@ fn named(object: &impl ResourceExt) -> String {
         object.namespace().unwrap_or_default(),
         object.name_any()
     )
+}
+
+/// A set that makes machines.
+fn set(set: &VirtualMachineReplicaSet) -> Option<Item> {
+    let replicas = set.spec.replicas;
+    (replicas > 0).then(|| Item {
+        text: format!("{} ({replicas} machines)", named(set)),
+        node: None,
+    })
 }
 
 fn machine(vm: &VirtualMachine, seen: &Seen<'_>) -> Item {

@@ -121,6 +121,7 @@ fn draft(
         discard: false,
         instance_uid: None,
         probe: None,
+        snapshot: None,
     };
     let mut task = VirtualMachineTask::new(task, spec);
     let place = Some(namespace).filter(|namespace| !namespace.is_empty());

@@ -3,6 +3,8 @@
 //! Invariant: every effect can be repeated; none waits for a guest or a copy.
 //! Failure: see each module.
 
+pub(super) mod adopt;
+pub(crate) mod backup;
 pub(super) mod config;
 mod consumer;
 pub(super) mod create;
@@ -17,7 +19,10 @@ pub(super) mod power;
 pub(super) mod probe;
 pub(super) mod promotion;
 pub(super) mod provision;
+pub(super) mod revert;
 pub(super) mod saved;
+pub(super) mod schema;
 pub(super) mod shorten_grace;
 pub(super) mod slot;
+pub(super) mod snapshot;
 pub(super) mod tasks;

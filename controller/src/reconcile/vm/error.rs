@@ -60,6 +60,15 @@ pub(crate) enum Error {
         #[source]
         source: kube::Error,
     },
+    #[error("write snapshot {name}")]
+    WriteSnapshot {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    /// The machine goes on as it is.
+    #[error("failed to revert to snapshot {name}: {why}")]
+    Revert { name: String, why: String },
     #[error("read {what}")]
     Read {
         what: String,

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use std::sync::Arc;
 
 use crate::flow::{Flow, Outcome, PassError};
-use crate::reconcile::vm::act::{create, identity};
+use crate::reconcile::vm::act::{create, identity, schema, snapshot};
 use crate::reconcile::vm::error;
 use crate::reconcile::vm::observe::{find, group};
 use crate::reconcile::vm::pass::Pass;
@@ -25,6 +25,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     }
     if !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER) {
         pass.vm.finalizers_mut().push(names::FINALIZER.to_owned());
+        schema::begin(pass);
         return Ok(Flow::Continue);
     }
     identity::choose(pass);
@@ -40,7 +41,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         }
     };
     if pass.is_created() || found.is_some() {
-        updated(pass, found).await
+        Box::pin(updated(pass, found)).await
     } else {
         created(pass).await
     }
@@ -48,6 +49,9 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
 
 async fn created(pass: &mut Pass<'_>) -> Outcome {
     let result = create::run(pass).await;
+    let disk = pass.disk_uid();
+    let why = "the machine has no disk yet";
+    let waiting = snapshot::without_disk(pass.ctx, pass.key, Some(&disk), why).await;
     match &result {
         Ok(Flow::Done(_)) => match pass.root_claim() {
             // It may wait for the pod that uses it first.
@@ -60,12 +64,15 @@ async fn created(pass: &mut Pass<'_>) -> Outcome {
         Err(PassError::Failed(error)) => pass.warning("CreateFailure", &error::text(error)),
         _ => {}
     }
-    result
+    match result {
+        Ok(flow) => waiting.map(|()| flow),
+        failed => failed,
+    }
 }
 
 async fn updated(pass: &mut Pass<'_>, found: Option<Arc<Pod>>) -> Outcome {
     let before = pass.changes();
-    let result = update::run(pass, found).await;
+    let result = Box::pin(update::run(pass, found)).await;
     let has_changed = pass.changes() > before;
     match &result {
         Err(PassError::Failed(error)) => pass.warning("UpdateFailure", &error::text(error)),

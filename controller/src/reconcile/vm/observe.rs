@@ -16,4 +16,5 @@ pub(super) mod probe;
 pub(super) mod promotion;
 pub(super) mod room;
 pub(super) mod root_disk;
+pub(super) mod snapshots;
 pub(super) mod view;

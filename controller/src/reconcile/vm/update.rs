@@ -1,8 +1,9 @@
 //! A machine that exists: one step after the other, and what a failure of one means for the next.
 //!
 //! ```text
-//! status ─► promotion ─► location ─► config ─► power ─► probe
-//! an ordinary failure is remembered and the next step runs; config stops the rest unless a machine is to go off
+//! status ─► promotion ─► location ─► schema ─► backup ─► revert ─► config ─► power ─► probe ─► snapshots
+//! an ordinary failure is remembered and the next step runs; config stops all but snapshots, unless a machine is to
+//! go off
 //! a step that ends the pass ends it; what was remembered is then the result, unless the pass is to be repeated soon
 //! ```
 //!
@@ -19,7 +20,9 @@ use lifecycle::{Action, Volumes};
 use service::telemetry::one_line;
 
 use crate::flow::{Flow, Outcome, PassError};
-use crate::reconcile::vm::act::{config, handover, power, probe, promotion, saved, tasks};
+use crate::reconcile::vm::act::{
+    backup, config, handover, power, probe, promotion, revert, saved, schema, snapshot, tasks,
+};
 use crate::reconcile::vm::error::joined;
 use crate::reconcile::vm::observe::{location, pods, view};
 use crate::reconcile::vm::pass::Pass;
@@ -78,7 +81,11 @@ impl Aggregate {
 /// All steps.
 pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     let edited = saved::take_devices(pass, pod.as_deref());
+    let owners = revert::hold(pass);
     let result = steps(pass, pod).await;
+    if let Some(owners) = owners {
+        pass.vm.spec = owners;
+    }
     if let Some(edited) = edited {
         pass.vm.spec = edited;
     }
@@ -97,6 +104,7 @@ async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     };
     view::observe(pass, pod, volumes);
     let decision = view::decide(pass);
+    revert::keep_record(pass);
     saved::record(pass);
     let is_going_off = matches!(
         decision.action,
@@ -116,19 +124,47 @@ async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
     }
-    let result = Ok(location::run(pass));
+    let result = Box::pin(snapshot::let_go(pass)).await;
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    let flow = location::run(pass);
+    if let Flow::Waiting(why) = &flow {
+        Box::pin(revert::without_node(pass, why)).await?;
+    }
+    let result = Ok(flow);
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    schema::run(pass, &decision.action);
+    backup::run(pass);
+    let result = Box::pin(revert::run(pass, &decision.action)).await;
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
     }
     let result = config::run(pass, &decision.action).await;
     if let ControlFlow::Break(end) = aggregate.take(Step::Config, result, is_going_off) {
-        return end;
+        let Err(PassError::Failed(error)) = end else {
+            return end;
+        };
+        // What a machine lacks to start is nothing that its disk lacks.
+        aggregate.0.push(error);
+        return snapshots(pass, aggregate, is_going_off).await;
     }
     let result = power::run(pass, &decision).await;
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
     }
     let result = probe::run(pass).await;
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    snapshots(pass, aggregate, is_going_off).await
+}
+
+/// The last step.
+async fn snapshots(pass: &mut Pass<'_>, mut aggregate: Aggregate, is_going_off: bool) -> Outcome {
+    let result = Box::pin(snapshot::run(pass)).await;
     match aggregate.take(Step::Plain, result, is_going_off) {
         ControlFlow::Break(end) => end,
         ControlFlow::Continue(()) => aggregate.end(),

@@ -21,6 +21,9 @@ const FOREIGN: [&str; 4] = [
     "conditions",
 ];
 
+/// The specification of the machines of a replica set: the page of machines shows its fields.
+const OF_MACHINES: &str = "spec.template.spec";
+
 /// The pages by file name, as they must be; `folder` holds them as they are.
 pub(crate) fn pages(folder: &Path) -> io::Result<BTreeMap<String, String>> {
     let mut pages = BTreeMap::new();
@@ -35,7 +38,7 @@ pub(crate) fn pages(folder: &Path) -> io::Result<BTreeMap<String, String>> {
         let mut page =
             format!("{by_hand}{MARK}\n| field | type | meaning |\n| --- | --- | --- |\n");
         let mut rules = Vec::new();
-        collect(schema, &mut rules);
+        collect("", schema, &mut rules);
         for part in ["spec", "status"] {
             rows(part, &schema["properties"][part], &mut page);
         }
@@ -97,7 +100,7 @@ fn rows(path: &str, schema: &Value, page: &mut String) {
             type_of(field),
             meaning.replace('|', "\\|")
         );
-        if FOREIGN.contains(&name.as_str()) {
+        if FOREIGN.contains(&name.as_str()) || path == OF_MACHINES {
             continue;
         }
         rows(&path, field, page);
@@ -116,7 +119,13 @@ fn type_of(field: &Value) -> String {
         return words.join(", ");
     }
     if field["x-kubernetes-int-or-string"] == true {
-        return "quantity".to_owned();
+        let rules = field["x-kubernetes-validations"].to_string();
+        let kind = if rules.contains("%$") {
+            "number or percentage"
+        } else {
+            "quantity"
+        };
+        return kind.to_owned();
     }
     let bounds = |least: &str, most: &str| match (&field[least], &field[most]) {
         (Value::Null, Value::Null) => String::new(),
@@ -155,7 +164,10 @@ fn one_line(text: &str) -> String {
 }
 
 /// The messages of all rules, each once.
-fn collect(schema: &Value, rules: &mut Vec<String>) {
+fn collect(path: &str, schema: &Value, rules: &mut Vec<String>) {
+    if path == format!(".{OF_MACHINES}") {
+        return;
+    }
     let own = schema["x-kubernetes-validations"].as_array();
     for rule in own.into_iter().flatten() {
         let message = plain(&rule["message"]);
@@ -164,11 +176,11 @@ fn collect(schema: &Value, rules: &mut Vec<String>) {
         }
     }
     for field in schema["properties"].as_object().into_iter().flatten() {
-        collect(field.1, rules);
+        collect(&format!("{path}.{}", field.0), field.1, rules);
     }
     for part in ["items", "additionalProperties"] {
         if schema[part].is_object() {
-            collect(&schema[part], rules);
+            collect(path, &schema[part], rules);
         }
     }
 }

@@ -116,7 +116,7 @@ fields! {
     "biosUUID" Node Once;
     "instanceUUID" Node Once "not for a machine whose root disk is a claim";
     "bootDiskCapacity" Node NextStart "not for a machine whose root disk is a claim";
-    "currentSnapshotName" NoneYet AtOnce;
+    "currentSnapshotName" Controller AtOnce;
     "groupName" Controller AtOnce "the label of the pods, and the placement, at the next start";
     "affinity" Kubernetes Once;
     "nodeSelector" Kubernetes NextStart;

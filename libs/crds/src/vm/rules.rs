@@ -66,10 +66,12 @@ pub(super) const MACHINE_TYPE_WHILE_OFF: &str = "(has(self.spec.minMachineType) 
     (has(s.runStrategy) && s.runStrategy == 'Halted') || (has(s.running) && !s.running)) || \
     (has(self.status) && has(self.status.powerState) && self.status.powerState == 'PoweredOff')";
 
+/// The controller removes the name at the end.
 pub(super) const REVERT_UNDER_WAY: &str = "(has(self.spec.currentSnapshotName) == has(oldSelf.spec.currentSnapshotName) && \
     (!has(self.spec.currentSnapshotName) || self.spec.currentSnapshotName == oldSelf.spec.currentSnapshotName)) || \
     !has(self.status) || !has(self.status.conditions) || !self.status.conditions.exists(c, c.type == 'VirtualMachineSnapshotRevertSucceeded' && \
-    c.reason == 'VirtualMachineSnapshotRevertInProgress')";
+    c.reason == 'VirtualMachineSnapshotRevertInProgress') || \
+    (has(self.status.snapshotRevert) && self.status.snapshotRevert.phase == 'Restoring')";
 
 /// A disk is never made smaller.
 pub(super) const BOOT_DISK_GROWS: &str = concat!(

@@ -197,7 +197,8 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::mebibytes(), validation = rules::between("1Mi", "64Ti"))]
     pub boot_disk_capacity: Option<Quantity>,
-    /// Snapshot to revert the machine to.
+    /// Snapshot to revert the machine to. The controller powers the machine off without its guest,
+    /// reverts it, and removes this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub current_snapshot_name: Option<String>,

@@ -9,6 +9,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::SnapshotReference;
+
 use super::{PowerState, RunStrategy, StateChangeRequest};
 
 /// Observed state of a machine.
@@ -84,7 +86,7 @@ pub struct VirtualMachineStatus {
     #[schemars(length(max = 2048))]
     pub image_url: Option<String>,
     /// UID under which the node stores the root disk, if it differs from the UID of this machine
-    /// because the machine adopted a running pod.
+    /// because the machine adopted a running pod, or took over the disk of an earlier machine.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
     pub disk_uid: Option<String>,
     /// Class that defines the current size of the machine.
@@ -123,6 +125,16 @@ pub struct VirtualMachineStatus {
     /// Information that the guest reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
+    /// Snapshot that the disk descends from: the last one that was taken, or reverted to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_snapshot: Option<SnapshotReference>,
+    /// Snapshots of the disk that descend from no other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub root_snapshots: Vec<SnapshotReference>,
+    /// The revert in progress. The machine stays off until it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_revert: Option<SnapshotRevert>,
     /// Time of the last requested restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_restart_time: Option<Time>,
@@ -329,6 +341,30 @@ pub struct GuestStatus {
     /// Kernel release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
+}
+
+/// A revert to a snapshot in progress.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotRevert {
+    /// Name of the snapshot.
+    pub name: String,
+    /// UID of the snapshot.
+    pub uid: String,
+    /// Time at which the revert was accepted.
+    pub start_time: Time,
+    /// What is done at present.
+    pub phase: RevertPhase,
+}
+
+/// What is done of a revert at present.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
+pub enum RevertPhase {
+    /// The machine is powered off, and its node reverts the disk.
+    Disk,
+    /// The disk is reverted; the specification of the snapshot is restored.
+    Restoring,
 }
 
 /// Creation of the root disk.

@@ -62,7 +62,7 @@ pub struct DataVolumeTemplate {
 /// [`RawObject`] of what is kept, and the controller's pages of what is read at a time.
 const FIELDS: u32 = 32;
 
-pub(super) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub(crate) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object", "maxProperties": FIELDS, "x-kubernetes-preserve-unknown-fields": true,
     })

@@ -1,7 +1,7 @@
 //! `deploy/admission/` agrees with itself and with the types.
 //!
 //! Invariant: all policies have the same privileged principals, and our programs and the role for people
-//! have the right that makes one; each policy has a binding that denies, or only warns.
+//! have the right that makes one; each policy has a binding that denies.
 //! Failure: the name of the policy that differs.
 
 use std::error::Error;
@@ -11,14 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 
 /// Policies that make no difference between users.
-const FOR_EVERYBODY: [&str; 4] = [
-    "vmlet-removal",
-    "vmlet-removal-allowed",
-    "vmlet-not-served",
-    "vmlet-pods",
-];
-/// Those that only warn.
-const WARNING: [&str; 1] = ["vmlet-not-served"];
+const FOR_EVERYBODY: [&str; 3] = ["vmlet-removal", "vmlet-removal-allowed", "vmlet-pods"];
 
 fn of_kind(kind: &str) -> Result<Vec<Value>, Box<dyn Error>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/admission");
@@ -89,9 +82,6 @@ fn every_policy_has_a_binding_that_denies_and_is_watched() {
     let mut names: Vec<String> = Vec::new();
     for policy in of_kind("ValidatingAdmissionPolicy").unwrap() {
         let name = policy["metadata"]["name"].as_str().unwrap().to_owned();
-        if WARNING.contains(&&*name) {
-            continue;
-        }
         assert_eq!(policy["spec"]["failurePolicy"], "Fail");
         let mut own = bindings
             .iter()

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::size::begun;
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::error::readable;
-use crate::read::{Definition, console_file, is_emulated, machine_type};
+use crate::read::{Definition, console_file, first_disk_file, is_emulated, machine_type};
 use crate::saved::WHOLE;
 use crate::{
     Cable, DomainInfo, DomainStats, DomainType, End, Error, Event, FailedDisk, Hypervisor, Layout,
@@ -106,8 +106,10 @@ impl Hypervisor for FakeHypervisor {
             state: State::Inactive(End::Unknown),
             paused: None,
             fails: None,
+            root: None,
         });
         domain.mark = mark;
+        domain.root = first_disk_file(&xml);
         domain.xml = xml;
         Ok(())
     }
@@ -260,6 +262,36 @@ impl Hypervisor for FakeHypervisor {
             .clone()
             .into_iter()
             .collect())
+    }
+
+    async fn switch_root(&self, domain: Uuid, file: PathBuf) -> Result<()> {
+        let mut inner = self.lock();
+        let failure = inner.switch_failure.clone();
+        let found = inner.domain(domain)?;
+        let refused = |reason: String| Error::Refused {
+            call: "switch disk",
+            reason,
+        };
+        if found.state != State::Active {
+            return Err(refused("the domain is not running".to_owned()));
+        }
+        match failure {
+            Some((reason, false)) => return Err(refused(reason)),
+            Some((reason, true)) => {
+                found.root = Some(file);
+                return Err(refused(reason));
+            }
+            None => found.root = Some(file),
+        }
+        Ok(())
+    }
+
+    async fn root_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
+        match self.lock().domain(domain) {
+            Ok(found) if found.state == State::Active => Ok(found.root.clone()),
+            Ok(_) | Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

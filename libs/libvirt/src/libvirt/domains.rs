@@ -47,3 +47,12 @@ pub(super) fn absent_is_fine(result: Result<()>) -> Result<()> {
         other => other,
     }
 }
+
+/// Turns the absence of the domain into `None`.
+pub(super) fn absent_is_none<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(crate::Error::NoDomain(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

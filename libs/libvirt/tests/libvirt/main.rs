@@ -12,3 +12,4 @@
 mod daemon;
 mod driver;
 mod fake;
+mod switch;

@@ -19,4 +19,5 @@ mod properties;
 mod records;
 mod rules;
 mod scenarios;
+mod snapshots;
 mod verbs;

@@ -15,11 +15,12 @@ use super::*;
 use crate::v1::node_server::{Node, NodeServer};
 use crate::v1::{
     CancelTaskRequest, ExportDiskRequest, ExportEvent, ForgetExportRequest, ForgetExportResponse,
-    ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse, ListDisksRequest,
-    ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent,
-    RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SourceEvent, TaskEvent,
-    TaskStatus, UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest,
-    WatchSourcesRequest, WatchTasksRequest,
+    ForgetTaskRequest, ForgetTaskResponse, GetManifestRequest, GetManifestResponse, InfoRequest,
+    InfoResponse, ListDisksRequest, ListDisksResponse, MachineEvent, ProvideSourceRequest,
+    ProvideSourceResponse, PullEvent, RunTaskRequest, SetImageMappingsRequest,
+    SetImageMappingsResponse, SetManifestRequest, SetManifestResponse, SetNodeSettingsRequest,
+    SetNodeSettingsResponse, SourceEvent, TaskEvent, TaskStatus, UploadEvent, UploadRequest,
+    WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
 };
 
 /// For calls that are answered, however slow the machine is.
@@ -126,6 +127,13 @@ impl Node for Silent {
         Ok(Response::new(SetImageMappingsResponse::default()))
     }
 
+    async fn set_node_settings(
+        &self,
+        _: Request<SetNodeSettingsRequest>,
+    ) -> Result<Response<SetNodeSettingsResponse>, Status> {
+        Ok(Response::new(SetNodeSettingsResponse::default()))
+    }
+
     type ExportDiskStream = ReceiverStream<Result<ExportEvent, Status>>;
 
     async fn export_disk(
@@ -149,6 +157,20 @@ impl Node for Silent {
         _: Request<Streaming<UploadRequest>>,
     ) -> Result<Response<Self::UploadImageStream>, Status> {
         Err(Status::unimplemented("no image has a file here"))
+    }
+
+    async fn set_manifest(
+        &self,
+        _: Request<SetManifestRequest>,
+    ) -> Result<Response<SetManifestResponse>, Status> {
+        Err(Status::not_found("no disk is here"))
+    }
+
+    async fn get_manifest(
+        &self,
+        _: Request<GetManifestRequest>,
+    ) -> Result<Response<GetManifestResponse>, Status> {
+        Err(Status::not_found("no disk is here"))
     }
 }
 

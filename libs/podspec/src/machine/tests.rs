@@ -10,6 +10,7 @@ use super::*;
 const DEFAULTS: Defaults = Defaults {
     vcpus: Vcpus::ONE,
     memory: Mib::new(1024),
+    cpu_model: CpuModel::Default,
 };
 
 fn machine(pairs: &[(&str, &str)], resources: PodResources) -> Result<Machine, AnnotationError> {
@@ -95,6 +96,22 @@ fn a_root_disk_has_a_greatest_size(#[case] value: &str, #[case] want: Option<u64
 fn the_cpu_model_is_the_hosts_or_the_usual_one(#[case] value: &str, #[case] want: CpuModel) {
     let machine = machine(&[("VirtletCPUModel", value)], PodResources::default());
     assert_eq!(machine.unwrap().cpu_model, want);
+}
+
+#[test]
+fn a_pod_without_a_cpu_model_gets_the_default_and_an_empty_one_replaces_it() {
+    let defaults = Defaults {
+        cpu_model: CpuModel::HostModel,
+        ..DEFAULTS
+    };
+    let machine = |annotations: &[(&str, &str)]| {
+        let texts = annotations.iter();
+        let texts = texts.map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Machine::from_pod(&texts.collect(), PodResources::default(), defaults).unwrap()
+    };
+    assert_eq!(machine(&[]).cpu_model, CpuModel::HostModel);
+    let empty = machine(&[("vmlet.dev/cpu-model", "")]);
+    assert_eq!(empty.cpu_model, CpuModel::Default);
 }
 
 #[rstest]

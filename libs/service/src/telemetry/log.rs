@@ -8,6 +8,7 @@ use std::fmt::{self, Display};
 use std::io::IsTerminal;
 use std::ops::Deref;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use tracing_subscriber::fmt::{Layer as Lines, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, reload};
 
 use super::traces::{STEPS, TraceLayer};
 
@@ -54,6 +55,10 @@ pub enum Format {
     Json,
 }
 
+/// Changes which events a log writes. Clones are of the same log.
+#[derive(Clone)]
+pub struct Level(Arc<dyn Fn(&Filter) -> bool + Send + Sync>);
+
 /// Starts logging for the whole process.
 ///
 /// # Errors
@@ -64,14 +69,26 @@ pub fn init(log: &Log) -> Result<(), TryInitError> {
     subscriber(log, std::io::stderr, is_terminal).try_init()
 }
 
-/// As [`init`], and gives spans to `traces`, whatever the level of the log is.
+/// As [`init`], for a log whose level can change.
 ///
 /// # Errors
 ///
 /// When the process logs already.
-pub fn init_traced(log: &Log, traces: TraceLayer) -> Result<(), TryInitError> {
+pub fn init_adjustable(log: &Log) -> Result<Level, TryInitError> {
     let is_terminal = std::io::stderr().is_terminal();
-    traced(log, std::io::stderr, is_terminal, traces).try_init()
+    let (subscriber, level) = adjustable(log, std::io::stderr, is_terminal);
+    subscriber.try_init().map(|()| level)
+}
+
+/// As [`init_adjustable`], and gives spans to `traces`, whatever the level of the log is.
+///
+/// # Errors
+///
+/// When the process logs already.
+pub fn init_traced(log: &Log, traces: TraceLayer) -> Result<Level, TryInitError> {
+    let is_terminal = std::io::stderr().is_terminal();
+    let (subscriber, level) = traced(log, std::io::stderr, is_terminal, traces);
+    subscriber.try_init().map(|()| level)
 }
 
 /// What writes the lines; in colours only for people at a terminal.
@@ -80,7 +97,24 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let lines = lines(log.format, writer, colours);
-    tracing_subscriber::registry().with(filter(log)).with(lines)
+    tracing_subscriber::registry()
+        .with(filter(&log.level))
+        .with(lines)
+}
+
+/// The same with a level that can change.
+pub(crate) fn adjustable<W>(
+    log: &Log,
+    writer: W,
+    colours: bool,
+) -> (impl SubscriberInitExt + use<W>, Level)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = lines(log.format, writer, colours);
+    let (filter, handle) = reload::Layer::new(filter(&log.level));
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+    (subscriber, Level::new(handle))
 }
 
 /// The same beside `traces`. The filter is that of the lines alone.
@@ -89,18 +123,37 @@ pub(crate) fn traced<W>(
     writer: W,
     colours: bool,
     traces: TraceLayer,
-) -> impl SubscriberInitExt + use<W>
+) -> (impl SubscriberInitExt + use<W>, Level)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let lines = lines(log.format, writer, colours);
-    tracing_subscriber::registry()
+    let (filter, handle) = reload::Layer::new(filter(&log.level));
+    let subscriber = tracing_subscriber::registry()
         .with(traces)
-        .with(lines.with_filter(filter(log)))
+        .with(lines.with_filter(filter));
+    (subscriber, Level::new(handle))
 }
 
-fn filter(log: &Log) -> EnvFilter {
-    EnvFilter::new(format!("{QUIET},{STEPS}=off,{}", &*log.level))
+fn filter(level: &Filter) -> EnvFilter {
+    EnvFilter::new(format!("{QUIET},{STEPS}=off,{}", &**level))
+}
+
+impl Level {
+    fn new<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {
+        Self(Arc::new(move |level| handle.reload(filter(level)).is_ok()))
+    }
+
+    /// Writes what this filter lets pass, from now on. Returns whether the process still logs.
+    pub fn set(&self, level: &Filter) -> bool {
+        (self.0)(level)
+    }
+}
+
+impl fmt::Debug for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Level").finish_non_exhaustive()
+    }
 }
 
 fn lines<W, S>(format: Format, writer: W, colours: bool) -> Box<dyn Layer<S> + Send + Sync>

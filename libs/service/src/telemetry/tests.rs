@@ -11,7 +11,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::log::{subscriber, traced};
+use super::log::{adjustable, subscriber, traced};
 use super::*;
 
 /// Keeps what is written.
@@ -103,7 +103,8 @@ fn steps_are_for_traces_and_not_for_lines() {
         };
         let seen = Arc::new(Mutex::new(Vec::new()));
         let traces = Seen(Arc::clone(&seen)).boxed();
-        let guard = traced(&log, move || writer.clone(), false, traces).set_default();
+        let subscriber = traced(&log, move || writer.clone(), false, traces).0;
+        let guard = subscriber.set_default();
         work();
         drop(guard);
         let bytes = paper.0.lock().unwrap().clone();
@@ -141,5 +142,43 @@ impl<S: tracing::Subscriber> Layer<S> for Seen {
         _: Context<'_, S>,
     ) {
         self.0.lock().unwrap().push(span.metadata().name());
+    }
+}
+
+#[test]
+fn the_level_of_a_log_that_runs_can_change_with_and_without_traces() {
+    for has_traces in [false, true] {
+        let log = Log::default();
+        let paper = Paper::default();
+        let writer = paper.clone();
+        let other = paper.clone();
+        let say = |level: &Level| {
+            for filter in ["info", "debug", "error", "info"] {
+                assert!(level.set(&filter.parse().unwrap()));
+                tracing::debug!("at {filter}: debug");
+                tracing::warn!("at {filter}: warn");
+            }
+        };
+        if has_traces {
+            let nothing = tracing_subscriber::layer::Identity::new().boxed();
+            let (subscriber, level) = traced(&log, move || writer.clone(), false, nothing);
+            let _guard = subscriber.set_default();
+            say(&level);
+        } else {
+            let (subscriber, level) = adjustable(&log, move || other.clone(), false);
+            let _guard = subscriber.set_default();
+            say(&level);
+        }
+        let bytes = paper.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        let lines: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split_once("at "))
+            .collect();
+        let lines: Vec<_> = lines.iter().map(|(_, said)| *said).collect();
+        assert_eq!(
+            lines,
+            ["info: warn", "debug: debug", "debug: warn", "info: warn"]
+        );
     }
 }

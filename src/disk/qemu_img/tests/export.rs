@@ -15,6 +15,7 @@ fn source(disk: &Path) -> (Source<'_>, Weak<()>) {
     let held = Arc::downgrade(&guard);
     let source = Source {
         disk,
+        below: &[],
         base: None,
         size: LARGE,
         guard,

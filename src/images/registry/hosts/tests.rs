@@ -8,6 +8,7 @@ use std::fs;
 use rstest::rstest;
 
 use super::*;
+use crate::images::Protocol;
 use crate::images::reference::Version;
 
 struct Node {
@@ -36,7 +37,8 @@ impl Node {
     }
 
     fn hosts(&self) -> Hosts {
-        Hosts::new(self.dir.path().to_owned(), Protocol::Https)
+        let live = Live::with_protocol(Protocol::Https);
+        Hosts::new(self.dir.path().to_owned(), live)
     }
 
     fn endpoints(&self, name: &str) -> Result<Vec<Endpoint>> {
@@ -139,7 +141,10 @@ fn certificates_alone_are_for_the_registry() {
     node.write("r.example", "own.cert", &cert.pem());
     node.write("r.example", "own.key", &key.serialize_pem());
     let place = Place::parse("r.example/a", &Version::Tag("1".into())).unwrap();
-    let plain = Hosts::new(node.dir.path().to_owned(), Protocol::Http);
+    let plain = Hosts::new(
+        node.dir.path().to_owned(),
+        Live::with_protocol(Protocol::Http),
+    );
     let endpoints = plain.endpoints(&place, Client::builder).unwrap();
     assert!(endpoints[0].client.is_some());
     assert_eq!(endpoints[0].base.as_str(), "https://r.example/v2/");

@@ -4,6 +4,8 @@
 //! described to the end of its chain, so that libvirt follows no name that an image file contains.
 //! Failure: a path that is not UTF-8.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use super::{Result, Switch, text};
@@ -91,7 +93,7 @@ struct Backing {
     source: Option<Source>,
     /// An empty element ends the chain.
     #[serde(rename = "backingStore", skip_serializing_if = "Option::is_none")]
-    end: Option<Switch>,
+    next: Option<Box<Backing>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -139,6 +141,11 @@ impl Disk {
                 "file",
                 Source::file(text(path)?),
                 Backing::file(text(base)?, *base_format),
+            ),
+            DiskSource::Layers { path, below, base } => (
+                "file",
+                Source::file(text(path)?),
+                Backing::chain(below, base.as_ref())?,
             ),
         };
         // A guest's completed writes are on the device, and nothing is cached twice.
@@ -210,8 +217,30 @@ impl Backing {
                 }),
                 ..Source::file(path)
             }),
-            end: Some(Switch::default()),
+            next: Some(Box::default()),
         }
+    }
+
+    /// A layer that belongs to the machine: libvirt hands it to QEMU's user.
+    fn layer(path: String, next: Self) -> Self {
+        Self {
+            kind: Some("file"),
+            format: Some(Format {
+                kind: DiskFormat::Qcow2.name(),
+            }),
+            source: Some(Source::file(path)),
+            next: Some(Box::new(next)),
+        }
+    }
+
+    /// Layers, the upper one first, and what is under the last one.
+    fn chain(layers: &[PathBuf], base: Option<&(PathBuf, DiskFormat)>) -> Result<Self> {
+        let last = match base {
+            Some((path, format)) => Self::file(text(path)?, *format),
+            None => Self::default(),
+        };
+        let mut layers = layers.iter().rev();
+        layers.try_fold(last, |next, layer| Ok(Self::layer(text(layer)?, next)))
     }
 }
 

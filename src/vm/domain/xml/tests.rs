@@ -125,6 +125,36 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
 }
 
 #[test]
+fn the_layers_of_a_disk_are_described_to_the_image() {
+    let layered = |base| {
+        let mut spec = spec();
+        spec.root.source = DiskSource::Layers {
+            path: "/d/layers/2.qcow2".into(),
+            below: vec!["/d/layers/1.qcow2".into(), "/d/root.qcow2".into()],
+            base,
+        };
+        let xml = to_xml(&spec).unwrap();
+        let (_, disk) = xml
+            .split_once("<source file=\"/d/layers/2.qcow2\"/>")
+            .unwrap();
+        let (backing, _) = disk.split_once("<target").unwrap();
+        backing.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let layer = |path: &str, next: &str| {
+        format!(
+            "<backingStore type=\"file\"> <format type=\"qcow2\"/> <source file=\"{path}\"/> {next} </backingStore>"
+        )
+    };
+    let last = "<backingStore/>";
+    let whole = layer("/d/layers/1.qcow2", &layer("/d/root.qcow2", last));
+    assert_eq!(layered(None), whole);
+    let image = "<backingStore type=\"file\"> <format type=\"raw\"/> <source file=\"/i/ab\"> <seclabel \
+                 model=\"dac\" relabel=\"no\"/> </source> <backingStore/> </backingStore>";
+    let linked = layer("/d/layers/1.qcow2", &layer("/d/root.qcow2", image));
+    assert_eq!(layered(Some(("/i/ab".into(), DiskFormat::Raw))), linked);
+}
+
+#[test]
 fn a_guest_with_shares_has_memory_that_their_processes_reach() {
     let share = |number: u8| Share {
         tag: format!("vmlet-{number}"),

@@ -311,3 +311,35 @@ async fn emulation_that_was_requested_is_not_reconsidered() {
     assert_eq!(node.containers.accelerator(), Some(requested));
     assert_eq!((node.containers.emulated_because(), fake.runs()), (None, 0));
 }
+
+#[tokio::test]
+async fn another_setting_counts_from_then_on_and_kvm_only_where_it_works() {
+    let node = Node::new().await;
+    let containers = &node.containers;
+    let fake = FakeEmulator::doing("exit 1");
+    let host = &fake.host;
+    let refused = containers.try_on(Setting::Kvm, host).await.unwrap_err();
+    assert!(
+        refused.starts_with("kvm does not work on this node: "),
+        "{refused}"
+    );
+    let runs = fake.runs();
+    containers.try_on(Setting::Kvm, host).await.unwrap_err();
+    assert_eq!(fake.runs(), runs, "the answer counts for a while");
+
+    containers.switch_on(Setting::Auto, host).await;
+    let accelerator = || containers.accelerator().map(|choice| choice.accelerator);
+    assert_eq!(accelerator(), Some(Accelerator::Tcg));
+    assert!(containers.emulated_because().is_some());
+    containers.switch_on(Setting::Tcg, host).await;
+    assert_eq!(accelerator(), Some(Accelerator::Tcg));
+    assert_eq!(containers.emulated_because(), None, "it was requested");
+    // Kept from before a reboot, say.
+    containers.switch_on(Setting::Kvm, host).await;
+    assert_eq!(accelerator(), None);
+    assert!(containers.obstacle().await.is_some());
+
+    let fake = FakeEmulator::doing("exit 85");
+    containers.switch_on(Setting::Kvm, &fake.host).await;
+    assert_eq!(accelerator(), Some(Accelerator::Kvm));
+}

@@ -50,8 +50,8 @@ pub(super) struct Emulators {
 #[derive(Debug)]
 pub(super) struct Pods {
     pub(super) cgroup_root: PathBuf,
-    /// Every sandbox with its root disk and, while its machine runs, its cgroup.
-    pub(super) pods: Vec<(SandboxId, PathBuf, Option<PodCgroup>)>,
+    /// Every sandbox with the files of its root disk and, while its machine runs, its cgroup.
+    pub(super) pods: Vec<(SandboxId, Vec<PathBuf>, Option<PodCgroup>)>,
 }
 
 /// What was found.
@@ -73,12 +73,12 @@ impl Readers {
         let root = Arc::new(pods.cgroup_root);
         let mut disks = Vec::new();
         let mut cgroups = Vec::new();
-        for (id, disk, cgroup) in pods.pods {
+        for (id, files, cgroup) in pods.pods {
             if let Some(pod) = cgroup {
                 let root = Arc::clone(&root);
                 cgroups.push((id.clone(), move || pod.usage(&root)));
             }
-            disks.push((id, move || allocated(&disk)));
+            disks.push((id, move || allocated(&files)));
         }
         let (machines, disks, cgroups) = tokio::join!(
             self.read_machines(emulators, time),
@@ -194,13 +194,20 @@ impl Readers {
     }
 }
 
-fn allocated(disk: &PathBuf) -> Option<Disk> {
-    let file = std::fs::symlink_metadata(disk).ok()?;
-    Some(Disk {
+/// What the files of a disk take together.
+fn allocated(files: &[PathBuf]) -> Option<Disk> {
+    let mut disk = Disk {
         at: clock::now(),
-        bytes: file.blocks().saturating_mul(BLOCK),
-        inodes: 1,
-    })
+        bytes: 0,
+        inodes: 0,
+    };
+    for file in files {
+        let file = std::fs::symlink_metadata(file).ok()?;
+        let bytes = file.blocks().saturating_mul(BLOCK);
+        disk.bytes = disk.bytes.saturating_add(bytes);
+        disk.inodes += 1;
+    }
+    Some(disk)
 }
 
 #[cfg(test)]

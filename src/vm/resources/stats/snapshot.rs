@@ -126,11 +126,11 @@ impl<P: Platform> Containers<P> {
         let pod = |sandbox: &Arc<Sandbox>| {
             let row = of_running.get(&sandbox.id);
             let cgroup = PodCgroup::parse(&sandbox.config.cgroup_parent).ok();
-            let disk = match row {
-                Some(row) => self.root_disk(row),
-                None => self.paths.root_disk(&sandbox.id),
+            let files = match row {
+                Some(row) => self.root_files(row),
+                None => vec![self.paths.root_disk(&sandbox.id)],
             };
-            (sandbox.id.clone(), disk, cgroup.filter(|_| row.is_some()))
+            (sandbox.id.clone(), files, cgroup.filter(|_| row.is_some()))
         };
         let emulators = Emulators {
             processes: Arc::clone(&self.meter.processes),

@@ -95,6 +95,22 @@ async fn a_rate_comes_with_the_second_look_and_traffic_with_each() {
     assert_eq!(u128::from(second.rate.unwrap()), rate);
 }
 
+/// The layer that the guest writes to is empty at first.
+#[tokio::test]
+async fn a_disk_with_snapshots_counts_all_layers_under_the_guest() {
+    let vm = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+    let node = Node::new().await;
+    node.make_disk(vm.parse().unwrap()).await;
+    let sandbox = node.annotated("pod", &[("vm-disk", vm)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    node.containers.start(&id.unwrap()).await.unwrap();
+    let vm = vm.parse().unwrap();
+    let taken = node.containers.take_snapshot(vm, vm, 0).await.unwrap();
+    let disk = node.containers.stats().await.disk(&sandbox).unwrap();
+    assert!(disk.bytes > taken.used_bytes, "{disk:?}");
+    assert_eq!((disk.bytes, disk.inodes), (node.disks.allocated(vm), 2));
+}
+
 #[tokio::test]
 async fn without_helpers_the_last_figures_stay_with_their_own_time() {
     let node = Node::new().await;

@@ -84,6 +84,7 @@ impl TestEnvironment {
                 discard: false,
                 instance_uid: None,
                 probe: None,
+                snapshot: None,
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;

@@ -42,6 +42,7 @@ fn read_as(kind: &str, object: &Value) -> Result<()> {
         "ClusterVirtualMachineImage" => read::<crds::ClusterVirtualMachineImage>(object),
         "VirtualMachineImageCache" => read::<crds::VirtualMachineImageCache>(object),
         "VirtualMachineGroup" => read::<crds::VirtualMachineGroup>(object),
+        "VirtualMachineReplicaSet" => read::<crds::VirtualMachineReplicaSet>(object),
         "VirtualMachineSnapshot" => read::<crds::VirtualMachineSnapshot>(object),
         "VirtualMachineTask" => read::<crds::VirtualMachineTask>(object),
         "ImageMapping" => read::<crds::ImageMapping>(object),
@@ -69,6 +70,29 @@ fn without_contradictions(spec: &mut Value) {
     }
     spec["running"] = json!(true);
     spec["imageName"] = json!("debian");
+}
+
+/// Random sets have no template of what a machine can be made of.
+fn with_a_template(spec: &mut Value) {
+    let labels = json!({ "app": "any" });
+    spec["selector"] = json!({ "matchLabels": labels });
+    spec["template"]["metadata"] = json!({ "labels": labels });
+    without_contradictions(&mut spec["template"]["spec"]);
+    for field in [
+        "biosUUID",
+        "instanceUUID",
+        "dataVolumeTemplates",
+        "network",
+        "volumes",
+    ] {
+        if let Some(machine) = spec["template"]["spec"].as_object_mut() {
+            machine.remove(field);
+        }
+    }
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("volumeClaimTemplates");
+        spec.remove("updateStrategy");
+    }
 }
 
 /// True when it was taken.
@@ -109,6 +133,9 @@ pub(super) async fn whatever_is_taken_can_be_read_and_no_rule_gives_up(
             let mut object = json!({ "metadata": { "name": "any" }, "spec": spec });
             if kind == "VirtualMachine" && tries % 2 == 0 {
                 without_contradictions(&mut object["spec"]);
+            }
+            if kind == "VirtualMachineReplicaSet" && tries % 2 == 0 {
+                with_a_template(&mut object["spec"]);
             }
             let answer = objects.create(&kind, &object, Effect::DryRun).await?;
             if judge(&kind, &object, answer)? {

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::names::{NODE_FACTS, NODE_LEASE_LABEL};
 use e2e::machines::{class, condition, image, machine};
 use e2e::{Cluster, Control, eventually};
 use serde_json::{Value, json};
 
+use crate::played::{SYSTEM, bind, node, report};
+
 const SOON: Duration = Duration::from_secs(240);
-const SYSTEM: &str = "vmlet-system";
 const CACHED: &str = "VirtualMachineConditionImageCacheReady";
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_machine_shows_the_progress_of_its_node_until_the_files_are_there() ->
     let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/runtimeclass.yaml");
     cluster.kubectl(&["apply", "-f", &runtime.to_string_lossy()])?;
     control.namespace(SYSTEM).await?;
-    node(cluster, "n1")?;
+    node(cluster, "n1", &["PullImage"])?;
     let controller = control
         .controller("controller", &["--lease-enabled", "false"])
         .await?;
@@ -62,6 +62,7 @@ async fn story(cluster: &Cluster) -> Result<()> {
 
     report(
         cluster,
+        SYSTEM,
         task,
         &json!({ "state": "Running", "progressPercent": 47 }),
     )?;
@@ -69,9 +70,14 @@ async fn story(cluster: &Cluster) -> Result<()> {
     let failed = json!({
         "state": "Error", "message": "answered 404", "completionTime": "2026-01-01T00:00:00Z",
     });
-    report(cluster, task, &failed)?;
+    report(cluster, SYSTEM, task, &failed)?;
     await_machine(cluster, "node n1: answered 404").await?;
-    report(cluster, task, &json!({ "state": "Success", "message": "" }))?;
+    report(
+        cluster,
+        SYSTEM,
+        task,
+        &json!({ "state": "Success", "message": "" }),
+    )?;
     eventually(SOON, "the files", || async {
         let cache = self::cache(cluster)?.context("there is no cache")?;
         let ready = condition(&cache, "VirtualMachineImageCacheFilesReady");
@@ -94,64 +100,6 @@ async fn story(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-/// A node that is ready, and the lease of its agent.
-fn node(cluster: &Cluster, name: &str) -> Result<()> {
-    cluster.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } }))?;
-    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
-    let ready = ready.to_string();
-    let patch = [
-        "patch",
-        "node",
-        name,
-        "--subresource=status",
-        "--type=merge",
-    ];
-    cluster.kubectl(&[&patch[..], &["-p", &ready]].concat())?;
-    let facts = json!({ "daemon": { "reachable": true, "taskKinds": ["PullImage"] } });
-    cluster.apply(&json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {
-            "name": format!("vmlet-node-{name}"), "namespace": SYSTEM,
-            "labels": { NODE_LEASE_LABEL: "true" },
-            "annotations": { NODE_FACTS: facts.to_string() },
-        },
-        "spec": { "holderIdentity": name, "renewTime": "2026-01-01T00:00:00.000000Z" },
-    }))?;
-    Ok(())
-}
-
-/// The scheduler places a pod.
-fn bind(cluster: &Cluster, pod: &str, node: &str) -> Result<()> {
-    let file = cluster.stack().dir().join("binding.json");
-    let binding = json!({
-        "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
-    });
-    std::fs::write(&file, binding.to_string())?;
-    let path = format!("/api/v1/namespaces/default/pods/{pod}/binding");
-    let file = file.to_str().context("a path in UTF-8")?;
-    cluster
-        .kubectl(&["create", "--raw", &path, "-f", file])
-        .map(drop)
-}
-
-/// The agent reports the state of a task.
-fn report(cluster: &Cluster, task: &str, status: &Value) -> Result<()> {
-    let change = json!({ "status": status }).to_string();
-    let arguments = [
-        "-n",
-        SYSTEM,
-        "patch",
-        "vmtask",
-        task,
-        "--subresource=status",
-        "--type=merge",
-    ];
-    cluster
-        .kubectl(&[&arguments[..], &["-p", &change]].concat())
-        .map(drop)
 }
 
 async fn await_machine(cluster: &Cluster, words: &str) -> Result<()> {

@@ -5,6 +5,8 @@
 //! allowed neighbour is not.
 //! Failure: a table of all cases that had another result.
 
+mod replica_sets;
+
 use anyhow::{Error, ensure};
 use e2e::{Case, Control, Effect, judge};
 use serde_json::{Value, json};
@@ -213,12 +215,15 @@ fn groups() -> Vec<Case> {
 
 fn snapshots_and_tasks() -> Vec<Case> {
     let (snapshot, task) = ("VirtualMachineSnapshot", "VirtualMachineTask");
-    let taken = json!({ "vmName": "a", "quiesce": { "timeout": "1m" } });
+    let quiesce = |timeout: &str| json!({ "vmName": "a", "quiesce": { "timeout": timeout } });
+    let taken = quiesce("1m");
     let work = json!({ "nodeName": "n", "vmName": "a", "vmUID": "u", "kind": "Save" });
     let probe = |port: u16| json!({ "port": port, "periodSeconds": 10, "timeoutSeconds": 1 });
     let mut cases = vec![
         Case::create(snapshot, taken.clone()),
         Case::create(snapshot, json!({})).refused("Required value"),
+        Case::create(snapshot, quiesce("10m")),
+        Case::create(snapshot, quiesce("10m1s")).refused("must be at most 10m"),
         Case::edit(snapshot, taken.clone(), json!({ "vmName": "b" }))
             .refused("vmName is immutable"),
         Case::edit(snapshot, taken.clone(), json!({ "memory": true }))
@@ -269,12 +274,26 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("discard is immutable", json!(true)),
         ("instanceUID is immutable", json!("p")),
         ("probe is immutable", probe(22)),
+        ("snapshot is immutable", json!({ "uid": "s" })),
     ] {
         let (field, _) = words.split_once(' ').unwrap_or_default();
         let edit = Case::edit(task, work.clone(), json!({ field: value }));
         cases.push(edit.refused(words));
     }
+    cases.extend(snapshots_of_tasks(task, &work));
     cases
+}
+
+fn snapshots_of_tasks(task: &'static str, work: &Value) -> [Case; 3] {
+    let about = |snapshot: Value| {
+        let snapshot = json!({ "kind": "Snapshot", "snapshot": snapshot });
+        Case::create(task, with(work.clone(), snapshot))
+    };
+    [
+        about(json!({ "uid": "s", "quiesceSeconds": 600 })),
+        about(json!({ "uid": "s", "quiesceSeconds": 601 })).refused("less than or equal to 600"),
+        about(json!({})).refused("Required value"),
+    ]
 }
 
 fn settings() -> Vec<Case> {
@@ -282,6 +301,13 @@ fn settings() -> Vec<Case> {
     let rule = |rule: Value| Case::create(mapping, json!({ "translations": [rule] }));
     let one = "set exactly one of name and regexp";
     let set = |config: Value| Case::create(node, json!({ "config": config }));
+    let by_label = |label: &str| {
+        let config = json!({ "accelerator": "tcg" });
+        Case::create(
+            node,
+            json!({ "nodeSelector": { label: "x" }, "config": config }),
+        )
+    };
     vec![
         rule(json!({ "name": "debian", "url": "https://host/d.qcow2" })),
         rule(
@@ -308,6 +334,10 @@ fn settings() -> Vec<Case> {
             json!({ "accelerator": "tcg", "logLevel": "debug", "defaultVcpus": 2, "defaultMemory": "2Gi", "maxDownload": "10Gi" }),
         ),
         set(json!({ "accelerator": "xen" })).refused("Unsupported value"),
+        set(json!({ "cpuModel": "Haswell" })).refused("Unsupported value"),
+        by_label("node.vmlet.dev/accelerator").refused("which follow it"),
+        by_label("cpu-model.node.vmlet.dev/EPYC").refused("which follow it"),
+        by_label("node.vmlet.dev/cgroup-version"),
         set(json!({ "defaultVcpus": 0 })).refused("greater than or equal to 1"),
         set(json!({ "maxDownload": "-1" })).refused("greater than 0"),
         set(json!({ "surprise": 1 })).refused("unknown field"),
@@ -380,6 +410,7 @@ pub(super) async fn every_other_kind_is_judged_by_its_rules(
         images(),
         caches(),
         groups(),
+        replica_sets::replica_sets(),
         snapshots_and_tasks(),
         settings(),
     ] {

@@ -11,7 +11,7 @@ use anyhow::{Error, ensure};
 use e2e::{Answer, Control, Effect, Objects, Who, cases, eventually};
 use serde_json::{Value, json};
 
-use crate::{clones, hostile, not_served};
+use crate::{clones, hostile, manifests};
 
 const VM: &str = "VirtualMachine";
 const PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
@@ -88,7 +88,7 @@ async fn users_cannot_change_protected_fields_and_objects() -> anyhow::Result<()
             hostile::whatever_is_taken_can_be_read_and_no_rule_gives_up,
             hostile::the_largest_machine_is_within_the_budget_of_the_rules,
             hostile::metadata_that_cannot_be_read_is_refused,
-            not_served::a_kind_without_a_controller_warns_at_creation,
+            manifests::records_are_written_by_the_controller_and_deleted_by_anyone,
             // Last: it starts the controller-manager.
             the_policies_are_well_typed,
         ]
@@ -187,7 +187,7 @@ async fn the_policies_are_well_typed(control: &Control) -> anyhow::Result<()> {
         let seen = |policy: &Value| {
             policy["status"]["observedGeneration"] == policy["metadata"]["generation"]
         };
-        ensure!(items.len() == 8 && items.iter().all(seen), "{list}");
+        ensure!(items.len() == 7 && items.iter().all(seen), "{list}");
         Ok(items)
     })
     .await?;

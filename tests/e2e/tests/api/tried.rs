@@ -11,6 +11,7 @@ fn words_of_the_tables() -> Vec<&'static str> {
         include_str!("rules.rs"),
         include_str!("edits.rs"),
         include_str!("kinds.rs"),
+        include_str!("kinds/replica_sets.rs"),
     ]
     .into_iter()
     .flat_map(|source| source.split('"').skip(1).step_by(2))

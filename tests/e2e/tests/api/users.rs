@@ -80,6 +80,24 @@ async fn a_user_with_edit_works_with_machines_and_one_with_view_reads_them() -> 
         ),
         (
             "editer",
+            true,
+            &[
+                "patch",
+                "virtualmachinereplicasets.vmlet.dev",
+                "--subresource=scale",
+            ],
+        ),
+        (
+            "viewer",
+            false,
+            &[
+                "patch",
+                "virtualmachinereplicasets.vmlet.dev",
+                "--subresource=scale",
+            ],
+        ),
+        (
+            "editer",
             false,
             &["patch", "virtualmachineimages.vmlet.dev", status],
         ),

@@ -74,6 +74,7 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
 
     machines_on_off_and_suspended(&cluster).await?;
     a_stopped_machine_is_exported(&cluster).await?;
+    manifests_are_kept_and_read_by_the_pods(&cluster).await?;
     a_machine_starts_from_the_exported_disk(&cluster).await?;
     remove_in_order(&cluster).await?;
     undeploy(&cluster)?;
@@ -302,6 +303,24 @@ async fn a_stopped_machine_is_exported(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// By the agent's pod, and read by that of the node: the cluster knows the machine of each disk.
+async fn manifests_are_kept_and_read_by_the_pods(cluster: &Cluster) -> Result<()> {
+    eventually(READY, "a manifest beside each disk", || async {
+        let found = on_node(cluster, "find /var/lib/vmlet/disks -name manifest")?;
+        ensure!(found.lines().count() == 3, "{found}");
+        Ok(())
+    })
+    .await?;
+    let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
+    let mut recover = cluster.stack().command("vmletctl");
+    recover.args(["recover", "--node", node, "on", "off"]);
+    let listed = program::output(&mut recover)?;
+    let text = String::from_utf8_lossy(&listed.stdout);
+    let known = text.matches("has its disk").count();
+    ensure!(listed.status.success() && known == 2, "{listed:?}");
+    Ok(())
 }
 
 /// Uploaded to the node as an image, with a client that is killed in the middle.

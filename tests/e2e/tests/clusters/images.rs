@@ -14,7 +14,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-use super::{image_caches, mappings, registries};
+use super::{image_caches, mappings, node_configs, registries};
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
@@ -37,6 +37,7 @@ async fn images_of_pods_and_machines_come_from_servers_mappings_and_registries()
             no_image_is_left,
             image_pulls_follow_the_pull_policy_and_fail_with_clear_errors,
             mappings::a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted,
+            node_configs::settings_count_for_the_next_pod_of_a_node_with_the_label,
             registries::container_disks_run_with_the_pull_secrets_of_their_pods,
         ]
     );

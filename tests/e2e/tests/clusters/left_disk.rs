@@ -23,6 +23,13 @@ pub(super) async fn a_machine_goes_without_its_disk_where_no_agent_deletes_it(
     cluster.apply(&machine(name, &json!({ "powerState": "PoweredOff" })))?;
     cluster.await_word(name, "Stopped", SOON).await?;
     let disk = eventually(SOON, "its disk", || async { only_disk(cluster) }).await?;
+    // Without it no agent would know that the disk is of this cluster, and remove it.
+    let manifest = disk.join("manifest");
+    eventually(SOON, "its manifest", || async {
+        ensure!(manifest.exists(), "{} is missing", manifest.display());
+        Ok(())
+    })
+    .await?;
 
     stack.kill(AGENT, Signal::SIGTERM).await?;
     cluster.kubectl(&["delete", "vm", name, "--wait=false"])?;

@@ -41,6 +41,7 @@ mod refusals;
 mod registries;
 mod resize;
 mod shares;
+mod snapshots;
 mod stats;
 mod storm;
 mod streaming;

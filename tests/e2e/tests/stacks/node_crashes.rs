@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::{PodOptions, Stack, await_text, eventually, provision, ticks, uid};
-use nodeapi::v1::{self, run_task_request::Kind};
+use nodeapi::v1::{self, run_task_request::Kind, task_status::State};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a daemon whose request failed may take to be dead.
 const DEATH: Duration = Duration::from_secs(30);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+/// The numbers of the snapshots; tasks have lower ones.
+const SNAPSHOT: u32 = 1_000_000;
+const OTHER: u32 = 1_000_001;
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -55,6 +58,17 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     let counts = ["node.save", "node.resume", "node.memory"];
     let counts = counts.iter().any(|beginning| point.starts_with(beginning));
     let name = |part: &str| format!("{part}-{}", point.replace('.', "-"));
+    let end = |n: u32, kind: Kind| {
+        let uid = uid(first + n);
+        step(stack, async move || {
+            let node = stack.node().await?;
+            let ended = node.end(&uid, VM, kind.clone(), TIMEOUT);
+            tokio::select! {
+                ended = ended => ended,
+                dead = death(stack, TIMEOUT) => dead.and_then(|()| bail!("the daemon died")),
+            }
+        })
+    };
     let task = |n: u32, kind: Kind| {
         let uid = uid(first + n);
         step(stack, async move || {
@@ -64,6 +78,12 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
                 done = done => done,
                 dead = death(stack, TIMEOUT) => dead.and_then(|()| bail!("the daemon died")),
             }
+        })
+    };
+    let forget = |n: u32| {
+        let uid = uid(first + n);
+        step(stack, async move || {
+            Ok(stack.node().await?.forget(&uid).await?)
         })
     };
     task(1, provision(image)).await.context("provision")?;
@@ -83,7 +103,28 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         revive(stack).await?;
         await_text(&before.log(0), "VMLET-TICK 2 ", TIMEOUT).await?;
     }
-    task(2, Kind::Save(v1::Save {})).await.context("save")?;
+    task(5, snapshot(SNAPSHOT, 0)).await.context("snapshot")?;
+    // Whether the guest freezes depends on how far it has booted: without an agent it is not requested to.
+    let is_of_freeze = point == "node.snapshot.freezes";
+    eventually(TIMEOUT, "a quiesced snapshot", || async {
+        end(6, snapshot(OTHER, 10)).await?;
+        if is_of_freeze && stack.is_armed(point) {
+            forget(6).await?;
+            bail!("the agent of the guest does not answer yet");
+        }
+        Ok(())
+    })
+    .await?;
+    let saved = eventually(TIMEOUT, "a save", || async {
+        let saved = end(2, Kind::Save(v1::Save {})).await?;
+        if saved.transient {
+            forget(2).await?;
+            bail!("{saved:?}");
+        }
+        Ok(saved)
+    })
+    .await?;
+    ensure!(saved.state() == State::Success, "{saved:?}");
     if counts {
         let log = std::fs::read_to_string(before.log(0))?;
         last = ticks(&log).last().context("it counted")?.count;
@@ -105,15 +146,22 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         ensure!(!log.contains("VMLET-BOOTS"), "it booted: {log}");
     }
     remove(stack, &after.name).await.context("second removal")?;
+    let to = uid(SNAPSHOT);
+    task(7, Kind::Revert(v1::Revert { uid: to }))
+        .await
+        .context("revert")?;
+    for (n, snapshot) in [(8, SNAPSHOT), (9, OTHER)] {
+        let deleted = Kind::DeleteSnapshot(v1::DeleteSnapshot { uid: uid(snapshot) });
+        task(n, deleted).await.context("deletion of a snapshot")?;
+    }
     task(4, Kind::Promote(v1::Promote {}))
         .await
         .context("promotion")?;
     task(3, Kind::DeleteDisk(v1::DeleteDisk {}))
         .await
         .context("delete")?;
-    for n in 1..=4 {
-        let uid = uid(first + n);
-        step(stack, async || Ok(stack.node().await?.forget(&uid).await?)).await?;
+    for n in 1..=9 {
+        forget(n).await?;
     }
     step(stack, async || {
         let node = stack.node().await?;
@@ -121,6 +169,13 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         Ok(())
     })
     .await
+}
+
+fn snapshot(number: u32, quiesce_seconds: u32) -> Kind {
+    Kind::Snapshot(v1::Snapshot {
+        uid: uid(number),
+        quiesce_seconds,
+    })
 }
 
 fn machine(stack: &Stack, name: &str, restore: bool) -> PodOptions {

@@ -33,6 +33,7 @@ fn agent(node: &str, is_alive: bool, disks: Option<u32>) -> Agent {
 
 fn found(machines: &[VirtualMachine], pods: &[Pod], agents: Vec<Agent>) -> Left {
     Left::find(&Seen {
+        sets: &[],
         machines,
         tasks: &[],
         pods,
@@ -81,6 +82,36 @@ fn each_thing_that_is_left_is_named_in_one_step() {
         "Do not remove the kinds",
     ] {
         assert!(text.contains(line), "{line} is missing: {text}");
+    }
+}
+
+#[test]
+fn a_replica_set_that_makes_machines_is_left_before_them() {
+    let set = |replicas: u32| -> VirtualMachineReplicaSet {
+        object(json!({
+            "metadata": { "name": "farm", "namespace": "team" },
+            "spec": {
+                "replicas": replicas, "selector": { "matchLabels": { "app": "farm" } },
+                "template": { "metadata": {}, "spec": { "imageName": "debian" } },
+            },
+        }))
+    };
+    for (replicas, is_left) in [(2, true), (0, false)] {
+        let left = Left::find(&Seen {
+            sets: &[set(replicas)],
+            machines: &[],
+            tasks: &[],
+            pods: &[],
+            runtime_classes: &[],
+            nodes: BTreeSet::new(),
+            agents: Vec::new(),
+            kinds: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
+        });
+        assert_eq!(left.is_something(), is_left);
+        let text = left.report(&Purpose::Check);
+        let line = "replica sets: 1\n  team/farm (2 machines)\n";
+        assert_eq!(text.starts_with(line), is_left, "{text}");
     }
 }
 

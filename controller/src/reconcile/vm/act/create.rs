@@ -9,7 +9,7 @@ use crds::vm::ProviderStatus;
 use crds::{PowerState, VirtualMachineTask};
 use lifecycle::Volumes;
 
-use super::{config, handover, identity, provision, slot};
+use super::{adopt, config, handover, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error;
 use crate::reconcile::vm::observe::{find, group, location, root_disk, view};
@@ -54,6 +54,9 @@ fn disks_of_new(pass: &Pass<'_>) -> Volumes {
 }
 
 async fn steps(pass: &mut Pass<'_>) -> Outcome {
+    if adopt::is_wanted(pass) {
+        return adopt::run(pass).await;
+    }
     let task = provision::task(pass);
     if let Some(task) = task.as_ref().filter(|t| !t.is_final()) {
         location::while_making(pass, &task.spec.node_name);
@@ -107,7 +110,7 @@ fn succeeded(task: &VirtualMachineTask) -> bool {
 
 /// The root disk is there. What becomes of the placeholder depends on whether the machine is to be
 /// on.
-fn done(pass: &mut Pass<'_>) -> Outcome {
+pub(super) fn done(pass: &mut Pass<'_>) -> Outcome {
     exists(pass);
     config::first_size(pass)?;
     pass.count_change();

@@ -20,6 +20,14 @@ use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::update;
 use crate::reconcile::vm::write::patch;
 
+/// Tasks whose result goes with the disk.
+const MAKES_WAY: [TaskKind; 4] = [
+    TaskKind::Promote,
+    TaskKind::Snapshot,
+    TaskKind::Revert,
+    TaskKind::DeleteSnapshot,
+];
+
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     if pass.is_paused() || pass.has_below(names::DELETE_CHECK_PREFIX) {
         update::record_end(pass);
@@ -89,7 +97,7 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome {
         return Ok(Flow::Done("is paused"));
     }
     for task in tasks::all(pass) {
-        if task.spec.kind == TaskKind::Promote && !task.is_final() {
+        if MAKES_WAY.contains(&task.spec.kind) && !task.is_final() {
             tasks::cancel(pass, &task).await?;
         }
     }
@@ -131,7 +139,7 @@ fn announce(pass: &Pass<'_>, grace_seconds: u32) {
 fn left(node: &str) -> String {
     format!(
         "the machine is gone; its root disk stays on node {node}, which reports it as a disk without a \
-         machine once it has an agent again"
+         machine once it has an agent again, with all layers of its snapshots, whose objects go"
     )
 }
 

@@ -1,12 +1,14 @@
 //! The two UUIDs of a machine.
 //!
-//! Invariant: they follow from the machine's UID unless its owner chose them. They are recorded
+//! Invariant: they follow from the machine's UID unless its owner chose them, or it takes over the disk of an earlier
+//! machine, whose guest knows that one's. They are recorded
 //! before the first pod, follow the specification as long as nothing is made of it, and never change
 //! after that.
 //! Failure: none.
 
 use uuid::Uuid;
 
+use super::adopt;
 use crate::reconcile::vm::pass::Pass;
 
 /// Namespace of UUIDs that are derived from UIDs.
@@ -20,10 +22,13 @@ pub(crate) fn choose(pass: &mut Pass<'_>) {
         Uuid::new_v5(&NAMESPACE, text.as_bytes()).to_string()
     };
     let is_open = is_open(pass);
+    let earlier = adopt::record(pass);
     let spec = &pass.vm.spec;
     let bios = spec.bios_uuid.clone();
+    let bios = bios.or_else(|| earlier.as_ref().map(|record| record.bios_uuid.clone()));
     let bios = bios.unwrap_or_else(|| derived("bios"));
     let instance = spec.instance_uuid.clone();
+    let instance = instance.or_else(|| earlier.map(|record| record.instance_uuid));
     let instance = instance.unwrap_or_else(|| derived("instance"));
     let status = pass.status();
     if is_open || status.bios_uuid.is_none() {

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::tasks;
 use super::tasks::Progress;
-use super::{config, consumer, effects};
+use super::{config, consumer, effects, revert};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::answers::{again, is_conflict, is_gone};
 use crate::reconcile::node_tasks;
@@ -130,6 +130,10 @@ fn seed(pass: &Pass<'_>, uid: &str) -> String {
 
 /// A group's change of power has not reached this machine yet.
 fn delayed(pass: &mut Pass<'_>) -> Outcome {
+    if revert::is_under_way(pass) {
+        // Its desired state is not the owner's.
+        return Ok(Flow::Continue);
+    }
     if group::is_changed_directly(&pass.vm.spec, pass.vm.annotations()) {
         // The owner's own change acts at once.
         pass.vm
@@ -158,8 +162,13 @@ fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
         Action::Pause { .. } => &[TaskKind::Pause],
         Action::Unpause { .. } => &[TaskKind::Unpause],
         Action::Nothing | Action::Wait(_) => return false,
-        // A harder way off overtakes what waits for the guest.
-        Action::Delete { .. } => &[TaskKind::GuestShutdown, TaskKind::GuestReboot],
+        // A harder way off overtakes what waits for the guest. The node itself keeps an instance and the
+        // merge of a layer apart.
+        Action::Delete { .. } => &[
+            TaskKind::GuestShutdown,
+            TaskKind::GuestReboot,
+            TaskKind::DeleteSnapshot,
+        ],
         Action::Create { .. } | Action::Patch(_) | Action::RemoveFinalizer => &[],
     };
     tasks::live(pass).is_some_and(|task| !own.contains(&task.spec.kind))

@@ -31,6 +31,7 @@ use crate::reconcile::node_tasks;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::observe::promotion::{Facts, back_off, reason_to_wait};
+use crate::reconcile::vm::observe::snapshots;
 use crate::reconcile::vm::pass::Pass;
 
 const PENDING: &str = conditions::DISK_PROMOTION_PENDING;
@@ -41,6 +42,12 @@ const TRANSIENT_ERROR: &str = "DiskPromotionTaskTransientError";
 const PROMOTED: &str = "Promoted";
 /// Reason of True for a disk that stays an overlay, which its owner did not request to change.
 const STAYS_LINKED: &str = "StaysLinked";
+
+/// Why a disk stays linked.
+const ONLINE: &str = "the root disk stays an overlay on its image: nodes flatten no disk of a running machine, and \
+    promoteDisksMode: Offline flattens it while the machine is off";
+const SNAPSHOTS: &str = "the root disk stays an overlay on its image for as long as it has snapshots: delete them to \
+    have it flattened while the machine is off";
 
 /// How often the progress of a task is looked at: its changes wake no machine.
 const PROGRESS: Duration = Duration::from_secs(30);
@@ -69,7 +76,14 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         return Ok(Flow::Continue);
     }
     if mode == PromoteDisksMode::Online {
-        stays_linked(pass);
+        stays_linked(pass, ONLINE);
+        return Ok(Flow::Continue);
+    }
+    if snapshots::has_any(pass) {
+        if let Some(task) = &live {
+            tasks::cancel(pass, task).await?;
+        }
+        stays_linked(pass, SNAPSHOTS);
         return Ok(Flow::Continue);
     }
     let wait = reason_to_wait(facts(pass, action));
@@ -181,6 +195,11 @@ fn facts(pass: &Pass<'_>, action: &Action) -> Facts {
     }
 }
 
+/// Whether a disk that has this reason is to be flattened.
+pub(crate) fn is_due(reason: &str) -> bool {
+    [PENDING, RUNNING, TRANSIENT_ERROR].contains(&reason)
+}
+
 /// The root disk was made as an overlay, as far as that is known: the setting may have changed since.
 fn is_linked(pass: &Pass<'_>) -> bool {
     let was_linked = reason(pass).is_some_and(|reason| {
@@ -240,10 +259,8 @@ fn pending(pass: &mut Pass<'_>, why: &str) {
     pass.condition(DISK_PROMOTION_SYNCED, Status::False, PENDING, why);
 }
 
-/// The mode is the default: a machine whose owner did not request anything is well, and nothing waits for it.
-fn stays_linked(pass: &mut Pass<'_>) {
-    let text = "the root disk stays an overlay on its image: nodes flatten no disk of a running machine, and \
-                promoteDisksMode: Offline flattens it while the machine is off";
+/// The machine is well, and nothing waits for its disk.
+fn stays_linked(pass: &mut Pass<'_>, text: &str) {
     pass.drop_condition(DISK_PROMOTION_STARTED);
     pass.condition(DISK_PROMOTION_SYNCED, Status::True, STAYS_LINKED, text);
 }

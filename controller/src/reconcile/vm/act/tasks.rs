@@ -4,9 +4,11 @@
 //! two tasks.
 //! Failure: a failed task is shown, kept for a while, and then replaced.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::node_facts::LEASE_SECONDS;
 use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec, names};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -18,11 +20,14 @@ use crate::flow::Outcome;
 use crate::reconcile::answers::{is_conflict, is_ending, is_gone};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::error::Error;
-use crate::reconcile::vm::observe::view;
+use crate::reconcile::vm::observe::{snapshots, view};
 use crate::reconcile::vm::pass::Pass;
 
 /// How soon a pass follows that has removed a failed task.
 pub(crate) const NEXT: Duration = Duration::from_secs(1);
+/// How soon a task is looked at again that no agent may take: no event shows that the only agent has become
+/// silent.
+pub(crate) const SILENCE: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
 /// Seconds before a task whose failure may pass is tried again.
 const TRANSIENT_HOLD: i64 = 10;
 /// Seconds before any other failed task is tried again: what failed may have been put right.
@@ -60,6 +65,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         discard: false,
         instance_uid: None,
         probe: None,
+        snapshot: None,
     }
 }
 
@@ -85,7 +91,14 @@ pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask
 
 fn find_at(pass: &Pass<'_>, place: &Key) -> Option<Arc<VirtualMachineTask>> {
     let found = pass.ctx.stores.tasks.get(&place.reference());
-    found.filter(|t| t.spec.vm_uid == pass.disk_uid())
+    // A task about a disk that the machine is to take over is about another machine's until it has.
+    found.filter(|t| t.spec.vm_uid == pass.disk_uid() || t.spec.kind == TaskKind::Adopt)
+}
+
+/// The task about the disk that the machine is to take over.
+pub(crate) fn adoption(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
+    let places = places(pass, TaskKind::Adopt, &pass.uid());
+    places.iter().find_map(|place| find_at(pass, place))
 }
 
 /// Where the task for this work can be: beside the machine, or in the controller's namespace, since
@@ -171,7 +184,7 @@ async fn create_at(
     task.metadata = ObjectMeta {
         name: Some(place.name.clone()),
         namespace: Some(place.namespace.clone()),
-        labels: Some([(names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
+        labels: Some(labels(pass.uid())),
         ..ObjectMeta::default()
     };
     // An owner is in the same namespace; what has none is deleted with the machine all the same.
@@ -181,6 +194,16 @@ async fn create_at(
     }
     let api = Api::namespaced(pass.ctx.client.clone(), &place.namespace);
     api.create(&PostParams::default(), &task).await.map(drop)
+}
+
+/// A task that a backup tool restores would run again.
+fn labels(vm_uid: String) -> BTreeMap<String, String> {
+    let excluded = names::EXCLUDE_FROM_BACKUP.to_owned();
+    [
+        (names::VM_UID_LABEL.to_owned(), vm_uid),
+        (excluded, "true".to_owned()),
+    ]
+    .into()
 }
 
 /// The machine waits for a task that no agent works on, perhaps indefinitely.
@@ -249,13 +272,40 @@ pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
     node_tasks::remove(pass.ctx, task).await
 }
 
+/// Deletes a task that no agent has taken, if none is there that could; returns whether it was such a one.
+pub(crate) async fn withdraw(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<bool> {
+    let is_absent = pass.ctx.stores.agents.is_absent(&task.spec.node_name);
+    if task.state().is_some() || !is_absent {
+        return Ok(false);
+    }
+    node_tasks::remove_unchanged(pass.ctx, task).await?;
+    Ok(true)
+}
+
 /// Deletes tasks that ended long ago and succeeded, or whose desired state has changed.
 pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
     for task in all(pass) {
         let age = node_tasks::age(&task, pass.seconds()).filter(|_| task.is_final());
-        if age.is_some_and(|age| age > KEPT) {
+        if age.is_some_and(|age| age > KEPT) && !is_unrecorded(pass, &task) {
             delete(pass, &task).await?;
         }
     }
     Ok(())
+}
+
+/// The result of a task that ended is not on record yet. The same work again would have another result:
+/// the node has the snapshot as of then.
+pub(crate) fn is_unrecorded(pass: &Pass<'_>, task: &VirtualMachineTask) -> bool {
+    let uid = task.spec.snapshot.as_ref().map(|request| &request.uid);
+    match task.spec.kind {
+        TaskKind::Snapshot => {
+            let all = pass.ctx.stores.snapshots_of(pass.key);
+            let mut open = all.iter().filter(|one| snapshots::is_open(one));
+            open.any(|one| one.metadata.uid.as_ref() == uid)
+        }
+        TaskKind::Revert => pass
+            .seen()
+            .is_some_and(|seen| seen.snapshot_revert.is_some()),
+        _ => false,
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Facts {
     pub(crate) is_paused: bool,
 }
 
-/// Why it is not the disk's turn, if it is not. Snapshots of a disk will be a reason here.
+/// Why it is not the disk's turn, if it is not.
 pub(crate) const fn reason_to_wait(facts: Facts) -> Option<&'static str> {
     if facts.is_paused {
         Some("the machine is paused")

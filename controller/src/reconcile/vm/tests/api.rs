@@ -104,7 +104,7 @@ impl State {
             Method::DELETE => self.delete(&(collection, name), &body),
             _ => refuse(405, "MethodNotAllowed", "not in this double"),
         };
-        if answer.0.is_success() {
+        if answer.0.is_success() && !query.contains("dryRun=All") {
             let of_post = body.pointer("/metadata/name").and_then(Value::as_str);
             let what = match of_post.filter(|_| parts.method == Method::POST) {
                 Some(name) => format!("{what}/{name}"),
@@ -180,10 +180,16 @@ impl State {
             }
         }
         let mut new = old.clone();
+        let is_trial = query.contains("dryRun=All");
         if kind.contains("json-patch") {
             let patch: json_patch::Patch = serde_json::from_value(body).unwrap();
             if let Err(error) = json_patch::patch(&mut new, &patch) {
                 return refuse(422, "Invalid", &error.to_string());
+            }
+            for field in ["resourceVersion", "uid"] {
+                if new["metadata"][field] != old["metadata"][field] {
+                    return refuse(409, "Conflict", "the object has been modified");
+                }
             }
         } else if kind.contains("apply-patch") {
             let owner = query
@@ -214,6 +220,9 @@ impl State {
         new["metadata"]["uid"] = old["metadata"]["uid"].clone();
         if let Some(why) = bounds::broken(&place.0, &new) {
             return refuse(422, "Invalid", &why);
+        }
+        if is_trial {
+            return (StatusCode::OK, new);
         }
         self.store(place, &old, new)
     }

@@ -6,6 +6,8 @@
 mod agents;
 mod groups;
 mod outcomes;
+mod replica_sets;
+mod snapshots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,7 +15,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crds::conditions;
 use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
+    VirtualMachineSnapshot, VirtualMachineTask,
 };
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -25,6 +28,8 @@ use serde_json::{Value, json};
 
 pub(super) use self::groups::GROUPS;
 pub(super) use self::outcomes::{failure, is_conflict, is_quiet, is_wait, seconds};
+pub(super) use self::replica_sets::SETS;
+pub(super) use self::snapshots::SNAPSHOTS;
 use super::api;
 use super::api::Server;
 use crate::config::Config;
@@ -310,6 +315,8 @@ impl Bench {
         feed!(intake, feeds.image_caches, objects, CACHES => VirtualMachineImageCache);
         feed!(intake, feeds.pods, objects, PODS => Pod);
         feed!(intake, feeds.groups, objects, GROUPS => VirtualMachineGroup);
+        feed!(intake, feeds.replica_sets, objects, SETS => VirtualMachineReplicaSet);
+        feed!(intake, feeds.snapshots, objects, SNAPSHOTS => VirtualMachineSnapshot);
         feed!(intake, feeds.nodes, objects, NODES => Node);
         feed!(intake, feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
         feed!(intake, feeds.data_volumes, objects, DATA_VOLUMES => DataVolume);

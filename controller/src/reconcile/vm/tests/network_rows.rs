@@ -91,7 +91,7 @@ async fn a_field_that_nothing_acts_on_is_named() {
 async fn a_restart_is_required_for_nothing_that_it_does_not_bring() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
-    let nothing = json!({ "groupName": "g", "currentSnapshotName": "s", "readinessProbe": {
+    let nothing = json!({ "groupName": "g", "readinessProbe": {
         "guestHeartbeat": {}, "periodSeconds": 5,
     }});
     bench.edit(VMS, "vm", json!({ "spec": nothing }));

@@ -148,6 +148,21 @@ async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
 }
 
 #[tokio::test]
+async fn r4b_a_machine_beyond_the_create_slots_is_requeued_after_ten_seconds() {
+    let mut config = quick();
+    config.machines.creates = 1;
+    let mut bench = Bench::with(config);
+    bench.provisioning(json!({})).await;
+    bench.machine_named("two", json!({}));
+    bench.key.name = "two".to_owned();
+    bench.pass().await.ok();
+    for _ in 0..2 {
+        assert_eq!(seconds(&bench.pass().await), Some(10));
+        assert!(bench.placeholder("two").is_none());
+    }
+}
+
+#[tokio::test]
 async fn r4c_a_machine_that_is_not_created_is_requeued_after_ten_seconds() {
     let mut bench = Bench::with(quick());
     bench.machine(json!({}));

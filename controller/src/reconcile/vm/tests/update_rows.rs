@@ -1,8 +1,6 @@
 //! Rows U: what a failure of one step means for the next.
 //!
-//! Not here yet: U5 (b) and (c), schema upgrade and backup, and U6, a power error before a snapshot
-//! error. Their steps come with snapshots. That two failures are both in the result is the last
-//! test.
+//! U5 (b) and (c), schema upgrade and backup, are in [`super::backup_rows`].
 //!
 //! Invariant: one test for each case, named by it.
 //! Failure: none of its own.
@@ -123,6 +121,22 @@ async fn u5a_a_machine_on_the_wrong_node_is_left_alone() {
     );
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
     assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+}
+
+#[tokio::test]
+async fn u6_a_failed_power_change_and_a_failed_snapshot_are_both_in_the_result() {
+    let mut bench = Bench::new();
+    bench.snapshotting();
+    bench.running(json!({})).await;
+    bench.snapshot("s", json!({}));
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.refuse(Method::DELETE, "pods/vm", 500, 1);
+    bench.refuse(Method::PATCH, "virtualmachinesnapshots/s", 500, 1);
+    let text = failure(&bench.pass().await);
+    assert!(
+        text.contains("delete pod vm") && text.contains("write snapshot s"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

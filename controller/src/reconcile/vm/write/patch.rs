@@ -25,7 +25,17 @@ pub(crate) const STATUS_MANAGER: &str = "vmlet-controller";
 /// Owner of our labels, annotations and finalizer.
 pub(crate) const META_MANAGER: &str = "vmlet-controller-meta";
 /// Annotations of the machine that the controller writes.
-const OUR_ANNOTATIONS: [&str; 2] = [names::FIRST_BOOT_DONE, names::IMAGE_CACHE_LOCATION];
+const OUR_ANNOTATIONS: [&str; 9] = [
+    names::CREATED_AT_BUILD,
+    names::CREATED_AT_SCHEMA,
+    names::DISK_RECORD,
+    names::FIRST_BOOT_DONE,
+    names::IMAGE_CACHE_LOCATION,
+    names::REVERT_IN_PROGRESS,
+    names::UPGRADED_TO_BUILD,
+    names::UPGRADED_TO_FEATURE,
+    names::UPGRADED_TO_SCHEMA,
+];
 /// Labels of the machine that the controller writes.
 const OUR_LABELS: [&str; 2] = [names::IMAGE_CACHE_LABEL, names::PAUSED_LABEL];
 

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::pod;
 use crate::reconcile::vm::act::pod::Plan;
-use crate::reconcile::vm::act::{effects, handover, identity};
+use crate::reconcile::vm::act::{effects, handover, identity, schema};
 use crate::reconcile::vm::error::{Error, is_over_quota};
 use crate::reconcile::vm::observe::{find, group, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
@@ -77,6 +77,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     pass.writes.pops_request = false;
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::FIRST_BOOT_DONE.to_owned(), "true".to_owned());
+    schema::fill(pass);
     if let Some(placeholder) = placeholder {
         handover::hand_over(pass, &placeholder, &made).await?;
     }

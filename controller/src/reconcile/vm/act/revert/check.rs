@@ -1,0 +1,87 @@
+//! Whether a machine can revert to the snapshot that its owner names.
+//!
+//! Invariant: changes nothing; the API server is asked whether it would take the restored machine.
+//! Failure: the reason of the condition, and what is in the way.
+
+use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot};
+use kube::ResourceExt;
+use kube::api::PatchParams;
+
+use super::{FAILED, INVALID_MANIFEST, restore};
+use crate::context::Key;
+use crate::flow::PassError;
+use crate::reconcile::answers::{again, is_conflict, is_gone, is_refused};
+use crate::reconcile::vm::error::{self, Error};
+use crate::reconcile::vm::observe::snapshots;
+use crate::reconcile::vm::pass::Pass;
+
+/// Why it cannot.
+pub(super) enum Refusal {
+    /// The reason of the condition, and its text.
+    Words(&'static str, String),
+    /// The API server did not answer.
+    Error(PassError),
+}
+
+fn refusal(why: impl Into<String>) -> Refusal {
+    Refusal::Words(FAILED, why.into())
+}
+
+/// The UID of the snapshot.
+pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<String, Refusal> {
+    let snapshot = usable(pass, name)?;
+    let Some(node) = pass.node_name().filter(|_| pass.root_claim().is_none()) else {
+        return Err(refusal("the root disk is not on a node"));
+    };
+    let desired = pass.base.spec.power_state;
+    if [snapshots::power_state(pass), desired].contains(&Some(PowerState::Suspended)) {
+        return Err(refusal(
+            "the machine is suspended: power it off, which discards its memory, or resume it",
+        ));
+    }
+    if let Some(why) = snapshots::inability(pass, &node, TaskKind::Revert) {
+        return Err(refusal(why));
+    }
+    let invalid = |why| Refusal::Words(INVALID_MANIFEST, why);
+    let patch = restore::write(pass, &snapshot, name).map_err(invalid)?;
+    let trial = PatchParams {
+        dry_run: true,
+        ..restore::params()
+    };
+    let api = pass.api::<VirtualMachine>();
+    match api.patch(&pass.key.name, &trial, &patch).await {
+        Ok(_) => Ok(snapshot.uid().unwrap_or_default()),
+        Err(source) if is_refused(&source) => {
+            let error = anyhow::Error::new(source);
+            Err(invalid(error::text(&error)))
+        }
+        Err(error) if is_conflict(&error) || is_gone(&error) => Err(Refusal::Error(again())),
+        Err(source) => {
+            let part = "specification";
+            Err(Refusal::Error(Error::Write { part, source }.into()))
+        }
+    }
+}
+
+/// The snapshot, if it is one of the disk.
+pub(super) fn usable(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSnapshot, Refusal> {
+    let key = Key::new(&pass.key.namespace, name);
+    let Some(found) = pass.ctx.stores.snapshots.get(&key.reference()) else {
+        return Err(refusal("it does not exist"));
+    };
+    let snapshot = VirtualMachineSnapshot::clone(&found);
+    if snapshot.spec.vm_name != pass.key.name {
+        let text = format!("it is one of machine {}", snapshot.spec.vm_name);
+        return Err(refusal(text));
+    }
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        return Err(refusal("it is being deleted"));
+    }
+    if !snapshot.is_created() {
+        return Err(refusal("it is not ready"));
+    }
+    if !snapshots::is_of_disk(&snapshot, &pass.disk_uid()) {
+        return Err(refusal("it is one of a disk that no longer exists"));
+    }
+    Ok(snapshot)
+}

@@ -1,0 +1,195 @@
+//! The last steps of a revert: the machine gets what the manifest of the snapshot has.
+//!
+//! Invariant: one write, on the version that was read, has the specification, labels and annotations, removes the
+//! name of the snapshot, and says in the annotation that it was made: where the name is gone and the annotation
+//! says something else, the owner has ended the revert. Then the power state follows, and the record of the
+//! revert and the annotation go.
+//! Failure: what the API server refuses shows in the condition; the disk is reverted by then, and removing
+//! the name ends the revert with the specification as it is.
+
+use crds::conditions::REVERT_SUCCEEDED;
+use crds::vm::{Afterwards, SnapshotRevert, StateChangeAction, StateChangeRequest};
+use crds::{
+    PowerState, RunStrategy, SnapshotReference, SnapshotReferenceType, VirtualMachine,
+    VirtualMachineSnapshot, names,
+};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use lifecycle::snapshot::manifest;
+use serde_json::json;
+
+use super::{INVALID_MANIFEST, failed};
+use crate::context::Key;
+use crate::flow::{Flow, Outcome};
+use crate::reconcile::answers::{again, is_conflict, is_gone, is_refused, json_patch};
+use crate::reconcile::vm::error::{self, Error};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::write::patch;
+
+/// Owner of the fields that a revert writes into a machine.
+const MANAGER: &str = "vmlet-controller-snapshots";
+
+pub(super) fn params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// The write that restores the machine.
+///
+/// # Errors
+///
+/// The manifest cannot be read.
+pub(super) fn write(
+    pass: &Pass<'_>,
+    snapshot: &VirtualMachineSnapshot,
+    name: &str,
+) -> Result<Patch<()>, String> {
+    let record = snapshot.status.as_ref();
+    let record = record.and_then(|status| status.manifest.as_ref());
+    let Some(record) = record.and_then(crds::RawRecord::fields) else {
+        return Err("the snapshot has no manifest".to_owned());
+    };
+    let mut restored = manifest::restored(&pass.base, &record, name)?;
+    let uid = snapshot.uid().unwrap_or_default();
+    let mark = names::REVERT_IN_PROGRESS.to_owned();
+    restored.annotations.insert(mark, restored_from(&uid));
+    let version = pass.base.resource_version();
+    json_patch(json!([
+        // Another version is a conflict; a lost test would look like a refusal.
+        { "op": "replace", "path": "/metadata/uid", "value": pass.base.uid() },
+        { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
+        { "op": "add", "path": "/metadata/labels", "value": restored.labels },
+        { "op": "add", "path": "/metadata/annotations", "value": restored.annotations },
+        { "op": "replace", "path": "/spec", "value": restored.spec },
+    ]))
+    .map_err(|error| error.to_string())
+}
+
+/// What the annotation says of a machine that is restored.
+fn restored_from(snapshot_uid: &str) -> String {
+    format!("restored/{snapshot_uid}")
+}
+
+fn is_restored(pass: &Pass<'_>, revert: &SnapshotRevert) -> bool {
+    let mark = pass.base.annotations().get(names::REVERT_IN_PROGRESS);
+    mark.is_some_and(|mark| *mark == restored_from(&revert.uid))
+}
+
+pub(super) async fn run(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome {
+    let key = Key::new(&pass.key.namespace, &revert.name);
+    let snapshot = pass.ctx.stores.snapshots.get(&key.reference());
+    let snapshot = snapshot.filter(|found| found.uid().as_ref() == Some(&revert.uid));
+    if pass.base.spec.current_snapshot_name.as_ref() == Some(&revert.name) {
+        let Some(snapshot) = &snapshot else {
+            let why =
+                "the disk is reverted, and the snapshot with the specification no longer exists";
+            return Err(failed(pass, &revert.name, INVALID_MANIFEST, why));
+        };
+        let patch = match write(pass, snapshot, &revert.name) {
+            Ok(patch) => patch,
+            Err(why) => return Err(failed(pass, &revert.name, INVALID_MANIFEST, &why)),
+        };
+        let api = pass.api::<VirtualMachine>();
+        match api.patch(&pass.key.name, &params(), &patch).await {
+            Ok(new) => rebase(pass, new),
+            Err(error) if is_gone(&error) => return Ok(Flow::Continue),
+            Err(error) if is_conflict(&error) => return Err(again()),
+            Err(source) if is_refused(&source) => {
+                let why = error::text(&anyhow::Error::new(source));
+                return Err(failed(pass, &revert.name, INVALID_MANIFEST, &why));
+            }
+            Err(source) => {
+                let part = "specification";
+                return Err(Error::Write { part, source }.into());
+            }
+        }
+    } else if !is_restored(pass, revert) {
+        // The owner removed the name, perhaps by a replacement of the whole machine.
+        pass.status().current_snapshot = Some(reference(revert));
+        super::end(pass);
+        return Ok(Flow::Done("ended a revert"));
+    }
+    let state = snapshot.and_then(|found| found.status.as_ref()?.power_state);
+    if manifest::needs_start(&pass.base.spec, state) {
+        start(pass).await?;
+    }
+    finish(pass, revert, state);
+    Ok(Flow::Done("reverted to a snapshot"))
+}
+
+/// A machine that starts on request ran when the snapshot was taken.
+async fn start(pass: &mut Pass<'_>) -> Outcome<()> {
+    let status = pass.base.status.as_ref();
+    if status.is_some_and(|status| !status.state_change_requests.is_empty()) {
+        // What users requested during the revert decides.
+        return Ok(());
+    }
+    let start = StateChangeRequest {
+        action: StateChangeAction::Start,
+        uid: None,
+        data: std::collections::BTreeMap::new(),
+    };
+    let body = json!({
+        "metadata": {
+            "uid": pass.base.uid(),
+            "resourceVersion": pass.base.resource_version(),
+        },
+        "status": { "stateChangeRequests": [start] },
+    });
+    let request = Patch::Merge(&body);
+    let api = pass.api::<VirtualMachine>();
+    match api.patch_status(&pass.key.name, &params(), &request).await {
+        Ok(new) => {
+            rebase(pass, new);
+            Ok(())
+        }
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(error) if is_conflict(&error) => Err(again()),
+        Err(source) => {
+            let part = "requests";
+            Err(Error::Write { part, source }.into())
+        }
+    }
+}
+
+/// The draft continues with the metadata that was written.
+fn rebase(pass: &mut Pass<'_>, new: VirtualMachine) {
+    pass.vm.metadata.labels.clone_from(&new.metadata.labels);
+    pass.vm
+        .metadata
+        .annotations
+        .clone_from(&new.metadata.annotations);
+    patch::rebase(pass, new);
+}
+
+/// The snapshot from which the disk descends once it is reverted.
+pub(super) fn reference(revert: &SnapshotRevert) -> SnapshotReference {
+    SnapshotReference {
+        type_: SnapshotReferenceType::Managed,
+        name: revert.name.clone(),
+        uid: Some(revert.uid.clone()),
+    }
+}
+
+fn finish(pass: &mut Pass<'_>, revert: &SnapshotRevert, state: Option<PowerState>) {
+    // The only instance of a machine that was off had ended.
+    let is_used_up = pass.base.spec.run_strategy == Some(RunStrategy::Once)
+        && state != Some(PowerState::PoweredOn);
+    let status = pass.status();
+    status.snapshot_revert = None;
+    status.start_failure = None;
+    status.current_snapshot = Some(reference(revert));
+    let started_by = status.run_strategy.map(|_| RunStrategy::Halted);
+    status.run_strategy = is_used_up.then_some(RunStrategy::Once).or(started_by);
+    if let Some(last) = &mut status.instance {
+        last.afterwards = Some(Afterwards::StayDown);
+        last.once_completed = is_used_up;
+    }
+    pass.drop_condition(REVERT_SUCCEEDED);
+    super::idle(pass);
+    let text = format!("the machine is as in snapshot {}", revert.name);
+    pass.normal("RevertSucceeded", &text);
+    pass.count_change();
+}

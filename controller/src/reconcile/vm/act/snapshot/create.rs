@@ -1,0 +1,236 @@
+//! Takes the oldest snapshot of a machine that is still to be taken.
+//!
+//! Invariant: one at a time; the manifest is written before the task is created, and the machine names
+//! the snapshot as its current one before the snapshot is shown as taken: each step can be repeated. A
+//! snapshot that failed stays so: another object is another snapshot.
+//! Failure: a failure that may pass is repeated with a growing delay; any other is final and has the
+//! node's words.
+
+use std::time::Duration;
+
+use crds::conditions::{SNAPSHOT_CREATED, SNAPSHOT_READY, Status};
+use crds::{
+    PowerState, RawRecord, SnapshotRequest, SnapshotStorage, TaskKind, TaskState,
+    VirtualMachineSnapshot, VirtualMachineTask,
+};
+use kube::ResourceExt;
+use lifecycle::snapshot::{Verdict, manifest, quiesce_seconds, verdict};
+
+use super::{IN_PROGRESS, MOST, WAITING_FOR_CREATION, WAITING_FOR_DISK, delete, wait};
+use crate::flow::Outcome;
+use crate::reconcile::node_tasks;
+use crate::reconcile::vm::act::tasks;
+use crate::reconcile::vm::observe::promotion::back_off;
+use crate::reconcile::vm::observe::snapshots::{self, CREATION_FAILED};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::quantity;
+use crate::reconcile::vm::write::{patch, snapshot as write};
+
+/// Longest delay before an attempt is repeated, in seconds: shorter than a task that ended is kept.
+const LONGEST_HOLD: i64 = 300;
+
+pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot]) -> Outcome<()> {
+    let disk = pass.disk_uid();
+    let is_deleting = all.iter().any(delete::is_under_way);
+    let is_there = |one: &&VirtualMachineSnapshot| one.is_created();
+    let count = all.iter().filter(is_there);
+    let count = count
+        .filter(|one| snapshots::is_of_disk(one, &disk))
+        .count();
+    let known = tasks::all(pass).into_iter();
+    let known = known.filter(|task| task.spec.kind == TaskKind::Snapshot);
+    let known: Vec<_> = known
+        .filter_map(|task| Some(task.spec.snapshot.as_ref()?.uid.clone()))
+        .collect();
+    let open = all.iter_mut().filter(|one| snapshots::is_open(one));
+    let mut open: Vec<_> = open.collect();
+    // One that was requested ends before the next begins, also if that is as old.
+    let is_requested =
+        |one: &VirtualMachineSnapshot| one.uid().is_some_and(|uid| known.contains(&uid));
+    if let Some(first) = open.iter().position(|one| is_requested(one)) {
+        open[..=first].rotate_right(1);
+    }
+    let mut open = open.into_iter();
+    let Some(oldest) = open.next() else {
+        return Ok(());
+    };
+    // The rest has its turn later.
+    for later in open.take(MOST) {
+        let why = "an older snapshot of the machine is taken first";
+        wait(pass.ctx, later, IN_PROGRESS, why).await?;
+    }
+    if is_deleting {
+        let why = "a snapshot of the machine is being deleted";
+        return wait(pass.ctx, oldest, IN_PROGRESS, why).await;
+    }
+    let strange = snapshots::recorded_disk(oldest).is_some_and(|known| known != disk);
+    if strange {
+        let why = "the disk that it was requested of no longer exists";
+        return fail(pass, oldest, why).await;
+    }
+    if snapshots::is_restored(oldest) {
+        let why = "its object was restored from a backup or copied, and the disk has no snapshot of \
+                   it: delete it, and create one without the annotation vmlet.dev/snapshot-uid";
+        return fail(pass, oldest, why).await;
+    }
+    match snapshots::task(pass, TaskKind::Snapshot, oldest) {
+        Some(task) => follow(pass, oldest, &task).await,
+        None => decide(pass, oldest, count).await,
+    }
+}
+
+async fn decide(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    count: usize,
+) -> Outcome<()> {
+    let node = snapshots::node(pass).unwrap_or_default();
+    let facts = snapshots::facts(pass, &node, count);
+    match verdict(&snapshot.spec, &pass.base.spec, &facts) {
+        Verdict::Take => begin(pass, snapshot, &node).await,
+        Verdict::WaitForDisk(why) => wait(pass.ctx, snapshot, WAITING_FOR_DISK, why).await,
+        Verdict::Wait(why) => wait(pass.ctx, snapshot, IN_PROGRESS, &why).await,
+        Verdict::Refuse(why) => fail(pass, snapshot, &why).await,
+    }
+}
+
+/// Records what the snapshot is of, and lets the node take it.
+async fn begin(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    node: &str,
+) -> Outcome<()> {
+    let record = RawRecord::from(&manifest::record(&pass.base));
+    if record.fields().is_none() {
+        let most = RawRecord::MOST / 1024;
+        let why = format!(
+            "specification, labels and annotations of the machine have more than {most} KiB as JSON, \
+             which a snapshot records: move user data into a Secret"
+        );
+        return fail(pass, snapshot, &why).await;
+    }
+    write::claim(pass.ctx, snapshot, pass.owner()).await?;
+    let mut draft = snapshot.status.clone().unwrap_or_default();
+    if !was_requested(pass, snapshot) {
+        draft.disk_uid = Some(pass.disk_uid());
+        draft.manifest = Some(record);
+        draft.power_state = snapshots::power_state(pass);
+        draft.parent = pass.seen().and_then(|seen| seen.current_snapshot.clone());
+    }
+    let text = format!("node {node} takes the snapshot");
+    let created = (Status::False, IN_PROGRESS, text.as_str());
+    write::condition(pass.ctx, snapshot, &mut draft, SNAPSHOT_CREATED, created);
+    let ready = (Status::False, WAITING_FOR_CREATION, "");
+    write::condition(pass.ctx, snapshot, &mut draft, SNAPSHOT_READY, ready);
+    write::status(pass.ctx, snapshot, draft).await?;
+    let uid = snapshot.uid().unwrap_or_default();
+    let mut task = tasks::spec(pass, node, TaskKind::Snapshot);
+    task.snapshot = Some(SnapshotRequest {
+        uid: uid.clone(),
+        quiesce_seconds: quiesce_seconds(&snapshot.spec),
+    });
+    tasks::ensure(pass, task, &uid).await.map(drop)
+}
+
+/// It was requested at this place of the tree, and no attempt is known to have failed: the node may have it,
+/// as of then.
+fn was_requested(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
+    let Some(status) = &snapshot.status else {
+        return false;
+    };
+    let seen = pass.seen();
+    let current = seen.and_then(|seen| seen.current_snapshot.as_ref());
+    let is_current = current.is_some_and(|current| current.uid == snapshot.uid());
+    let is_same_place = is_current || status.parent.as_ref() == current;
+    let is_recorded = status.manifest.is_some() && status.disk_uid == Some(pass.disk_uid());
+    is_recorded && is_same_place
+}
+
+async fn follow(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    task: &VirtualMachineTask,
+) -> Outcome<()> {
+    let status = task.status.clone().unwrap_or_default();
+    let node = &task.spec.node_name;
+    match status.state {
+        None | Some(TaskState::Queued | TaskState::Running) => {
+            let text = format!("node {node} takes the snapshot");
+            wait(pass.ctx, snapshot, IN_PROGRESS, &text).await
+        }
+        Some(TaskState::Success) => finish(pass, snapshot, task).await,
+        Some(TaskState::Error) if !status.transient => fail(pass, snapshot, &status.message).await,
+        Some(TaskState::Cancelled) => repeat(pass, snapshot, task, "it was cancelled").await,
+        Some(TaskState::Error) => repeat(pass, snapshot, task, &status.message).await,
+    }
+}
+
+/// An attempt failed, and another one may succeed.
+async fn repeat(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    task: &VirtualMachineTask,
+    why: &str,
+) -> Outcome<()> {
+    let node = &task.spec.node_name;
+    let text = format!("node {node} failed to take the snapshot, and tries again: {why}");
+    wait(pass.ctx, snapshot, IN_PROGRESS, &text).await?;
+    let since = snapshot.condition(SNAPSHOT_CREATED);
+    let since = since.map_or(0, |created| created.last_transition_time.0.as_second());
+    let hold = back_off(pass.seconds().saturating_sub(since)).min(LONGEST_HOLD);
+    let age = node_tasks::age(task, pass.seconds()).unwrap_or(hold);
+    if age >= hold {
+        // The next attempt is of another time.
+        let mut draft = snapshot.status.clone().unwrap_or_default();
+        draft.manifest = None;
+        write::status(pass.ctx, snapshot, draft).await?;
+        tasks::delete(pass, task).await?;
+        pass.requeue_within(tasks::NEXT);
+        return Ok(());
+    }
+    let rest = u64::try_from(hold - age).unwrap_or_default();
+    pass.requeue_within(Duration::from_secs(rest.max(1)));
+    Ok(())
+}
+
+async fn finish(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    task: &VirtualMachineTask,
+) -> Outcome<()> {
+    pass.status().current_snapshot = Some(snapshot.reference());
+    patch::status(pass).await?;
+    let mut draft = snapshot.status.clone().unwrap_or_default();
+    draft.unique_id = snapshot.uid();
+    let taken = task
+        .status
+        .as_ref()
+        .and_then(|status| status.snapshot.as_ref());
+    if let Some(taken) = taken {
+        draft.quiesced = taken.quiesced;
+        draft.power_state = Some(match taken.running {
+            true => PowerState::PoweredOn,
+            false => PowerState::PoweredOff,
+        });
+        draft.creation_time.clone_from(&taken.created_time);
+        draft.storage = Some(SnapshotStorage {
+            requested: Some(quantity(taken.virtual_bytes.into())),
+            used: Some(quantity(taken.used_bytes.into())),
+        });
+    }
+    for kind in [SNAPSHOT_CREATED, SNAPSHOT_READY] {
+        let state = (Status::True, "", "");
+        write::condition(pass.ctx, snapshot, &mut draft, kind, state);
+    }
+    write::status(pass.ctx, snapshot, draft).await?;
+    let text = format!("node {} has taken the snapshot", task.spec.node_name);
+    pass.ctx.events.normal(snapshot, "SnapshotCreated", &text);
+    Ok(())
+}
+
+/// The snapshot is not taken, and never will be.
+async fn fail(pass: &Pass<'_>, snapshot: &mut VirtualMachineSnapshot, why: &str) -> Outcome<()> {
+    wait(pass.ctx, snapshot, CREATION_FAILED, why).await?;
+    pass.ctx.events.warning(snapshot, "SnapshotFailed", why);
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Deletes snapshots of which nodes have the content.
+//!
+//! Invariant: what a node is asked to delete is named by the UID of the object; snapshots that descend
+//! from it stay, and descend from its parent, before its finalizer goes. One that is reverted to is not
+//! deleted meanwhile.
+//! Failure: the condition of the snapshot has the node's words; the work is repeated with a growing delay,
+//! and when the machine gets or loses its pod. A node that no longer exists took the snapshot with it.
+
+use std::time::Duration;
+
+use crds::conditions::{SNAPSHOT_READY, Status};
+use crds::{
+    SnapshotReference, SnapshotRequest, TaskKind, TaskState, VirtualMachineSnapshot,
+    VirtualMachineTask,
+};
+use kube::ResourceExt;
+
+use crate::flow::Outcome;
+use crate::reconcile::node_tasks;
+use crate::reconcile::vm::act::tasks;
+use crate::reconcile::vm::observe::promotion::back_off;
+use crate::reconcile::vm::observe::{snapshots, view};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::write::{patch, snapshot as write};
+
+const DELETION_FAILED: &str = "VirtualMachineSnapshotDeletionFailed";
+const DELETING: &str = "VirtualMachineSnapshotDeletionInProgress";
+
+/// Longest delay before an attempt is repeated, in seconds: a task that ended is not kept for longer.
+const LONGEST_HOLD: i64 = 600;
+
+/// Deletes one after the other; those that are gone are taken out of the list.
+pub(super) async fn run(pass: &mut Pass<'_>, all: &mut Vec<VirtualMachineSnapshot>) -> Outcome<()> {
+    let mut index = 0;
+    while index < all.len() {
+        if !is_leaving(&all[index]) || !is_removed(pass, &mut all[index]).await? {
+            index += 1;
+            continue;
+        }
+        let gone = all.remove(index);
+        let_go(pass, &gone, all).await?;
+    }
+    Ok(())
+}
+
+/// Lets those go that no node has any more, whatever the rest of the pass waits for.
+pub(super) async fn without_node(pass: &mut Pass<'_>) -> Outcome<()> {
+    let known = pass.ctx.stores.snapshots_of(pass.key);
+    if !known.iter().any(|one| is_lost(pass, one)) {
+        return Ok(());
+    }
+    let mut all = snapshots::known(pass.ctx, pass.key);
+    while let Some(index) = all.iter().position(|one| is_lost(pass, one)) {
+        let gone = all.remove(index);
+        let_go(pass, &gone, &mut all).await?;
+    }
+    Ok(())
+}
+
+async fn let_go(
+    pass: &mut Pass<'_>,
+    gone: &VirtualMachineSnapshot,
+    left: &mut [VirtualMachineSnapshot],
+) -> Outcome<()> {
+    if snapshots::is_of_disk(gone, &pass.disk_uid()) {
+        replace_parent(pass, gone, left).await?;
+    }
+    write::release(pass.ctx, gone).await
+}
+
+fn is_lost(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
+    is_leaving(snapshot) && node_of(pass, snapshot).is_none()
+}
+
+/// The node that may have it.
+fn node_of(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> Option<String> {
+    let is_its = snapshots::is_of_disk(snapshot, &pass.disk_uid());
+    let node = pass.node_name();
+    let node = node.filter(|node| view::node(pass, node).is_some());
+    node.filter(|_| is_its && pass.root_claim().is_none())
+}
+
+/// Whether a snapshot that is being deleted may have something on a node.
+fn is_leaving(snapshot: &VirtualMachineSnapshot) -> bool {
+    snapshot.metadata.deletion_timestamp.is_some() && snapshots::may_be_on_node(snapshot)
+}
+
+/// Whether one is being deleted, as far as its node does not fail to.
+pub(super) fn is_under_way(snapshot: &VirtualMachineSnapshot) -> bool {
+    let ready = snapshot.condition(SNAPSHOT_READY);
+    is_leaving(snapshot) && ready.is_none_or(|ready| ready.reason != DELETION_FAILED)
+}
+
+/// Whether no node has it.
+async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) -> Outcome<bool> {
+    let Some(node) = node_of(pass, snapshot) else {
+        return Ok(true);
+    };
+    if let Some(making) = snapshots::task(pass, TaskKind::Snapshot, snapshot)
+        && !making.is_final()
+    {
+        tasks::cancel(pass, &making).await?;
+        return Ok(false);
+    }
+    let uid = snapshot.uid().unwrap_or_default();
+    let seen = pass.seen();
+    let revert = seen.and_then(|status| status.snapshot_revert.as_ref());
+    if revert.is_some_and(|revert| revert.uid == uid) {
+        let why = "the machine reverts to it";
+        return report(pass, snapshot, DELETING, why).await.map(|()| false);
+    }
+    let attempts = snapshots::tasks(pass, TaskKind::DeleteSnapshot, snapshot);
+    let ended_so = |state| attempts.iter().any(|task| task.state() == Some(state));
+    if ended_so(TaskState::Success) {
+        return Ok(true);
+    }
+    if attempts.iter().any(|task| !task.is_final()) {
+        let why = format!("node {node} deletes the snapshot");
+        return report(pass, snapshot, DELETING, &why).await.map(|()| false);
+    }
+    // What fails while a guest runs may succeed without it.
+    let pod = pass.view.pod.as_ref().and_then(|pod| pod.uid());
+    let seed = format!("{uid}/{}", pod.unwrap_or_default());
+    let place = &tasks::places(pass, TaskKind::DeleteSnapshot, &seed)[0];
+    if let Some(last) = tasks::find(pass, &place.name) {
+        return again(pass, snapshot, &last).await.map(|()| false);
+    }
+    if tasks::live(pass).is_some() {
+        let why = "another task of the machine has not ended";
+        return report(pass, snapshot, DELETING, why).await.map(|()| false);
+    }
+    if let Some(why) = snapshots::inability(pass, &node, TaskKind::DeleteSnapshot) {
+        // A task that no agent takes would hold up the machine.
+        return report(pass, snapshot, DELETION_FAILED, &why)
+            .await
+            .map(|()| false);
+    }
+    let mut task = tasks::spec(pass, &node, TaskKind::DeleteSnapshot);
+    task.snapshot = Some(SnapshotRequest {
+        uid,
+        quiesce_seconds: None,
+    });
+    tasks::ensure(pass, task, &seed).await?;
+    let why = format!("node {node} deletes the snapshot");
+    report(pass, snapshot, DELETING, &why).await.map(|()| false)
+}
+
+/// The node has failed: it is asked again when the attempt is old enough.
+async fn again(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    last: &VirtualMachineTask,
+) -> Outcome<()> {
+    let status = last.status.clone().unwrap_or_default();
+    let why = match status.state {
+        Some(TaskState::Cancelled) => "the attempt was cancelled",
+        _ => &status.message,
+    };
+    let why = format!(
+        "node {} failed to delete the snapshot: {why}",
+        last.spec.node_name
+    );
+    report(pass, snapshot, DELETION_FAILED, &why).await?;
+    let since = snapshot.metadata.deletion_timestamp.as_ref();
+    let since = since.map_or(0, |at| at.0.as_second());
+    let hold = back_off(pass.seconds().saturating_sub(since)).min(LONGEST_HOLD);
+    let age = node_tasks::age(last, pass.seconds()).unwrap_or(hold);
+    if age >= hold {
+        tasks::delete(pass, last).await?;
+        pass.requeue_within(tasks::NEXT);
+        return Ok(());
+    }
+    let rest = u64::try_from(hold - age).unwrap_or_default();
+    pass.requeue_within(Duration::from_secs(rest.max(1)));
+    Ok(())
+}
+
+async fn report(
+    pass: &Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    reason: &str,
+    why: &str,
+) -> Outcome<()> {
+    let mut draft = snapshot.status.clone().unwrap_or_default();
+    let state = (Status::False, reason, why);
+    write::condition(pass.ctx, snapshot, &mut draft, SNAPSHOT_READY, state);
+    write::status(pass.ctx, snapshot, draft).await
+}
+
+/// What descends from a snapshot that is gone descends from its parent.
+async fn replace_parent(
+    pass: &mut Pass<'_>,
+    gone: &VirtualMachineSnapshot,
+    left: &mut [VirtualMachineSnapshot],
+) -> Outcome<()> {
+    let parent = gone
+        .status
+        .as_ref()
+        .and_then(|status| status.parent.clone());
+    let uid = gone.uid();
+    let is_it = |one: &SnapshotReference| one.uid.is_some() && one.uid == uid;
+    for one in left {
+        let mut draft = one.status.clone().unwrap_or_default();
+        if draft.parent.as_ref().is_some_and(is_it) {
+            draft.parent.clone_from(&parent);
+            write::status(pass.ctx, one, draft).await?;
+        }
+    }
+    let current = pass
+        .seen()
+        .and_then(|status| status.current_snapshot.as_ref());
+    if current.is_some_and(is_it) {
+        pass.status().current_snapshot = parent;
+        patch::status(pass).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The snapshots that name a machine.
+//!
+//! Invariant: a snapshot that was requested from a node has the UID of the disk on record: one of an
+//! earlier machine of the same name is none of this machine's.
+//! Failure: none.
+
+use std::sync::Arc;
+
+use crds::conditions::{DISK_PROMOTION_SYNCED, SNAPSHOT_CREATED, find};
+use crds::{PowerState, TaskKind, VirtualMachineSnapshot, VirtualMachineTask, names};
+use kube::ResourceExt;
+use lifecycle::snapshot::{Ability, Facts};
+
+use super::pods;
+use crate::context::{Context, Key};
+use crate::reconcile::vm::act::{promotion, tasks};
+use crate::reconcile::vm::pass::Pass;
+
+/// Reason of [`SNAPSHOT_CREATED`], False: the snapshot is not taken, and never will be.
+pub(crate) const CREATION_FAILED: &str = "VirtualMachineSnapshotCreationFailed";
+
+/// All that name the machine, the oldest first.
+pub(crate) fn known(ctx: &Context, vm: &Key) -> Vec<VirtualMachineSnapshot> {
+    let found = ctx.stores.snapshots_of(vm).into_iter();
+    let mut all: Vec<_> = found.map(Arc::unwrap_or_clone).collect();
+    all.sort_by_cached_key(|one| (one.creation_timestamp().map(|at| at.0), one.name_any()));
+    all
+}
+
+/// Whether it is, or is to be, one of the disk that the machine has.
+pub(crate) fn is_of_disk(snapshot: &VirtualMachineSnapshot, disk_uid: &str) -> bool {
+    recorded_disk(snapshot) == Some(disk_uid)
+}
+
+/// UID of the disk that it was requested for.
+pub(crate) fn recorded_disk(snapshot: &VirtualMachineSnapshot) -> Option<&str> {
+    snapshot.status.as_ref()?.disk_uid.as_deref()
+}
+
+/// Whether a node may have it.
+pub(crate) fn may_be_on_node(snapshot: &VirtualMachineSnapshot) -> bool {
+    let mut all = snapshot.finalizers().iter();
+    all.any(|finalizer| finalizer == names::SNAPSHOT_FINALIZER)
+}
+
+/// Whether a backup tool has restored it: the node has it under the UID of an earlier object, if at all.
+pub(crate) fn is_restored(snapshot: &VirtualMachineSnapshot) -> bool {
+    let requested = snapshot.annotations().get(names::SNAPSHOT_UID);
+    requested.is_some() && requested != snapshot.metadata.uid.as_ref()
+}
+
+/// Whether it is still to be taken.
+pub(crate) fn is_open(snapshot: &VirtualMachineSnapshot) -> bool {
+    let created = snapshot.condition(SNAPSHOT_CREATED);
+    let is_over = created.is_some_and(|c| c.status == "True" || c.reason == CREATION_FAILED);
+    !is_over && snapshot.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether the disk of the machine has a snapshot, or may have one.
+pub(crate) fn has_any(pass: &Pass<'_>) -> bool {
+    let disk = pass.disk_uid();
+    let all = pass.ctx.stores.snapshots_of(pass.key);
+    all.iter()
+        .any(|one| may_be_on_node(one) && is_of_disk(one, &disk))
+}
+
+/// The tasks of that kind for a snapshot.
+pub(crate) fn tasks(
+    pass: &Pass<'_>,
+    kind: TaskKind,
+    snapshot: &VirtualMachineSnapshot,
+) -> Vec<Arc<VirtualMachineTask>> {
+    let uid = snapshot.uid();
+    let mut all = tasks::all(pass);
+    all.retain(|task| {
+        let request = task.spec.snapshot.as_ref();
+        let named = request.map(|request| &request.uid);
+        task.spec.kind == kind && uid.is_some() && named == uid.as_ref()
+    });
+    all
+}
+
+/// The task of that kind for a snapshot.
+pub(crate) fn task(
+    pass: &Pass<'_>,
+    kind: TaskKind,
+    snapshot: &VirtualMachineSnapshot,
+) -> Option<Arc<VirtualMachineTask>> {
+    tasks(pass, kind, snapshot).into_iter().next()
+}
+
+/// The node of the disk.
+pub(crate) fn node(pass: &Pass<'_>) -> Option<String> {
+    let pod = pass.view.pod.as_deref();
+    let node = pod.and_then(pods::node).map(str::to_owned);
+    node.or_else(|| pass.node_name())
+}
+
+/// Whether the programs of that node run that kind of task.
+pub(crate) fn ability(pass: &Pass<'_>, node: &str, kind: TaskKind) -> Ability {
+    let agents = &pass.ctx.stores.agents;
+    match agents.runs(node, &format!("{kind:?}")) {
+        _ if !agents.are_listed() => Ability::Unknown,
+        Some(true) => Ability::Able,
+        Some(false) => Ability::Unable,
+        None => Ability::Unknown,
+    }
+}
+
+/// Why the programs of that node do not run that kind of task at present, if so.
+pub(crate) fn inability(pass: &Pass<'_>, node: &str, kind: TaskKind) -> Option<String> {
+    match ability(pass, node, kind) {
+        Ability::Able => None,
+        Ability::Unable => Some(format!(
+            "the programs of node {node} cannot run tasks of kind {kind:?}: upgrade vmlet and \
+             vmlet-agent there"
+        )),
+        Ability::Unknown => Some(format!(
+            "vmlet-agent on node {node} does not reach its daemon, or does not renew its lease: check its \
+             pod there"
+        )),
+    }
+}
+
+/// What decides about the next snapshot; `node` is that of the disk, empty without a disk.
+pub(crate) fn facts<'a>(pass: &Pass<'_>, node: &'a str, count: usize) -> Facts<'a> {
+    let seen = pass.seen();
+    let reverts = pass.base.spec.current_snapshot_name.is_some()
+        || seen.is_some_and(|status| status.snapshot_revert.is_some());
+    Facts {
+        has_disk: pass.is_created() && !node.is_empty(),
+        is_claim: pass.root_claim().is_some(),
+        power_state: seen.and_then(|status| status.power_state),
+        is_promoting: is_promoting(pass),
+        reverts,
+        is_busy: tasks::live(pass).is_some(),
+        count,
+        node,
+        ability: ability(pass, node, TaskKind::Snapshot),
+    }
+}
+
+/// The disk is being flattened, or is to be. One that the node refused to flatten stays linked.
+fn is_promoting(pass: &Pass<'_>) -> bool {
+    let mut all = tasks::all(pass).into_iter();
+    let conditions = pass.seen().map(|status| status.conditions.as_slice());
+    let synced = conditions.and_then(|all| find(all, DISK_PROMOTION_SYNCED));
+    let is_due =
+        synced.is_some_and(|synced| synced.status == "False" && promotion::is_due(&synced.reason));
+    is_due || all.any(|task| task.spec.kind == TaskKind::Promote && !task.is_final())
+}
+
+/// The observed power state.
+pub(crate) fn power_state(pass: &Pass<'_>) -> Option<PowerState> {
+    pass.seen().and_then(|status| status.power_state)
+}

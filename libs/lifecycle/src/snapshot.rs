@@ -1,0 +1,147 @@
+//! When a snapshot of a machine is taken, and what one records of it ([`manifest`]).
+//!
+//! Invariant: a snapshot that needs a change of the machine is refused, not delayed: one that is taken
+//! at another time than its author expects has another content.
+//! Failure: the text names what is in the way, and what to do.
+
+pub mod manifest;
+
+use crds::vm::PromoteDisksMode;
+use crds::{PowerState, VirtualMachineSnapshotSpec, VirtualMachineSpec};
+
+use crate::power;
+
+/// Whether the programs of a node run a kind of task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ability {
+    /// They do.
+    Able,
+    /// They are of an earlier version.
+    Unable,
+    /// Nothing is known of them at present.
+    Unknown,
+}
+
+/// What is known of a machine when a snapshot of it is requested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts<'a> {
+    /// The disk exists.
+    pub has_disk: bool,
+    /// The root disk is a claim.
+    pub is_claim: bool,
+    /// Observed power state.
+    pub power_state: Option<PowerState>,
+    /// The root disk is being flattened, or about to be.
+    pub is_promoting: bool,
+    /// The machine reverts to a snapshot, or is to.
+    pub reverts: bool,
+    /// Another task of the machine has not ended.
+    pub is_busy: bool,
+    /// Snapshots that the disk has.
+    pub count: usize,
+    /// Node of the disk.
+    pub node: &'a str,
+    /// Whether that node takes snapshots.
+    pub ability: Ability,
+}
+
+/// What becomes of the oldest snapshot that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The node takes it.
+    Take,
+    /// It waits until the machine has a disk.
+    WaitForDisk(&'static str),
+    /// It waits for something that ends by itself.
+    Wait(String),
+    /// It is not taken.
+    Refuse(String),
+}
+
+/// The verdict for a snapshot.
+#[must_use]
+pub fn verdict(
+    snapshot: &VirtualMachineSnapshotSpec,
+    machine: &VirtualMachineSpec,
+    facts: &Facts<'_>,
+) -> Verdict {
+    if let Some(why) = refusal(snapshot, machine, facts) {
+        return Verdict::Refuse(why);
+    }
+    if !facts.has_disk {
+        return Verdict::WaitForDisk("the machine has no disk yet");
+    }
+    let node = facts.node;
+    let wait = if facts.reverts {
+        "the machine reverts to another snapshot".to_owned()
+    } else if facts.is_promoting && machine.promote_disks_mode == Some(PromoteDisksMode::Offline) {
+        "the root disk is flattened first, while the machine is off; with promoteDisksMode: \
+         Disabled the snapshot is taken of the linked disk"
+            .to_owned()
+    } else if facts.is_promoting || facts.is_busy {
+        "another task of the machine has not ended".to_owned()
+    } else if facts.ability == Ability::Unknown {
+        format!("vmlet-agent on node {node} does not reach its daemon, or does not renew its lease")
+    } else {
+        return Verdict::Take;
+    };
+    Verdict::Wait(wait)
+}
+
+fn refusal(
+    snapshot: &VirtualMachineSnapshotSpec,
+    machine: &VirtualMachineSpec,
+    facts: &Facts<'_>,
+) -> Option<String> {
+    const MOST: usize = VirtualMachineSnapshotSpec::MOST;
+    if snapshot.memory {
+        return Some("this version takes no snapshot with memory: remove memory: true".to_owned());
+    }
+    let claims = machine.volumes.iter();
+    let claims = claims.filter(|volume| volume.persistent_volume_claim.is_some());
+    let claims: Vec<_> = claims.map(|volume| volume.name.as_str()).collect();
+    if !claims.is_empty() {
+        return Some(format!(
+            "these volumes are claims, which the snapshot would not contain: {}; use snapshots of \
+             the storage system for a machine with claims",
+            claims.join(", ")
+        ));
+    }
+    if facts.is_claim {
+        return Some(
+            "the root disk is a claim: use a VolumeSnapshot of the storage system".to_owned(),
+        );
+    }
+    let is_saved = facts.power_state == Some(PowerState::Suspended)
+        || machine.power_state == Some(PowerState::Suspended);
+    if is_saved {
+        let text = "the machine is suspended, and its memory would not fit an older disk: resume it \
+                    or power it off";
+        return Some(text.to_owned());
+    }
+    if facts.count >= MOST {
+        return Some(format!(
+            "the machine has {MOST} snapshots, which is the most: delete some"
+        ));
+    }
+    (facts.has_disk && facts.ability == Ability::Unable).then(|| {
+        let node = facts.node;
+        format!(
+            "the programs of node {node} cannot take snapshots: upgrade vmlet and vmlet-agent there"
+        )
+    })
+}
+
+/// The time that the guest has to flush its file systems, in seconds; `None`: it is not asked.
+#[must_use]
+pub fn quiesce_seconds(snapshot: &VirtualMachineSnapshotSpec) -> Option<u32> {
+    const DEFAULT: u32 = 300;
+    const LONGEST: u32 = 600;
+    let quiesce = snapshot.quiesce.as_ref()?;
+    let time = quiesce.timeout.as_deref().and_then(power::duration);
+    let seconds = time.map_or(DEFAULT, |time| {
+        let more = u64::from(time.subsec_nanos() > 0);
+        u32::try_from(time.as_secs().saturating_add(more)).unwrap_or(LONGEST)
+    });
+    Some(seconds.clamp(1, LONGEST))
+}

@@ -1,0 +1,449 @@
+//! Snapshots of a machine's disk while it runs, and while it is off.
+//!
+//! ```text
+//! record     layer     guest       emulator
+//! change N   -         runs        writes to A
+//! change N   N         runs        writes to A
+//! freezes    N         frozen      writes to A
+//! freezes    N         frozen      writes to N    A is on the device
+//! freezes    N         runs        writes to N
+//! N active   N         runs        writes to N
+//! ```
+//!
+//! Invariant: no other container gets the disk from the switch until it is recorded; what libvirt says of the
+//! running emulator decides whether it took place, never the outcome of a call. A guest is requested to freeze
+//! only when its agent has just answered. One that was requested to freeze is thawed, or was reset, before the
+//! record says that it is not, by whichever process finds the record.
+//! Failure: [`Error::NotQuiesced`] and [`Error::NotSwitched`] leave no snapshot, [`Error::NotThawed`] leaves
+//! the change to the repetition; without an emulator the disk's next user ends it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use libvirt::{Hypervisor, Power};
+use podspec::VmUid;
+use serde_json::json;
+use service::backoff::Backoff;
+use tokio::time::Instant;
+
+use super::freezes::Freeze;
+use crate::disk::{self, Change, SnapshotUid, Step, TakenSnapshot};
+use crate::platform::Platform;
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+
+/// Time for the agent of a guest to show that it is there.
+const PING: Duration = Duration::from_secs(10);
+
+/// Time for the answer of a guest that is requested to thaw.
+const THAW: Duration = Duration::from_secs(10);
+
+/// How often it is requested.
+const THAWS: usize = 3;
+
+/// Time between these requests: an agent whose port is not open is reported at once.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Time to the next attempt to end an interrupted snapshot; each further failure doubles it.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The longest time between these attempts.
+const SELDOM: Duration = Duration::from_secs(60);
+
+impl<P: Platform> Containers<P> {
+    /// Takes a snapshot of the disk of a virtual machine; success when it has been taken. `quiesce`: how
+    /// long its guest may have its file systems frozen for it, in seconds; 0: it does not freeze them.
+    pub async fn take_snapshot(
+        self: &Arc<Self>,
+        vm: VmUid,
+        uid: SnapshotUid,
+        quiesce: u32,
+    ) -> Result<TakenSnapshot> {
+        let taken = self.take_snapshot_once(vm, uid, quiesce).await;
+        if taken.is_err()
+            && let Ok(row) = self.running_vm(vm)
+        {
+            // A guest that is still frozen does not wait for the repetition.
+            self.catch_up_snapshot(&row);
+        }
+        taken
+    }
+
+    async fn take_snapshot_once(
+        &self,
+        vm: VmUid,
+        uid: SnapshotUid,
+        quiesce: u32,
+    ) -> Result<TakenSnapshot> {
+        let disks = &self.parts.disks;
+        if let Some(taken) = disks.snapshot(vm, uid).await? {
+            return Ok(taken);
+        }
+        let Ok(row) = self.running_vm(vm) else {
+            if self.is_starting(vm) {
+                return Err(Error::NotRunning(vm));
+            }
+            self.take_disk_back(vm).await?;
+            return Ok(disks.take_snapshot(vm, uid).await?);
+        };
+        if row.vm().is_none() {
+            return Err(Error::RootNotOfNode(vm));
+        }
+        self.check_connected("take a snapshot").await?;
+        let _alone = self.parts.locks.lock(&lock_name(vm)).await;
+        self.settle_snapshot(&row, vm).await?;
+        if let Some(taken) = disks.snapshot(vm, uid).await? {
+            return Ok(taken);
+        }
+        let disk = disks.known(vm)?;
+        if disk.has_memory() || disk.is_being_saved() {
+            let doing = "kept for memory that is being saved";
+            return Err(disk::Error::Busy { vm, doing }.into());
+        }
+        let power = self.parts.hypervisor.power(row.domain()).await;
+        let power = power.map_err(hypervisor("look at"))?;
+        if quiesce > 0 && matches!(power, Some(Power::Paused(_))) {
+            return Err(Error::Paused(vm));
+        }
+        let patience = Duration::from_secs(quiesce.into());
+        if quiesce > 0 {
+            self.check_agent(&row, vm, patience.min(PING)).await?;
+        }
+        let change = disks.begin_snapshot(vm, uid, true).await?;
+        disks.make_layer(vm, change).await?;
+        if quiesce > 0 {
+            let freeze = self.freezes.begin(vm, Instant::now() + patience);
+            self.freeze(&row, vm, change, &freeze).await?;
+            self.switch(&row, vm, change, Some(&freeze)).await?;
+        } else {
+            self.switch(&row, vm, change, None).await?;
+        }
+        let taken = disks.snapshot(vm, uid).await?;
+        let taken = taken.ok_or(disk::Error::NoSnapshot { vm, snapshot: uid })?;
+        tracing::info!(%vm, snapshot = %uid, quiesced = taken.quiesced, "snapshot taken");
+        Ok(taken)
+    }
+
+    /// Reverts the disk of a virtual machine that is off.
+    pub async fn revert(&self, vm: VmUid, uid: SnapshotUid) -> Result<()> {
+        self.take_disk_back(vm).await?;
+        Ok(self.parts.disks.revert(vm, uid).await?)
+    }
+
+    /// Deletes a snapshot of the disk of a virtual machine; success when it is gone. While the machine runs,
+    /// only one that needs no merge.
+    pub async fn delete_snapshot(
+        &self,
+        vm: VmUid,
+        uid: SnapshotUid,
+        progress: impl FnMut(u8) + Send,
+    ) -> Result<()> {
+        let disks = &self.parts.disks;
+        if disks.get(vm).is_none() {
+            // A record that cannot be read is refused.
+            return Ok(disks.delete_snapshot(vm, uid, progress).await?);
+        }
+        match self.take_disk_back(vm).await {
+            Ok(()) => Ok(disks.delete_snapshot(vm, uid, progress).await?),
+            Err(Error::VmDisk(disk::Error::InUse { vm, holder })) => {
+                if let Ok(row) = self.running_vm(vm) {
+                    let _alone = self.parts.locks.lock(&lock_name(vm)).await;
+                    self.settle_snapshot(&row, vm).await?;
+                }
+                Ok(disks.delete_snapshot_in_use(vm, uid, holder).await?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends what an earlier attempt left of a snapshot of a machine that runs, unless a task does; no
+    /// caller waits for it. It is tried until the machine ends.
+    pub(in crate::vm) fn catch_up_snapshot(self: &Arc<Self>, row: &Arc<Container>) {
+        let Some(vm) = row.vm() else {
+            return;
+        };
+        let Some(Change { layer, .. }) = self.parts.disks.change(vm) else {
+            return;
+        };
+        // One for each change: that of an earlier one may sleep.
+        let name = format!("end of the snapshot of {vm} with layer {layer}");
+        let Some(alone) = self.parts.locks.try_lock(&name) else {
+            return;
+        };
+        let settled = settle(Arc::downgrade(self), Arc::clone(row), vm, layer);
+        // Not one that shutdown waits for: the next process goes on.
+        tokio::spawn(async move {
+            settled.await;
+            drop(alone);
+        });
+    }
+
+    /// Records a reset of a guest for the task that freezes it.
+    pub(in crate::vm) fn note_reset(&self, row: &Container) {
+        if let Some(vm) = row.vm() {
+            self.freezes.note_reset(vm);
+        }
+    }
+
+    /// Ends what is left of a snapshot whose guest was reset: it is not frozen any more, and what boots now may
+    /// have no agent.
+    pub(in crate::vm) async fn settle_reset(&self, row: &Container) {
+        let disks = &self.parts.disks;
+        let Some(vm) = row.vm() else {
+            return;
+        };
+        let Some(change) = disks.change(vm).filter(|change| is_frozen(*change)) else {
+            return;
+        };
+        // A task that is about to freeze the guest may do so after the reset; it has a note of that.
+        if self.freezes.has(vm) {
+            return;
+        }
+        let _alone = self.parts.locks.lock(&lock_name(vm)).await;
+        if disks.change(vm) != Some(change) {
+            return;
+        }
+        let settled = async {
+            disks.set_freezes(vm, change.layer, false).await?;
+            self.settle_snapshot(row, vm).await
+        };
+        report(vm, settled.await);
+    }
+
+    /// Ends the change of layers that an earlier attempt left of a machine that runs.
+    pub(super) async fn settle_snapshot(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let disks = &self.parts.disks;
+        let Some(change) = disks.change(vm) else {
+            return Ok(());
+        };
+        if is_frozen(change) {
+            self.thaw(row, vm).await?;
+        }
+        let _turn = self.disk_lock(vm).await;
+        if disks.change(vm) != Some(change) || !disks.is_held_by(vm, &row.id) {
+            // The machine ended, and the disk's next user ended the change, or will.
+            return Ok(());
+        }
+        let is_switched = self.is_switched(row, vm, change).await?;
+        self.end_change(vm, change, is_switched, false).await
+    }
+
+    /// Makes sure that the guest has an agent that answers, before anything is recorded that only its agent can
+    /// end.
+    async fn check_agent(&self, row: &Container, vm: VmUid, patience: Duration) -> Result<()> {
+        let driver = &self.parts.hypervisor;
+        let command = json!({"execute": "guest-ping"});
+        let answered = driver.agent(row.domain(), command, patience).await;
+        let refused = |source| Error::NotQuiesced { vm, source };
+        answered.map(drop).map_err(refused)
+    }
+
+    /// Freezes the file systems of the guest; without that the change is dropped.
+    async fn freeze(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        change: Change,
+        freeze: &Freeze,
+    ) -> Result<()> {
+        let disks = &self.parts.disks;
+        disks.set_freezes(vm, change.layer, true).await?;
+        faultpoint::point("node.snapshot.freezes");
+        let command = json!({"execute": "guest-fsfreeze-freeze"});
+        let patience = freeze.deadline.saturating_duration_since(Instant::now());
+        let frozen = self
+            .parts
+            .hypervisor
+            .agent(row.domain(), command, patience)
+            .await;
+        let source = match frozen {
+            Ok(number) if number.as_u64().unwrap_or_default() > 0 => {
+                freeze.answered();
+                return Ok(());
+            }
+            Ok(_) => libvirt::Error::Refused {
+                call: "freeze",
+                reason: "the guest has no file system that it can freeze".to_owned(),
+            },
+            Err(error) => error,
+        };
+        let is_certain = matches!(
+            source,
+            libvirt::Error::NoAgent { .. } | libvirt::Error::AgentForbids { .. }
+        );
+        if !is_certain {
+            // It may freeze later.
+            self.end_freeze(row, vm, change, freeze).await?;
+        }
+        disks.abandon_change(vm, change.layer).await?;
+        Err(Error::NotQuiesced { vm, source })
+    }
+
+    /// Lets the emulator write to the new layer, and records that. `frozen`: the guest has frozen its file systems.
+    async fn switch(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        change: Change,
+        frozen: Option<&Freeze>,
+    ) -> Result<()> {
+        let disks = &self.parts.disks;
+        let turn = self.disk_lock(vm);
+        let turn = match frozen {
+            None => Some(turn.await),
+            Some(freeze) => tokio::time::timeout_at(freeze.deadline, turn).await.ok(),
+        };
+        let Some(_turn) = turn else {
+            if let Some(freeze) = frozen {
+                self.end_freeze(row, vm, change, freeze).await?;
+            }
+            disks.abandon_change(vm, change.layer).await?;
+            let doing = "changed by another request, for longer than its guest may stay frozen";
+            return Err(disk::Error::Busy { vm, doing }.into());
+        };
+        let is_pending = disks
+            .change(vm)
+            .is_some_and(|now| now.layer == change.layer);
+        if !is_pending || !disks.is_held_by(vm, &row.id) {
+            // The machine ended, and the disk's next user ended the change, or will.
+            return Err(Error::NotRunning(vm));
+        }
+        let file = disks.new_layer(vm, change);
+        let switch = self.parts.hypervisor.switch_root(row.domain(), file);
+        let switched = match frozen {
+            None => switch.await,
+            Some(freeze) => {
+                let left = freeze.deadline.saturating_duration_since(Instant::now());
+                let in_time = tokio::time::timeout(left, switch).await;
+                let call = "switch disk";
+                in_time.unwrap_or(Err(libvirt::Error::Deadline {
+                    call,
+                    deadline: left,
+                }))
+            }
+        };
+        faultpoint::point("node.snapshot.switched");
+        if let Some(freeze) = frozen {
+            self.end_freeze(row, vm, change, freeze).await?;
+        }
+        let is_switched = self.is_switched(row, vm, change).await?;
+        // After an error it may have taken place after the thaw.
+        let is_quiesced = frozen.is_some_and(|freeze| !freeze.is_reset()) && switched.is_ok();
+        self.end_change(vm, change, is_switched, is_quiesced)
+            .await?;
+        match switched {
+            Err(source) if !is_switched => Err(Error::NotSwitched { vm, source }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the emulator writes to the layer of a change.
+    async fn is_switched(&self, row: &Container, vm: VmUid, change: Change) -> Result<bool> {
+        let file = self.parts.hypervisor.root_file(row.domain()).await;
+        let file = file.map_err(hypervisor("look at the disk of"))?;
+        let file = file.ok_or(Error::NotRunning(vm))?;
+        Ok(file == self.parts.disks.new_layer(vm, change))
+    }
+
+    async fn end_change(
+        &self,
+        vm: VmUid,
+        change: Change,
+        is_switched: bool,
+        is_quiesced: bool,
+    ) -> Result<()> {
+        let disks = &self.parts.disks;
+        if is_switched {
+            return Ok(disks.commit_change(vm, change.layer, is_quiesced).await?);
+        }
+        Ok(disks.abandon_change(vm, change.layer).await?)
+    }
+
+    /// Ends the freeze of a task. A guest that was reset since is not frozen, and what boots now may have no agent.
+    async fn end_freeze(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        change: Change,
+        freeze: &Freeze,
+    ) -> Result<()> {
+        let thawed = self.thaw(row, vm).await;
+        if thawed.is_ok() || !freeze.is_reset() {
+            return thawed;
+        }
+        Ok(self
+            .parts
+            .disks
+            .set_freezes(vm, change.layer, false)
+            .await?)
+    }
+
+    /// Lets the guest write to its file systems again.
+    async fn thaw(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let mut attempts = 0;
+        loop {
+            let command = json!({"execute": "guest-fsfreeze-thaw"});
+            let driver = &self.parts.hypervisor;
+            let thawed = driver.agent(row.domain(), command, THAW).await;
+            attempts += 1;
+            match thawed {
+                Ok(_) => return Ok(()),
+                Err(source) if attempts == THAWS => return Err(Error::NotThawed { vm, source }),
+                Err(error) => {
+                    let error = crate::one_line(&error);
+                    tracing::warn!(%vm, error, "guest not thawed yet");
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Ends what an earlier attempt left of the snapshot with a layer, at first soon and then less often.
+async fn settle<P: Platform>(
+    containers: Weak<Containers<P>>,
+    row: Arc<Container>,
+    vm: VmUid,
+    layer: u32,
+) {
+    let mut backoff = Backoff::new(RETRY, SELDOM);
+    loop {
+        let wait = {
+            let Some(this) = containers.upgrade() else {
+                return;
+            };
+            // A task that takes the snapshot ends it first.
+            let _alone = this.parts.locks.lock(&lock_name(vm)).await;
+            let change = this.parts.disks.change(vm);
+            let is_pending = change.is_some_and(|change| change.layer == layer);
+            if !is_pending || !this.parts.disks.is_held_by(vm, &row.id) {
+                return;
+            }
+            let settled = this.settle_snapshot(&row, vm).await;
+            if settled.is_ok() {
+                return;
+            }
+            report(vm, settled);
+            backoff.failed(Instant::now())
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+fn report(vm: VmUid, settled: Result<()>) {
+    if let Err(error) = settled {
+        let error = crate::one_line(&error);
+        tracing::warn!(%vm, error, "interrupted snapshot not settled yet");
+    }
+}
+
+/// The name of the lock that is held while a snapshot of a machine that runs is taken, or ended.
+pub(super) fn lock_name(vm: VmUid) -> String {
+    format!("snapshot of {vm}")
+}
+
+/// Whether the guest may have frozen its file systems for a change.
+const fn is_frozen(change: Change) -> bool {
+    matches!(change.step, Step::Take { freezes: true, .. })
+}

@@ -1,0 +1,221 @@
+//! Snapshots of the disk of a machine: taken while its guest writes, reverted to, and deleted.
+//!
+//! Invariant: the guest reads after a revert what it had written before the snapshot, and nothing of what it
+//! wrote later; a deletion changes nothing that it reads.
+//! Failure: the test names the task, or what the guest reads.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, NodeApi, PodOptions, Stack, await_text, eventually, uid};
+use nodeapi::v1::{self, run_task_request::Kind, task_status::State};
+
+const BOOT: Duration = Duration::from_secs(300);
+const TASK: Duration = Duration::from_secs(240);
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+/// More than the image has, so that a guest has a place of its own.
+const SIZE: u64 = 128 << 20;
+/// What the image has, as the guest reads it from the disk: each boot writes beside it.
+const IMAGE_SUM: &str = "echo 3 >/proc/sys/vm/drop_caches; sha256sum </boot/vmlinuz";
+
+fn linked(image: &str) -> Kind {
+    Kind::Provision(v1::Provision {
+        image: image.to_owned(),
+        size_bytes: SIZE,
+        mode: v1::provision::Mode::Linked.into(),
+        vm_name: "default/vm".to_owned(),
+        image_url: String::new(),
+        image_tls_secret: String::new(),
+    })
+}
+
+fn snapshot(number: u32) -> String {
+    uid(1000 + number)
+}
+
+fn take(number: u32, quiesce_seconds: u32) -> Kind {
+    Kind::Snapshot(v1::Snapshot {
+        uid: snapshot(number),
+        quiesce_seconds,
+    })
+}
+
+fn revert(number: u32) -> Kind {
+    Kind::Revert(v1::Revert {
+        uid: snapshot(number),
+    })
+}
+
+fn delete(number: u32) -> Kind {
+    Kind::DeleteSnapshot(v1::DeleteSnapshot {
+        uid: snapshot(number),
+    })
+}
+
+/// A machine, one after the other, on the disk of the stack.
+struct Machine<'a> {
+    cri: &'a Cri,
+    sandbox: String,
+    container: String,
+}
+
+impl<'a> Machine<'a> {
+    async fn boot(stack: &Stack, cri: &'a Cri, image: &str, name: &str) -> Result<Self> {
+        let mut pod = PodOptions::named(name, stack);
+        let disk = ("vmlet.dev/vm-disk".to_owned(), VM.to_owned());
+        pod.annotations.extend([disk]);
+        let (sandbox, container) = Box::pin(cri.boot(&pod, image)).await?;
+        await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
+        cri.await_agent(&container).await?;
+        Ok(Self {
+            cri,
+            sandbox,
+            container,
+        })
+    }
+
+    /// The guest writes a word beyond what its image has, and it is on its disk.
+    async fn write(&self, place: u32, word: &str) -> Result<()> {
+        let write = format!("echo {word} | dd of=/dev/vda bs=512 seek={place} conv=fsync,notrunc");
+        self.cri.shell(&self.container, &write).await.map(drop)
+    }
+
+    async fn reads(&self, place: u32, word: &str) -> Result<()> {
+        let read = format!(
+            "echo 3 >/proc/sys/vm/drop_caches; dd if=/dev/vda bs=512 skip={place} count=1 2>/dev/null | tr -d '\\0'"
+        );
+        let found = self.cri.shell(&self.container, &read).await?;
+        ensure!(
+            found.trim() == word,
+            "{place}: {found:?} in place of {word:?}"
+        );
+        Ok(())
+    }
+
+    async fn image_sum(&self) -> Result<String> {
+        self.cri.shell(&self.container, IMAGE_SUM).await
+    }
+
+    async fn end(self) -> Result<()> {
+        self.cri.stop_pod(&self.sandbox).await?;
+        Ok(self.cri.remove_pod(&self.sandbox).await?)
+    }
+}
+
+fn layers(stack: &Stack) -> Result<Vec<PathBuf>> {
+    let directory = stack.dir().join("state/disks").join(VM).join("layers");
+    let entries = std::fs::read_dir(directory)?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// No user that another machine may get has a file of the disk.
+fn ensure_taken_back(stack: &Stack) -> Result<()> {
+    let root = stack.dir().join("state/disks").join(VM).join("root.qcow2");
+    for file in layers(stack)?.into_iter().chain([root]) {
+        let owner = std::fs::metadata(&file)?.uid();
+        ensure!(owner == 0, "user {owner} has {}", file.display());
+    }
+    Ok(())
+}
+
+async fn disk(node: &NodeApi) -> Result<v1::Disk> {
+    let disks = node.disks().await?;
+    disks.into_iter().next().context("the disk is listed")
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_finds_what_it_had_at_a_snapshot_whatever_is_killed() -> Result<()> {
+    let stack = Stack::up()?;
+    let image = stack.image()?.to_owned();
+    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    cri.pull(&image).await?;
+    node.done(&uid(1), VM, linked(&image), TASK).await?;
+    let machine = Machine::boot(&stack, &cri, &image, "first").await?;
+    let image_sum = machine.image_sum().await?;
+    machine.write(200_000, "one").await?;
+    // The guest goes on to write.
+    let writes = "(while :; do dd if=/dev/urandom of=/dev/vda bs=64k seek=1300 count=16 conv=fsync,notrunc; done) \
+                  >/dev/null 2>&1 &";
+    cri.shell(&machine.container, writes).await?;
+    let first = node.end(&uid(2), VM, take(1, 0), TASK).await?;
+    ensure!(first.state() == State::Success, "{first:?}");
+    let taken = first.snapshot.context("it is reported")?;
+    ensure!(taken.running && !taken.quiesced && taken.virtual_bytes == SIZE);
+    machine.write(200_000, "two").await?;
+    machine.write(210_000, "later").await?;
+
+    // The emulator has the new layer, and no record says so.
+    stack.arm("node.snapshot.switched")?;
+    let begun = node.send(&uid(3), VM, take(2, 0)).await;
+    begun.context("the task is taken")?;
+    eventually(TASK, "the death of the daemon", || async {
+        ensure!(!stack.is_alive("vmlet"));
+        Ok(())
+    })
+    .await?;
+    stack.restart("vmlet")?;
+    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    cri.await_ready().await?;
+    let second = node.end(&uid(3), VM, take(2, 0), TASK).await?;
+    ensure!(second.state() == State::Success, "{second:?}");
+    let machine = Machine {
+        cri: &cri,
+        ..machine
+    };
+    machine.write(200_000, "three").await?;
+
+    // A guest that has no file system to freeze leaves no snapshot; either way it writes on.
+    let third = node.end(&uid(4), VM, take(3, 30), TASK).await?;
+    let is_taken = third.state() == State::Success;
+    ensure!(
+        is_taken || !third.transient && third.message.contains("freeze"),
+        "{third:?}"
+    );
+    let listed = disk(&node).await?;
+    ensure!(
+        listed.snapshots.len() == 2 + usize::from(is_taken),
+        "{listed:?}"
+    );
+    ensure!(third.snapshot.is_none_or(|taken| taken.quiesced));
+    machine.write(200_000, "four").await?;
+    machine.reads(200_000, "four").await?;
+    let refused = node.end(&uid(5), VM, revert(1), TASK).await?;
+    ensure!(
+        refused.state() == State::Error && refused.transient,
+        "{refused:?}"
+    );
+    machine.end().await?;
+    ensure_taken_back(&stack)?;
+
+    node.done(&uid(6), VM, revert(1), TASK).await?;
+    let machine = Machine::boot(&stack, &cri, &image, "second").await?;
+    machine.reads(200_000, "one").await?;
+    machine.reads(210_000, "").await?;
+    ensure!(machine.image_sum().await? == image_sum);
+    machine.end().await?;
+    ensure_taken_back(&stack)?;
+
+    node.done(&uid(7), VM, revert(2), TASK).await?;
+    for (task, number) in [(8, 1), (9, 3), (10, 2)] {
+        node.done(&uid(task), VM, delete(number), TASK).await?;
+    }
+    let listed = disk(&node).await?;
+    ensure!(listed.snapshots.is_empty() && listed.current_snapshot.is_empty());
+    ensure!(layers(&stack)?.is_empty(), "{:?}", layers(&stack)?);
+    let machine = Machine::boot(&stack, &cri, &image, "third").await?;
+    machine.reads(200_000, "two").await?;
+    machine.reads(210_000, "later").await?;
+    ensure!(machine.image_sum().await? == image_sum);
+    machine.end().await?;
+
+    node.done(&uid(11), VM, Kind::DeleteDisk(v1::DeleteDisk {}), TASK)
+        .await?;
+    for number in 1..=11 {
+        node.forget(&uid(number)).await?;
+    }
+    stack.await_clean().await?;
+    stack.down()
+}
