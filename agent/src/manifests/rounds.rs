@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(rounds.report(late), None);
         rounds.ended(&Ok(()), late);
         assert_eq!(rounds.report(late), own);
-        // The time begins anew.
+        // The time begins again.
         rounds.ended(&stopped("forbidden"), late);
         assert_eq!(rounds.report(late), own);
     }

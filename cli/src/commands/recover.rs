@@ -243,7 +243,7 @@ fn taken(found: &DynamicObject, offer: &Offer, node: &str) -> Outcome {
     if found.annotations().contains_key(crds::names::ADOPT_DISK) {
         return adopting(found, offer, node);
     }
-    // After a return to an old backup of the cluster a machine of that UID may have begun anew.
+    // After a return to an old backup of the cluster a machine of that UID may have begun again.
     if own == Some(offer.uid()) {
         let none = || "no disk yet".to_owned();
         let where_to = recorded.map_or_else(none, |other| format!("its disk on node {other}"));

@@ -1,7 +1,7 @@
 //! Disks that become independent of their images while no machine has them.
 //!
 //! Invariant: real images and `qemu-img`; what a guest would read is compared byte by byte.
-//! Failure: a test names what was lost, left, or pinned for ever.
+//! Failure: a test names what was lost, left, or pinned without end.
 
 use std::path::Path;
 use std::process::Command;

@@ -53,7 +53,7 @@ pub struct Merge<'a> {
 }
 
 impl QemuImg {
-    /// Makes an empty layer. The caller counts the disk anew after an error.
+    /// Makes an empty layer. The caller counts the disk again after an error.
     pub async fn layer(&self, new: NewLayer<'_>) -> Result<(), Failed> {
         let made = async {
             let room = self.budget.room(new.path).await?;
@@ -95,7 +95,7 @@ impl QemuImg {
         grown.await.map_err(|reason| Failed { path, reason })
     }
 
-    /// Counts the layers of a disk anew.
+    /// Counts the layers of a disk again.
     pub async fn recount_layers(&self, disk: &Path, counted: u64) -> metadata::Result<()> {
         self.budget.recount(disk, counted).await
     }

@@ -336,7 +336,7 @@ async fn a_layer_beside_those_of_a_machine_is_removed_while_it_runs() {
         .delete_snapshot_in_use(uid(), snapshot(2), holder.clone());
     deleted.await.unwrap();
     assert_eq!(layers_in(&node.disks), ["3.qcow2"]);
-    // Nothing to delete is success, whoever has the disk.
+    // Nothing to delete is success, whichever machine has the disk.
     let again = node
         .disks
         .delete_snapshot_in_use(uid(), snapshot(2), holder);
