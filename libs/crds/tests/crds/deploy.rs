@@ -78,3 +78,41 @@ fn the_pods_of_nodes_resolve_the_names_of_services() {
     assert_eq!(pod["hostNetwork"], true);
     assert_eq!(pod["dnsPolicy"], "ClusterFirstWithHostNet");
 }
+
+/// The pods have the priority of the system: for a pod beside the old one, the scheduler preempts machines of a full node.
+#[test]
+fn an_upgrade_needs_no_more_room_than_the_pods_that_it_replaces() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    for (name, kind, strategy) in [
+        (
+            "controller/deployment.yaml",
+            "Deployment",
+            "/spec/strategy/rollingUpdate",
+        ),
+        (
+            "agent/daemonset.yaml",
+            "DaemonSet",
+            "/spec/updateStrategy/rollingUpdate",
+        ),
+        (
+            "node/daemonset.yaml",
+            "DaemonSet",
+            "/spec/updateStrategy/rollingUpdate",
+        ),
+    ] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let objects = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
+        let mut workloads = objects.map(Result::unwrap);
+        let workload = workloads.find(|object| object["kind"] == kind).expect(name);
+        let update = workload.pointer(strategy).expect(name);
+        // A DaemonSet has none by default, a Deployment 25 %.
+        let surge = update["maxSurge"].as_u64();
+        assert_eq!(
+            surge.or((kind == "DaemonSet").then_some(0)),
+            Some(0),
+            "{name}"
+        );
+        assert!(update["maxSurge"].is_null() || surge == Some(0), "{name}");
+        assert!(!update["maxUnavailable"].is_null(), "{name}");
+    }
+}
