@@ -19,8 +19,11 @@ use std::sync::{Arc, Mutex};
 
 use podspec::VmUid;
 
+mod chain;
+mod clone;
 mod error;
 mod export;
+mod generation;
 mod grow;
 mod holder;
 mod layers;
@@ -34,12 +37,14 @@ mod remove;
 mod snapshots;
 mod unreadable;
 
+pub use chain::{ClaimedLayers, HeldSnapshot};
+pub use clone::DesiredClone;
 pub use error::{Error, Result};
 pub use export::{Reservation, Version};
 pub use layers::{Change, Layers, Snapshot, SnapshotUid, Step};
 pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic, TakenSnapshot};
-pub use snapshots::Files;
+pub use snapshots::{Files, MergeInUse};
 pub use unreadable::UnreadableDisk;
 
 use crate::images::{self, Images, Pinned};
@@ -65,6 +70,8 @@ pub struct Disks {
     unrecorded: Mutex<BTreeSet<VmUid>>,
     /// Disks that are being read, which no machine gets.
     reserved: Arc<Mutex<BTreeSet<VmUid>>>,
+    /// Layers that are read, merged or removed.
+    uses: chain::LayerUses,
     manifests: Arc<manifest::Manifests>,
 }
 
@@ -84,6 +91,7 @@ impl Disks {
             turns: Locks::default(),
             unrecorded: Mutex::default(),
             reserved: Arc::default(),
+            uses: chain::LayerUses::default(),
             manifests: Arc::default(),
         })
     }

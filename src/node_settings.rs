@@ -12,7 +12,7 @@
 mod key;
 mod layers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -74,8 +74,30 @@ pub enum Outcome {
 pub struct Request {
     /// All of them.
     pub settings: BTreeMap<String, Given>,
-    /// Whether settings that are not in here stay; otherwise they end.
-    pub keep_others: bool,
+    /// Which settings stay that are not in here.
+    pub kept: Kept,
+}
+
+/// Which settings stay although a request does not have them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Kept {
+    /// None.
+    #[default]
+    None,
+    /// Those that these objects gave, by name.
+    Of(BTreeSet<String>),
+    /// All of them.
+    All,
+}
+
+impl Kept {
+    fn has(&self, given: &Given) -> bool {
+        match self {
+            Self::None => false,
+            Self::Of(names) => names.contains(&given.from),
+            Self::All => true,
+        }
+    }
 }
 
 /// What became of a request.
@@ -142,10 +164,7 @@ impl NodeSettings {
 
     async fn replace_in_turn(&self, request: Request) -> Result<Answer, Error> {
         let mut accepted = self.accepted.lock().await;
-        let Request {
-            settings,
-            keep_others,
-        } = request;
+        let Request { settings, kept } = request;
         let mut refused = BTreeMap::new();
         let mut next = Accepted::default();
         for key in Key::ALL {
@@ -158,7 +177,7 @@ impl NodeSettings {
                     refused.insert(key, reason);
                     before
                 }
-                None => before.filter(|_| keep_others),
+                None => before.filter(|given| kept.has(given)),
             };
             next.put(key, chosen.cloned());
         }

@@ -79,6 +79,7 @@ fn spec(dir: &Path) -> DomainSpec {
     DomainSpec {
         vm: None,
         uuid: Uuid::new_v4(),
+        generation: Some(Uuid::new_v4()),
         name: "vmlet-xml-test".to_owned(),
         container: "c0ffee".to_owned(),
         installation: "i".to_owned(),

@@ -165,6 +165,8 @@ pub(crate) fn boot_id(file: &Path) -> String {
 
 fn daemon_facts(info: InfoResponse) -> DaemonFacts {
     let kinds = info.task_kinds.iter().map(|kind| object_kind(kind));
+    // A later daemon offers kinds whose tasks this agent cannot read.
+    let kinds = kinds.filter(|kind| is_known(kind));
     DaemonFacts {
         reachable: true,
         message: String::new(),
@@ -182,18 +184,26 @@ fn daemon_facts(info: InfoResponse) -> DaemonFacts {
     }
 }
 
+fn is_known(kind: &str) -> bool {
+    serde_json::from_value::<TaskKind>(kind.into()).is_ok()
+}
+
 /// What this agent and its daemon can do together that earlier versions cannot.
 fn features(daemon: &DaemonFacts) -> Vec<String> {
     let by_kind = [
         (TaskKind::SetProbe, names::NODE_PROBES),
         (TaskKind::Promote, names::DISK_PROMOTION),
+        (TaskKind::CloneDisk, names::DISK_CLONES),
     ];
     let offers = |kind: TaskKind| daemon.task_kinds.contains(&format!("{kind:?}"));
     let offered = by_kind.into_iter().filter(|(kind, _)| offers(*kind));
     let mut features: Vec<_> = offered.map(|(_, feature)| feature.to_owned()).collect();
-    let keeps = daemon.features.iter().any(|f| f == names::DISK_MANIFESTS);
-    if keeps && offers(TaskKind::Adopt) {
+    let has = |feature: &str| daemon.features.iter().any(|known| known == feature);
+    if has(names::DISK_MANIFESTS) && offers(TaskKind::Adopt) {
         features.push(names::MACHINE_BACKUP.to_owned());
+    }
+    if has(names::IMAGE_DIGESTS) && offers(TaskKind::InspectImage) {
+        features.push(names::IMAGE_UPDATES.to_owned());
     }
     features
 }

@@ -2,7 +2,7 @@
 //! what the daemon has made of them.
 //!
 //! Invariant: the daemon always gets all settings. An object that cannot be read counts as it was
-//! when it last could; if it never could, settings that no other object gives stay as they are. The
+//! when it last could; if it never could, what the node has of it stays, unless another object gives that. The
 //! Node is written only when the result is another than what it says.
 //! Failure: while API server or daemon are away, the daemon works with the last settings, and the
 //! next attempt follows. A daemon that knows no such settings is reported on the Node.

@@ -12,9 +12,9 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    completion, console, create, delete, doctor, events, export, image, list, logs, machine_logs,
-    node_export, node_images, node_manifests, node_pull, node_upload, power, ps, recover, rm, run,
-    snapshot, ssh, status, stop, trial, uninstall,
+    clone, completion, console, create, delete, doctor, events, export, group, image, import, list,
+    logs, machine_logs, node_export, node_images, node_manifests, node_pull, node_upload, power,
+    ps, publish, recover, rm, run, snapshot, ssh, status, stop, trial, uninstall,
 };
 use crate::context::Endpoint;
 
@@ -23,6 +23,9 @@ The help of each cluster command lists the flags that choose the cluster (--kube
 as in kubectl), such as `vmletctl list --help`. The help of each node command lists --endpoint, the socket of the
 daemon, such as `vmletctl node ps --help`.
 Exit codes: 0 success; 1 refused or failed; 2 invalid command line.";
+
+/// The daemon's socket on each node.
+pub(crate) const DAEMON: &str = "unix:///run/vmlet/vmlet.sock";
 
 /// Manages the virtual machines of a Kubernetes cluster, and the pods of this node without
 /// Kubernetes.
@@ -47,7 +50,7 @@ pub(crate) struct NodeArgs {
     #[arg(
         long,
         env = "CONTAINER_RUNTIME_ENDPOINT",
-        default_value = "unix:///run/vmlet/vmlet.sock"
+        default_value = DAEMON
     )]
     pub(crate) endpoint: Endpoint,
 }
@@ -120,6 +123,15 @@ pub(crate) enum Command {
     /// Create a virtual machine, or print its manifest.
     #[command(subcommand)]
     Create(create::CreateArgs),
+    /// Make a virtual machine of an OVF package (OVA), as VMware and VirtualBox export it.
+    ///
+    /// Checks the package, sends its disk to a node as `image upload` does, and creates the machine. A
+    /// report says what the machine does not have as the package says it. Needs the right to run programs
+    /// in the pods of Vmlet (pods/exec in its namespace), which administrators of the cluster have.
+    Import(Box<import::ImportArgs>),
+    /// Show and power groups of virtual machines.
+    #[command(subcommand)]
+    Group(group::GroupArgs),
     /// Start virtual machines.
     ///
     /// Changes the desired state of a machine whose desired state is off; sends a start request to
@@ -145,12 +157,19 @@ pub(crate) enum Command {
     ///
     /// Disks that are PersistentVolumeClaims are kept.
     Delete(delete::DeleteArgs),
-    /// Write the disk of a stopped virtual machine to a file of this computer.
+    /// Write the disk of a stopped virtual machine, or of a snapshot, to a file of this computer.
     ///
-    /// The file is qcow2 and stands alone. A call that was interrupted is continued by the same
+    /// A machine whose snapshot is exported may run. The file is qcow2 and stands alone. A call that was interrupted is continued by the same
     /// call, unless the disk has changed. Needs the right to run programs in the pods of Vmlet
     /// (pods/exec in its namespace), which administrators of the cluster have.
     Export(export::ExportArgs),
+    /// Push the disk of a stopped virtual machine, or of a snapshot, to a registry as a container disk.
+    ///
+    /// Vmlet and KubeVirt boot the image. The disk goes from the node to the registry through this
+    /// computer, which keeps nothing of it; the registry gets the credentials of `docker login`. The
+    /// same disk makes the same image. Needs the right to run programs in the pods of Vmlet
+    /// (pods/exec in its namespace), which administrators of the cluster have.
+    Publish(publish::PublishArgs),
     /// Create the virtual machines again whose disks a node has and that the cluster does not know.
     ///
     /// For a cluster whose data were lost, or whose backup is older than its machines. Each machine
@@ -170,6 +189,11 @@ pub(crate) enum Command {
     /// Powers the machine off without its guest. What the guest has written since the snapshot is
     /// lost.
     Revert(snapshot::revert::RevertArgs),
+    /// Create a virtual machine whose root disk is a copy of that of another one, or of a snapshot of it.
+    ///
+    /// It has the specification of the other machine, without UUIDs, addresses, host name, volumes and group. Without
+    /// --snapshot the other machine must be powered off until its disk is copied.
+    Clone(clone::CloneArgs),
     /// Log in to the guest of a virtual machine with the local ssh program.
     ///
     /// The address must be reachable from this computer. Addresses of the pod network are reachable

@@ -1,7 +1,8 @@
-//! Completion of command lines: verbs and options, and the names of machines, images, classes and
-//! namespaces.
+//! Completion of command lines: verbs and options, and the names of objects of the cluster, of entries of
+//! the kubeconfig, and of pods of this node.
 //!
-//! Invariant: the cluster is asked only when the word under the cursor can be such a name.
+//! Invariant: cluster and daemon are asked only when the word under the cursor can be such a name. Every
+//! argument is completed, or is in a list of the tests with the reason.
 //! Failure: nothing is offered and nothing is said, since a shell would show it in the middle of a
 //! command line.
 
@@ -36,7 +37,17 @@ enum Kind {
     Image,
     Class,
     Snapshot,
+    Group,
     Namespace,
+    Node,
+    Claim,
+    StorageClass,
+    /// Entries of the kubeconfig.
+    Context,
+    Cluster,
+    User,
+    /// Of this node.
+    Pod,
 }
 
 /// Where names come from.
@@ -66,8 +77,11 @@ pub(crate) fn answer() -> Option<ExitCode> {
 
 /// Names of the cluster that a command line chooses.
 fn names_for(words: &[OsString]) -> Names {
-    let cluster = line::cluster(words);
-    Arc::new(move |kind| ask::names(kind, &cluster))
+    let place = ask::Place {
+        cluster: line::cluster(words),
+        daemon: line::endpoint(words),
+    };
+    Arc::new(move |kind| ask::names(kind, &place))
 }
 
 /// The candidates as kubectl reads them: one a line, its description behind a tab, and a directive
@@ -152,20 +166,33 @@ fn with_names(command: Command, names: &Names, wants_option: bool) -> Command {
         .mut_subcommands(|verb| with_names(verb, names, wants_option))
 }
 
-/// What the argument of a verb names. A node's pods and their namespaces are none of the cluster's.
+/// What the argument of a verb names. Namespaces of a node's pods are none of the cluster's.
 fn kind(verb: &str, arg: &str) -> Option<Kind> {
     let first = verb.split(' ').next().unwrap_or_default();
+    let is_of_node = OF_THE_NODE.contains(&first);
     match (verb, arg) {
         ("status" | "events" | "logs" | "delete", "name" | "names")
         | ("start" | "stop" | "restart", "names")
         | ("suspend" | "resume" | "pause" | "unpause", "names") => Some(Kind::Machine),
-        ("snapshot" | "snapshots" | "revert", "machine") => Some(Kind::Machine),
-        ("revert", "snapshot") => Some(Kind::Snapshot),
-        ("export", "name") => Some(Kind::Machine),
+        ("snapshot" | "snapshots" | "revert" | "clone", "machine") => Some(Kind::Machine),
+        ("revert" | "clone", "snapshot") => Some(Kind::Snapshot),
+        ("export" | "publish", "name") => Some(Kind::Machine),
+        ("export" | "publish", "snapshot") => Some(Kind::Snapshot),
         ("ssh", "machine") => Some(Kind::Login),
-        ("create vm", "image") | ("image pull", "name") => Some(Kind::Image),
-        ("create vm", "class") => Some(Kind::Class),
-        (_, "namespace") if !OF_THE_NODE.contains(&first) => Some(Kind::Namespace),
+        ("create vm", "image") => Some(Kind::Image),
+        ("image pull" | "image versions" | "image update", "name") => Some(Kind::Image),
+        ("create vm" | "import", "class") => Some(Kind::Class),
+        ("create vm", "root_claim") => Some(Kind::Claim),
+        ("create vm", "storage_class") => Some(Kind::StorageClass),
+        ("group status" | "group add" | "group remove", "group") => Some(Kind::Group),
+        ("group start" | "group stop" | "group suspend", "groups") => Some(Kind::Group),
+        ("group add" | "group remove", "members") => Some(Kind::Machine),
+        (_, "pod") if is_of_node => Some(Kind::Pod),
+        (_, "node") => Some(Kind::Node),
+        (_, "namespace" | "vmlet_namespace") if !is_of_node => Some(Kind::Namespace),
+        (_, "context") if !is_of_node => Some(Kind::Context),
+        (_, "cluster") if !is_of_node => Some(Kind::Cluster),
+        (_, "user") if !is_of_node => Some(Kind::User),
         _ => None,
     }
 }
@@ -183,5 +210,7 @@ fn completer(kind: Kind, names: &Names) -> ArgValueCompleter {
     })
 }
 
+#[cfg(test)]
+mod survey;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Invariant: a command connects only after its arguments have been checked.
 //! Failure: errors go up to `main`, which prints them once.
 
+pub(crate) mod clone;
 pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod create;
@@ -11,7 +12,10 @@ pub(crate) mod doctor;
 mod each;
 pub(crate) mod events;
 pub(crate) mod export;
+mod follow;
+pub(crate) mod group;
 pub(crate) mod image;
+pub(crate) mod import;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod machine_logs;
@@ -23,6 +27,7 @@ pub(crate) mod node_upload;
 pub(crate) mod power;
 mod progress;
 pub(crate) mod ps;
+pub(crate) mod publish;
 pub(crate) mod recover;
 pub(crate) mod rm;
 pub(crate) mod run;
@@ -50,24 +55,28 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
     let endpoint = &args.node.endpoint;
     match args.command {
         Command::List(args) => Box::pin(list::run(&args)).await,
-        Command::Status(args) => status::run(&args).await,
-        Command::Events(args) => events::run(&args).await,
+        Command::Status(args) => Box::pin(status::run(&args)).await,
+        Command::Events(args) => Box::pin(events::run(&args)).await,
         Command::Logs(args) => machine_logs::run(&args).await,
         Command::Image(args) => image::run(&args).await,
-        Command::Create(args) => create::run(&args).await,
-        Command::Start(args) => power::start(&args).await,
-        Command::Stop(args) => power::stop(&args).await,
-        Command::Restart(args) => power::restart(&args).await,
-        Command::Suspend(args) => power::suspend(&args).await,
-        Command::Resume(args) => power::resume(&args).await,
-        Command::Pause(args) => power::pause(&args).await,
-        Command::Unpause(args) => power::unpause(&args).await,
-        Command::Delete(args) => delete::run(&args).await,
+        Command::Create(args) => Box::pin(create::run(&args)).await,
+        Command::Import(args) => Box::pin(import::run(&args)).await,
+        Command::Group(args) => Box::pin(group::run(&args)).await,
+        Command::Start(args) => Box::pin(power::start(&args)).await,
+        Command::Stop(args) => Box::pin(power::stop(&args)).await,
+        Command::Restart(args) => Box::pin(power::restart(&args)).await,
+        Command::Suspend(args) => Box::pin(power::suspend(&args)).await,
+        Command::Resume(args) => Box::pin(power::resume(&args)).await,
+        Command::Pause(args) => Box::pin(power::pause(&args)).await,
+        Command::Unpause(args) => Box::pin(power::unpause(&args)).await,
+        Command::Delete(args) => Box::pin(delete::run(&args)).await,
         Command::Export(args) => Box::pin(export::run(&args)).await,
+        Command::Publish(args) => Box::pin(publish::run(&args)).await,
         Command::Recover(args) => Box::pin(recover::run(&args)).await,
         Command::Snapshot(args) => Box::pin(snapshot::run(&args)).await,
         Command::Snapshots(args) => snapshot::list::run(&args).await,
         Command::Revert(args) => Box::pin(snapshot::revert::run(&args)).await,
+        Command::Clone(args) => Box::pin(clone::run(&args)).await,
         Command::Ssh(args) => ssh::run(&args).await,
         Command::Version => {
             print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;

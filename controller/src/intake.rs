@@ -29,7 +29,7 @@ use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
 use crate::reconcile::image::cache;
 use crate::reconcile::image::object::Object;
 use crate::reconcile::vm::is_backup_outdated;
-use crate::stores::{Agents, Change, Key, Stores};
+use crate::stores::{Agents, Change, Key, Stores, is_unmade_clone};
 
 pub use mappers::Wakes;
 
@@ -151,8 +151,8 @@ impl Intake {
         let machines = self.stores.vms.state().into_iter();
         let is_unbacked = |vm: &VirtualMachine| is_backup_outdated(&self.stores.agents, vm);
         let is_waiting = |vm: &VirtualMachine| {
-            let reverts = vm.spec.current_snapshot_name.is_some();
-            reverts || is_unprobed(vm) || is_unpromoted(vm) || is_unbacked(vm)
+            let needs_task = vm.spec.current_snapshot_name.is_some() || is_unmade_clone(vm);
+            needs_task || is_unprobed(vm) || is_unpromoted(vm) || is_unbacked(vm)
         };
         let waiting = machines.filter(|vm| is_waiting(vm));
         waiting.for_each(|vm| self.signal(Key::of(&*vm)));
@@ -185,9 +185,7 @@ impl Intake {
 
     /// The keys that a change wakes.
     pub fn adds<K: Wakes>(&self, change: &Change<K>) -> Vec<Add> {
-        if let Some(change) = K::as_machine(change) {
-            return vec![self.machine(&change)];
-        }
+        let own = K::as_machine(change).map(|change| self.machine(&change));
         let mapped = match change {
             Change::Created { initial: true, .. } => Mapped::Initial,
             Change::Updated {
@@ -210,7 +208,7 @@ impl Intake {
                 quiet: false,
             }
         };
-        keys.into_iter().map(add).collect()
+        own.into_iter().chain(keys.into_iter().map(add)).collect()
     }
 
     fn machine(&self, change: &Change<VirtualMachine>) -> Add {

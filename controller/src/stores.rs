@@ -31,7 +31,9 @@ use kube::runtime::reflector::{ObjectRef, Store};
 pub use agents::Agents;
 pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
-pub use index::{Affiliation, Index, Indexed, Relation, network, numbered, own_root_claim};
+pub use index::{
+    Affiliation, Index, Indexed, Relation, is_unmade_clone, network, numbered, own_root_claim,
+};
 pub use network::NetworkAttachmentDefinition;
 
 /// Namespace and name of an object.

@@ -79,6 +79,45 @@ pub enum Error {
         /// The one that is to have it.
         wanted: String,
     },
+    /// A machine is to be a clone of one of another namespace.
+    #[error(
+        "failed to clone disk {vm}: it is that of machine {had}, and {requested} is of another namespace; clone a machine \
+         or a snapshot of the same namespace"
+    )]
+    OtherNamespace {
+        /// The disk that was to be copied.
+        vm: VmUid,
+        /// `namespace/name` of its machine.
+        had: String,
+        /// The one that was to have the copy.
+        requested: String,
+    },
+    /// The header of a disk that is to be cloned has another size than its record.
+    #[error(
+        "failed to clone disk {vm}: it has {has} bytes by its header, and {recorded} by its record; start the machine of the \
+         disk and power it off, or take another snapshot then, and clone that"
+    )]
+    SizeDiffers {
+        /// The disk that was to be copied.
+        vm: VmUid,
+        /// In its header, in bytes.
+        has: u64,
+        /// In its record, in bytes.
+        recorded: u64,
+    },
+    /// A clone is to have less room than its source.
+    #[error(
+        "failed to clone a disk for virtual machine {vm}: its source has {least} bytes, and {requested} are requested; a \
+         disk is never made smaller, so request at least the size of the source"
+    )]
+    SmallerThanSource {
+        /// The machine that was to have the clone.
+        vm: VmUid,
+        /// Size of the source, in bytes.
+        least: u64,
+        /// Size that was requested, in bytes.
+        requested: u64,
+    },
     /// The record is there, the file is not.
     #[error("the disk of virtual machine {vm} is recorded, but {} is gone", path.display())]
     Lost {
@@ -143,8 +182,7 @@ pub enum Error {
     },
     /// There are as many as there may be.
     #[error(
-        "the disk of virtual machine {0} has 32 snapshots, or layers that wait for a merge: delete snapshots while the \
-         machine is off"
+        "the disk of virtual machine {0} has 32 snapshots, or layers that wait for a merge: delete snapshots"
     )]
     TooManySnapshots(VmUid),
     /// A snapshot is to be deleted, and the machine has its layer open.
@@ -158,6 +196,11 @@ pub enum Error {
         /// Who has them.
         holder: ContainerId,
     },
+    /// A layer is to be merged or removed, and a reader has it.
+    #[error(
+        "a snapshot of virtual machine {0} is being copied: its layers are merged when the copy is complete"
+    )]
+    LayersRead(VmUid),
     /// The image cannot be had.
     #[error("bring image {image}")]
     Image {
@@ -190,6 +233,7 @@ impl Error {
         match self {
             Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files(_) => true,
             Self::Write(_) | Self::Restoring { .. } | Self::LayersInUse { .. } => true,
+            Self::LayersRead(_) => true,
             // Another version may read it.
             Self::Unreadable(_) => true,
             Self::Image { source, .. } => is_passing(source),

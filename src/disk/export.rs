@@ -16,7 +16,7 @@ use podspec::VmUid;
 use super::Disks;
 use super::error::{Error, Result};
 use super::model::Phase;
-use super::qemu_img::{Base, Source};
+use super::qemu_img::{Access, Base, Source};
 use crate::files;
 
 /// Keeps machines from a disk until it is dropped.
@@ -120,6 +120,7 @@ impl Disks {
             below: &files.below,
             base,
             size: disk.virtual_bytes,
+            access: Access::Lent,
             guard: Arc::<Reservation>::clone(reserved),
         };
         Ok(self.qemu_img.copy_out(source, target, progress).await?)

@@ -134,7 +134,7 @@ impl Disks {
         };
         let new = layers.change().map(|change| change.layer);
         let all = layers.numbers().chain(new);
-        let files: Vec<_> = all.map(|layer| self.layer_file(vm, layer)).collect();
+        let files: Vec<_> = all.flat_map(|layer| self.names(vm, layer)).collect();
         let take_back = move || {
             for path in files {
                 if let Err(error) = take_back(&path) {

@@ -20,6 +20,8 @@ use podspec::VmUid;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+mod merge;
+
 /// UID of a VirtualMachineSnapshot object; spelt as every UID.
 pub type SnapshotUid = VmUid;
 
@@ -65,31 +67,46 @@ pub struct Snapshot {
     pub running: bool,
 }
 
-/// A layer that is being made.
+/// What is done with a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Its number.
     pub layer: u32,
-    /// What for.
+    /// What is done.
     pub step: Step,
 }
 
-/// What a new layer is made for.
+/// A step that is in progress. A daemon that does not know it cannot read the record, and leaves the disk alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The active layer is only read from then on.
+    /// The layer is made, and the active one is only read from then on.
     Take {
         /// For this snapshot.
         snapshot: Snapshot,
         /// The guest may have been requested to freeze its file systems.
         freezes: bool,
     },
-    /// The active layer is discarded.
+    /// The layer is made, and the active one is discarded.
     Revert {
         /// The layer that has the content for the disk.
         to: u32,
     },
+    /// An emulator copies its only child to the layer, and reads from both.
+    Merge {
+        /// The child.
+        child: u32,
+    },
+    /// The same, and the guest does not run, so that the emulator may write to the layer in place of its child,
+    /// which is the active one.
+    Pivot {
+        /// The child.
+        child: u32,
+        /// Whether the guest runs again afterwards.
+        resumes: bool,
+    },
+    /// The layer has taken the place of its child, and the guest is to run again.
+    Resume,
 }
 
 /// What is to be done with a layer that no snapshot needs.
@@ -177,7 +194,8 @@ impl Layers {
 
     /// The virtual sizes of all layers together, with that of a layer that is being made.
     pub fn virtual_bytes(&self) -> u64 {
-        let made = self.change.map(|change| self.size_of_new(change.step));
+        let made = self.change.filter(|change| change.step.makes_layer());
+        let made = made.map(|change| self.size_of_new(change.step));
         let all = self.all.values().map(|layer| layer.virtual_bytes);
         all.chain(made).fold(0, u64::saturating_add)
     }
@@ -191,8 +209,8 @@ impl Layers {
     /// The layer below the one that is being made.
     pub const fn parent_of_new(&self, step: Step) -> u32 {
         match step {
-            Step::Take { .. } => self.active,
             Step::Revert { to } => to,
+            _ => self.active,
         }
     }
 
@@ -241,7 +259,7 @@ impl Layers {
         let parent = self.parent_of_new(step);
         let possible = self.change.is_none() && self.all.contains_key(&parent);
         let next = self.next.checked_add(1)?;
-        if !possible || self.is_full() {
+        if !possible || self.is_full() || !step.makes_layer() {
             return None;
         }
         let change = Change {
@@ -276,7 +294,8 @@ impl Layers {
     /// The layer of the change in progress is active from now on. `quiesced`: the guest had frozen its
     /// file systems. False when another change is in progress.
     pub fn commit(&mut self, layer: u32, quiesced: bool) -> bool {
-        let Some(change) = self.change.filter(|change| change.layer == layer) else {
+        let is_meant = |change: &Change| change.layer == layer && change.step.makes_layer();
+        let Some(change) = self.change.filter(is_meant) else {
             return false;
         };
         let parent = self.parent_of_new(change.step);
@@ -296,7 +315,7 @@ impl Layers {
                     active.deleted = None;
                 }
             }
-            Step::Revert { .. } => {
+            _ => {
                 self.all.remove(&self.active);
             }
         }
@@ -332,10 +351,10 @@ impl Layers {
         self.all_unneeded().next()
     }
 
-    /// An [unneeded](Self::unneeded) layer that is in no chain of another one.
-    pub fn unneeded_leaf(&self) -> Option<Unneeded> {
+    /// An [unneeded](Self::unneeded) layer that is in no chain of another one, and is none of `except`.
+    pub fn unneeded_leaf(&self, except: &[Unneeded]) -> Option<Unneeded> {
         let mut all = self.all_unneeded();
-        all.find(|unneeded| matches!(unneeded, Unneeded::Leaf(_)))
+        all.find(|one| matches!(one, Unneeded::Leaf(_)) && !except.contains(one))
     }
 
     /// The merges that wait.

@@ -59,6 +59,7 @@ impl Disks {
             memory: None,
             layers: None,
             next_layer: None,
+            generation: None,
         };
         let (there, new) = self.insert(record.clone()).await?;
         match there.phase {
@@ -106,7 +107,7 @@ impl Disks {
     }
 
     /// Records a disk, unless there is one; returns what is recorded, and whether it is new.
-    async fn insert(&self, record: Disk) -> Result<(Arc<Disk>, bool)> {
+    pub(super) async fn insert(&self, record: Disk) -> Result<(Arc<Disk>, bool)> {
         let _turn = self.turns.lock(&record.vm).await;
         self.check_unrecorded(record.vm).await?;
         Ok(self.records.insert(record).await?)
@@ -157,13 +158,7 @@ impl Disks {
             // An earlier attempt got as far as the name, which a disk has only when it is whole.
             return Ok(());
         }
-        tokio::fs::create_dir_all(&folder)
-            .await
-            .map_err(files::failed("make", &folder))?;
-        // QEMU's user may traverse it, no user may list it.
-        tokio::fs::set_permissions(&folder, Permissions::from_mode(0o711))
-            .await
-            .map_err(files::failed("open", &folder))?;
+        make_folder(&folder).await?;
         let unfinished = folder.join("root.new");
         let base = Base {
             path: &image.path,
@@ -199,6 +194,14 @@ impl Disks {
 /// Whether both have the same desired state, so that one may continue where the other stopped.
 fn is_same(there: &Disk, wanted: &Disk) -> bool {
     there.image == wanted.image && there.linked == wanted.linked
+}
+
+/// Makes the directory of a disk. QEMU's user may traverse it, no user may list it.
+pub(super) async fn make_folder(folder: &Path) -> Result<()> {
+    let made = tokio::fs::create_dir_all(folder).await;
+    made.map_err(files::failed("make", folder))?;
+    let opened = tokio::fs::set_permissions(folder, Permissions::from_mode(0o711)).await;
+    Ok(opened.map_err(files::failed("open", folder))?)
 }
 
 /// Gives a file its name once all of it is on the disk. libvirt hands it to QEMU's user while that

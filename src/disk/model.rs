@@ -5,6 +5,7 @@
 
 use podspec::{ContainerId, VmUid};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::layers::{self, Layers, SnapshotUid};
 use crate::metadata::Record;
@@ -42,6 +43,9 @@ pub struct Disk {
     /// does not keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_layer: Option<u32>,
+    /// The VM generation ID of its guest; none before the first start, and after a revert.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Uuid>,
 }
 
 /// Where a disk is in its life.

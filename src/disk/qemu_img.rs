@@ -29,10 +29,11 @@ mod layers;
 mod lent;
 mod opened;
 mod run;
+mod shared;
 mod sizes;
 
 pub use budget::Budget;
-pub use export::Source;
+pub use export::{Access, Source};
 pub use layers::{Merge, NewLayer};
 pub use lent::Guard;
 use lent::{Lent, Loan, look};
@@ -98,6 +99,8 @@ pub struct QemuImg {
     budget: Budget,
     /// Threads that work on files of the node.
     foreign: Foreign,
+    /// Of files that machines have.
+    readers: shared::Readers,
 }
 
 impl QemuImg {
@@ -111,6 +114,7 @@ impl QemuImg {
             helper,
             budget: Budget::default(),
             foreign: Foreign::default(),
+            readers: shared::Readers::default(),
         }
     }
 
@@ -179,6 +183,24 @@ impl QemuImg {
             resized
         };
         self.settle(path, made.await).await
+    }
+
+    /// Counts a disk of `size` bytes that is about to be made at `path` in the budget of the node, until it is
+    /// [forgotten](Self::forget).
+    pub async fn count_new(&self, path: &Path, size: u64) -> Result<(), Failed> {
+        let counted = self.budget.count(path, size).await.map(drop);
+        let path = path.to_owned();
+        counted.map_err(|reason| Failed { path, reason })
+    }
+
+    /// The virtual size in the header of a disk, which an emulator that its guest has taken over may have written; 0
+    /// where it is no qcow2 file.
+    pub async fn size_in_header(&self, path: &Path) -> io::Result<u64> {
+        let looked = async {
+            let disk = self.open(path, "open it", |path| File::open(path)).await?;
+            look(&disk, "read its header", sizes::size_in_header).await
+        };
+        looked.await.map_err(io::Error::other)
     }
 
     /// Makes a disk of ours larger; one that cannot be is left alone.

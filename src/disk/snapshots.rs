@@ -9,10 +9,12 @@
 //! N active                      layers/N.qcow2, a discarded one   the discarded one is removed
 //! ```
 //!
+//! While [`doubt`] is about its file, that is `layers/N.doubt` in the place of `layers/N.qcow2`.
+//!
 //! Invariant: a layer is recorded before it is made, and complete and on the device before it has its name.
 //! A new layer is empty, so that the disk has the same content with it and without it: where it is
 //! complete it is made active, whether an emulator wrote to it or not. Layers change only while no machine
-//! has the disk, but for the new one that a running emulator is switched to. A file of a layer that was
+//! has the disk, but for the new one that a running emulator is switched to, and those that it merges. A file of a layer that was
 //! recorded, and is no more, is removed; one with a number that no layer can have had stays, since the record may
 //! be older than it. A record says who its parent is, and headers do not.
 //! Failure: [`Error`]; a repetition goes on where it ended.
@@ -25,6 +27,10 @@ use std::sync::{Arc, PoisonError};
 use podspec::VmUid;
 
 mod delete;
+mod doubt;
+mod merge;
+
+pub use merge::MergeInUse;
 
 use super::Disks;
 use super::error::{Error, Result};
@@ -35,6 +41,7 @@ use super::model::{Disk, Phase, TakenSnapshot};
 use super::qemu_img::NewLayer;
 use crate::clock;
 use crate::files;
+use doubt::DOUBT;
 
 /// The directory of layers beside the first one.
 const LAYERS: &str = "layers";
@@ -58,6 +65,11 @@ impl Disks {
             0 => self.folder(vm).join("root.qcow2"),
             layer => self.layers_directory(vm).join(format!("{layer}.qcow2")),
         }
+    }
+
+    /// The names that the file of a layer may have.
+    pub(super) fn names(&self, vm: VmUid, layer: u32) -> [PathBuf; 2] {
+        [self.layer_file(vm, layer), self.doubtful_layer(vm, layer)]
     }
 
     /// The directory of the layers of a disk.
@@ -98,8 +110,9 @@ impl Disks {
     /// The files of a disk that an emulator may write to.
     pub(super) async fn writable_files(&self, vm: VmUid) -> Result<Vec<PathBuf>> {
         let mut writable = vec![self.file(vm)];
-        if let Some(change) = self.change(vm) {
-            let file = self.layer_file(vm, change.layer);
+        let change = self.change(vm).into_iter();
+        let names = change.flat_map(|change| self.names(vm, change.layer));
+        for file in names {
             let is_there = tokio::fs::try_exists(&file).await;
             if is_there.map_err(files::failed("look for", &file))? {
                 writable.push(file);
@@ -169,6 +182,13 @@ impl Disks {
         self.get(vm)?.layers.as_ref()?.change()
     }
 
+    /// Whether a disk has as many layers as it may have.
+    pub fn is_full(&self, vm: VmUid) -> bool {
+        let disk = self.get(vm);
+        let layers = disk.as_ref().and_then(|disk| disk.layers.as_ref());
+        layers.is_some_and(Layers::is_full)
+    }
+
     /// Takes a snapshot of a disk that no machine has; success when it has been taken.
     pub async fn take_snapshot(&self, vm: VmUid, uid: SnapshotUid) -> Result<TakenSnapshot> {
         if let Some(taken) = self.snapshot(vm, uid).await? {
@@ -204,7 +224,7 @@ impl Disks {
     }
 
     /// Keeps machines from a disk while its layers are changed.
-    async fn reserve_layers(&self, vm: VmUid) -> Result<Arc<Reservation>> {
+    pub(super) async fn reserve_layers(&self, vm: VmUid) -> Result<Arc<Reservation>> {
         let reserved = self.reserve(vm).await;
         let reserved = reserved.map_err(|refused| match refused {
             Error::Running { vm, holder } => Error::InUse { vm, holder },
@@ -321,8 +341,13 @@ impl Disks {
             let Some(layers) = &mut disk.layers else {
                 return false;
             };
+            let step = layers.change().map(|change| change.step);
             let is_done = layers.commit(layer, quiesced);
             disk.virtual_bytes = layers.active_bytes();
+            if is_done && matches!(step, Some(Step::Revert { .. })) {
+                // The next guest finds out.
+                disk.generation = None;
+            }
             is_done
         });
         committed.await?;
@@ -348,9 +373,8 @@ impl Disks {
         let Some(change) = self.change(vm) else {
             return Ok(());
         };
-        let file = self.layer_file(vm, change.layer);
-        let is_there = tokio::fs::try_exists(&file).await;
-        if is_there.map_err(files::failed("look for", &file))? {
+        // Without the guest nothing was written to a layer that a child was merged into.
+        if self.restore_layer(vm, change).await? {
             tracing::info!(%vm, layer = change.layer, "layer of an interrupted snapshot or revert made active");
             // Whether the guest wrote between the request and the end of the machine is not known.
             return self.commit_change(vm, change.layer, false).await;
@@ -391,7 +415,7 @@ impl Disks {
             match (number, extension) {
                 (_, Some(UNRECORDED)) => continue,
                 (Some(number), _) if self.is_recorded(vm, number) => continue,
-                (Some(number), Some("qcow2")) if number >= self.next_layer(vm) => {
+                (Some(number), Some("qcow2" | DOUBT)) if number >= self.next_layer(vm) => {
                     later.push(path);
                     continue;
                 }

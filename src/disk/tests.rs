@@ -91,6 +91,7 @@ async fn what_a_crash_left_of_a_disk_is_taken_up_or_undone() {
         memory: None,
         layers: None,
         next_layer: None,
+        generation: None,
     };
     node.disks.records.insert(record).await.unwrap();
     std::fs::create_dir_all(node.disks.folder(uid(1))).unwrap();

@@ -12,6 +12,7 @@ use std::fs::File;
 use serde::{Deserialize, Serialize};
 
 use super::boot::{Boot, boot_in, boot_of};
+use super::digest::Digest;
 use super::download::{Head, Target};
 use super::error::{Error, Result};
 use super::format::{Accepted, Disk, Format, HEAD};
@@ -46,6 +47,10 @@ pub struct Inspected {
     /// What boots from the disk, where that is known.
     #[serde(default)]
     pub firmware: Option<Firmware>,
+    /// Digest of the manifest or index that the name means in a registry; `None`: it is not in one, or
+    /// the row is of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "digest_text")]
+    pub digest: Option<Digest>,
 }
 
 /// What starts a guest.
@@ -94,6 +99,8 @@ struct Seen {
     head: Option<Head>,
     /// Size of the file.
     bytes: Option<u64>,
+    /// Of its manifest.
+    digest: Option<Digest>,
 }
 
 impl Inner {
@@ -110,6 +117,7 @@ impl Inner {
             location,
             head,
             bytes,
+            digest,
         } = seen;
         let file_bytes = bytes.unwrap_or_default();
         let Some(head) = head else {
@@ -120,6 +128,7 @@ impl Inner {
                 file_bytes,
                 bootable: true,
                 firmware: None,
+                digest,
             });
         };
         let judged = self.downloader.rules().judge(head.judged(), head.length);
@@ -143,6 +152,7 @@ impl Inner {
             file_bytes,
             bootable: boot.is_none_or(Boot::is_bootable),
             firmware: boot.and_then(Firmware::of),
+            digest,
         })
     }
 
@@ -159,6 +169,7 @@ impl Inner {
             file_bytes: image.size,
             bootable: boot.is_none_or(Boot::is_bootable),
             firmware: boot.and_then(Firmware::of),
+            digest: None,
         })
     }
 
@@ -181,12 +192,14 @@ impl Inner {
                 location,
                 head: Some(head),
                 bytes,
+                digest: None,
             });
         }
         Ok(Seen {
             location,
             head: None,
             bytes,
+            digest: None,
         })
     }
 
@@ -223,6 +236,7 @@ impl Inner {
                         location,
                         head: Some(head),
                         bytes: Some(blob.size),
+                        digest: Some(resolved.digest),
                     });
                 }
                 Look::More => is_unknown = true,
@@ -234,6 +248,7 @@ impl Inner {
                 location,
                 head: None,
                 bytes: None,
+                digest: Some(resolved.digest),
             }),
             false => Err(Error::content(&location, NO_DISK)),
         }
@@ -265,6 +280,29 @@ impl Inner {
                 .judge(head.judged(), head.length)
                 .is_ok()
             && qcow2::begin_in(&head.bytes, head.length).is_none()
+    }
+}
+
+/// A digest in a row, as text.
+mod digest_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Digest;
+
+    #[expect(clippy::ref_option, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(
+        digest: &Option<Digest>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&digest.map(|digest| digest.to_string()).unwrap_or_default())
+    }
+
+    /// A text that is no digest counts as none: the row is of another version.
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Digest>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        Ok(text.and_then(|text| text.parse().ok()))
     }
 }
 

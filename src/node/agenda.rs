@@ -1,8 +1,8 @@
 //! The tasks, and their order.
 //!
 //! Invariant: one task per machine or image runs at a time, in the order of their arrival; few make
-//! disks, save memory, promote disks, look at images or pull them at once. A promotion runs beside the
-//! other tasks of its machine, and ends for those that need the disk. A task is recorded before it is answered, and as running
+//! disks, save memory, promote disks, look at images or pull them at once. A promotion, or the deletion of a
+//! snapshot, runs beside the other tasks of its machine, and ends for those that need the disk. A task is recorded before it is answered, and as running
 //! before its first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that
 //! would do it twice.
@@ -218,15 +218,22 @@ impl<P: Platform> Agenda<P> {
             let kind = task.work.kind();
             let background = task.work.is_in_background();
             let waits = |a: &&Active| a.vm == task.vm && (background || !a.is_in_background);
-            let makes_way = |a: &&Active| a.vm == task.vm && a.is_in_background;
+            let is_foreground = |a: &&Active| a.vm == task.vm && !a.is_in_background;
+            let makes_way = |a: &&Active| a.vm == task.vm && a.is_in_background && a.kind != kind;
             let mut busy = active.values().any(|a| waits(&a)) || waiting.contains(&task.vm);
-            if !busy && task.work.needs_whole_disk() {
+            let is_next =
+                !active.values().any(|a| is_foreground(&a)) && !waiting.contains(&task.vm);
+            // A snapshot that cannot be taken ends no merge that makes room for it.
+            let is_possible =
+                !matches!(task.work, Work::Snapshot { .. }) || !self.disks.is_full(task.vm);
+            let ends_others = task.work.needs_whole_disk() && is_possible;
+            if is_next && ends_others && !active.contains_key(&task.uid) {
                 let others = active.values().filter(makes_way);
-                busy = others.inspect(|a| a.makes_way.cancel()).count() > 0;
+                busy |= others.inspect(|a| a.makes_way.cancel()).count() > 0;
             }
             let alike = active.values().filter(|a| a.kind == kind).count();
             let most = match task.work {
-                Work::Provision { .. } => self.limits.provisions,
+                Work::Provision { .. } | Work::CloneDisk { .. } => self.limits.provisions,
                 Work::Save => self.limits.saves,
                 Work::Promote => self.limits.promotions,
                 Work::InspectImage { .. } => INSPECTIONS,

@@ -47,7 +47,8 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
     };
     let disk = row.vm().and_then(|vm| disks.get(vm));
     let saving = disk.is_some_and(|disk| disk.is_being_saved());
-    let (power, pause_reason) = power(row.phase, cause(known.power, row.held), saving);
+    let cause = cause(known.power, row.held, known.for_merge);
+    let (power, pause_reason) = power(row.phase, cause, saving);
     let sandbox = machines.containers.sandbox_of(row);
     let pod = sandbox.map(|sandbox| sandbox.config.metadata.clone());
     let pod = pod.unwrap_or_default();
@@ -98,9 +99,12 @@ fn interface(interface: Interface) -> v1::Interface {
     }
 }
 
-/// A guest that its owner has paused as well continues only for a request, whatever its disks do.
-fn cause(known: Option<Power>, held: bool) -> Option<Power> {
+/// A guest that its owner has paused as well continues only for a request, whatever its disks do. One that is
+/// paused for the end of a merge alone counts as one that runs: it is for a moment, and the event of its end may come
+/// later than that of the record.
+fn cause(known: Option<Power>, held: bool, for_merge: bool) -> Option<Power> {
     match known {
+        Some(Power::Paused(Pause::Asked)) if for_merge && !held => Some(Power::On),
         Some(Power::Paused(Pause::IoError)) if held => Some(Power::Paused(Pause::Asked)),
         known => known,
     }
@@ -125,10 +129,19 @@ mod tests {
     #[test]
     fn a_pause_by_the_owner_outranks_that_by_a_disk() {
         let failed = Some(Power::Paused(Pause::IoError));
-        assert_eq!(cause(failed, true), Some(Power::Paused(Pause::Asked)));
+        assert_eq!(cause(failed, true, true), Some(Power::Paused(Pause::Asked)));
         for (power, held) in [(failed, false), (Some(Power::On), true), (None, true)] {
-            assert_eq!(cause(power, held), power);
+            assert_eq!(cause(power, held, false), power);
+            assert_eq!(cause(power, held, true), power);
         }
+    }
+
+    #[test]
+    fn a_guest_that_is_paused_for_a_merge_counts_as_one_that_runs_unless_its_owner_paused_it() {
+        let paused = Some(Power::Paused(Pause::Asked));
+        assert_eq!(cause(paused, false, true), Some(Power::On));
+        assert_eq!(cause(paused, true, true), paused);
+        assert_eq!(cause(paused, false, false), paused);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Copies of disks, for clients that fetch them.
+//! Copies of disks and of snapshots, for clients that fetch them.
 //!
-//! Invariant: a disk is reserved only while its copy is made, never while it is sent: how fast a
-//! client reads delays no machine. A copy is complete when it is sent, and belongs to one version
-//! of its disk. One client of a machine is served at a time, the one that came last, and a copy
-//! goes [`KEPT`] after its last client, with its disk, and with this process: no record names it.
+//! Invariant: a disk is reserved, and a snapshot held, only while its copy is made, never while it is sent: how
+//! fast a client reads delays no machine and no merge. A copy is complete when it is sent, and belongs to one
+//! version of its source. One client of a source is served at a time, the one that came last, and a copy
+//! goes [`KEPT`] after its last client, with its source, and with this process: no record names it.
 //! No caller that leaves stops its removal, and a client that is served keeps it. The name of its
-//! file is the machine's UID and a number that no other copy has.
+//! file has the UIDs of its source and a number that no other copy has.
 //! Failure: [`Error`]; a client that reads nothing is left after [`PATIENCE`]. The removal of a copy
 //! that fails is repeated.
 
@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use podspec::VmUid;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -25,13 +24,15 @@ mod copy;
 mod error;
 mod file;
 mod peer;
+mod source;
 mod stream;
 
 pub(super) use error::Error;
 pub(super) use peer::refuse_agent;
+pub(super) use source::Source;
 pub(super) use stream::{Received, stream};
 
-use crate::disk::{Disks, Version};
+use crate::disk::{self, Disks};
 use crate::locks::Locks;
 
 /// Time for the next client of a copy to come.
@@ -55,11 +56,11 @@ struct Shared {
     /// Number of the next copy.
     next: AtomicU64,
     /// Held while a client is served, and while a copy is removed.
-    turns: Locks<VmUid>,
-    all: Mutex<HashMap<VmUid, Export>>,
+    turns: Locks<Source>,
+    all: Mutex<HashMap<Source, Export>>,
 }
 
-/// What is known of the export of a disk.
+/// What is known of the export of a source.
 #[derive(Debug, Default)]
 struct Export {
     /// Ends the client that is served, or the wait for the next one.
@@ -70,12 +71,20 @@ struct Export {
     copy: Option<Copy>,
 }
 
-/// A complete copy of a disk.
+/// A complete copy of a source.
 #[derive(Debug, Clone)]
 struct Copy {
-    /// Of the disk that it was made from.
+    /// Of what it was made from.
     version: Version,
     path: PathBuf,
+}
+
+/// What a source was when it was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Disk(disk::Version),
+    /// One that was taken at this time, in nanoseconds since the epoch. Its content never changes.
+    Snapshot(i64),
 }
 
 impl Exports {
@@ -101,19 +110,19 @@ impl Exports {
         })))
     }
 
-    /// Removes the copy of a disk, also when the caller leaves. Success when there is none, and when
+    /// Removes the copy of a source, also when the caller leaves. Success when there is none, and when
     /// a client is served, after whom it goes.
-    pub(super) async fn forget(&self, vm: VmUid) -> std::io::Result<()> {
-        let Some(current) = self.begin_to_forget(vm) else {
+    pub(super) async fn forget(&self, source: Source) -> std::io::Result<()> {
+        let Some(current) = self.begin_to_forget(source) else {
             return Ok(());
         };
         let this = self.clone();
         let removing = tokio::spawn(async move {
-            let turn = this.0.turns.lock(&vm).await;
-            let removed = this.remove(vm, &current).await;
+            let turn = this.0.turns.lock(&source).await;
+            let removed = this.remove(source, &current).await;
             drop(turn);
             if removed.is_err() {
-                this.leave(vm, current);
+                this.leave(source, current);
             }
             removed
         });
@@ -122,28 +131,28 @@ impl Exports {
     }
 
     /// Ends the wait for the next client; none: nothing waits.
-    fn begin_to_forget(&self, vm: VmUid) -> Option<CancellationToken> {
+    fn begin_to_forget(&self, source: Source) -> Option<CancellationToken> {
         let mut all = self.all();
-        let export = all.get_mut(&vm).filter(|export| !export.is_served)?;
+        let export = all.get_mut(&source).filter(|export| !export.is_served)?;
         Some(export.renew())
     }
 
     /// A client has come, which ends the one before.
-    fn arrive(&self, vm: VmUid) -> CancellationToken {
+    fn arrive(&self, source: Source) -> CancellationToken {
         let mut all = self.all();
-        let export = all.entry(vm).or_default();
+        let export = all.entry(source).or_default();
         export.is_served = true;
         export.renew()
     }
 
-    /// A client has left: the copy of its disk stays for a while.
-    fn leave(&self, vm: VmUid, current: CancellationToken) {
+    /// A client has left: the copy of its source stays for a while.
+    fn leave(&self, source: Source, current: CancellationToken) {
         {
             let mut all = self.all();
             if current.is_cancelled() {
                 return;
             }
-            if let Some(export) = all.get_mut(&vm) {
+            if let Some(export) = all.get_mut(&source) {
                 export.is_served = false;
             }
         }
@@ -152,17 +161,17 @@ impl Exports {
             let disks = &this.0.disks;
             tokio::select! {
                 () = current.cancelled() => return,
-                () = disks.removal(vm) => {}
+                () = source.removal(disks) => {}
                 () = tokio::time::sleep(KEPT) => {}
             }
             loop {
-                let turn = this.0.turns.lock(&vm).await;
-                let Err(error) = this.remove(vm, &current).await else {
+                let turn = this.0.turns.lock(&source).await;
+                let Err(error) = this.remove(source, &current).await else {
                     return;
                 };
                 drop(turn);
                 let error = crate::one_line(&error);
-                tracing::warn!(%vm, error, "copy of exported disk not removed");
+                tracing::warn!(%source, error, "copy of exported disk not removed");
                 tokio::select! {
                     () = current.cancelled() => return,
                     () = tokio::time::sleep(KEPT) => {}
@@ -172,45 +181,48 @@ impl Exports {
     }
 
     /// Removes a copy in its turn, unless another client has come meanwhile.
-    async fn remove(&self, vm: VmUid, current: &CancellationToken) -> std::io::Result<()> {
+    async fn remove(&self, source: Source, current: &CancellationToken) -> std::io::Result<()> {
         if current.is_cancelled() {
             return Ok(());
         }
-        self.remove_copy(vm).await?;
+        self.remove_copy(source).await?;
         let mut all = self.all();
         if !current.is_cancelled() {
-            all.remove(&vm);
+            all.remove(&source);
         }
         Ok(())
     }
 
-    /// In the turn of the disk. A copy that cannot be removed stays known.
-    async fn remove_copy(&self, vm: VmUid) -> std::io::Result<()> {
-        let Some(copy) = self.known(vm) else {
+    /// In the turn of the source. A copy that cannot be removed stays known.
+    async fn remove_copy(&self, source: Source) -> std::io::Result<()> {
+        let Some(copy) = self.known(source) else {
             return Ok(());
         };
         match tokio::fs::remove_file(&copy.path).await {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        self.set(vm, None);
+        self.set(source, None);
         Ok(())
     }
 
-    fn known(&self, vm: VmUid) -> Option<Copy> {
-        self.all().get(&vm).and_then(|export| export.copy.clone())
+    fn known(&self, source: Source) -> Option<Copy> {
+        self.all()
+            .get(&source)
+            .and_then(|export| export.copy.clone())
     }
 
-    fn set(&self, vm: VmUid, copy: Option<Copy>) {
-        self.all().entry(vm).or_default().copy = copy;
+    fn set(&self, source: Source, copy: Option<Copy>) {
+        self.all().entry(source).or_default().copy = copy;
     }
 
-    fn new_path(&self, vm: VmUid) -> PathBuf {
+    fn new_path(&self, source: Source) -> PathBuf {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.0.root.join(format!("{vm}-{number}.qcow2"))
+        let name = format!("{}-{number}.qcow2", source.stem());
+        self.0.root.join(name)
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<VmUid, Export>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Source, Export>> {
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -55,6 +55,8 @@ pub(super) enum Agent {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) power: Option<Power>,
+    /// Whether its disk had the record of a merge that pauses the guest, when that was looked at.
+    pub(super) for_merge: bool,
     /// Which disks failed, when QEMU has paused the guest for it.
     pub(super) failed_disks: String,
     pub(super) agent: Agent,
@@ -190,13 +192,16 @@ impl<P: Platform> Machines<P> {
         let Some(row) = self.row(domain) else {
             return;
         };
+        let was_merging = self.containers.is_paused_for_merge(&row);
         if let Ok(Some(power)) = self.hypervisor.power(domain).await {
+            let for_merge = was_merging || self.containers.is_paused_for_merge(&row);
             let failed_disks = match power {
                 Power::Paused(Pause::IoError) => self.containers.failed_disks(domain).await,
                 Power::Off | Power::On | Power::Paused(_) => String::new(),
             };
             self.change(&row.id, |known| {
                 known.power = Some(power);
+                known.for_merge = for_merge;
                 known.failed_disks = failed_disks;
             });
         }

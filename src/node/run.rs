@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::agenda::Agenda;
 use super::task::{Failure, Progress, State, Task, Work};
 use crate::clock;
-use crate::disk::{DesiredDisk, TakenSnapshot};
+use crate::disk::{DesiredClone, DesiredDisk, TakenSnapshot};
 use crate::image_tls;
 use crate::images::{Inspected, Locator, ServerTls};
 use crate::metadata;
@@ -133,7 +133,9 @@ impl<P: Platform> Agenda<P> {
         // A future that is not polled any more must not hold what others wait for.
         drop(reported);
         match (outcome, &task.work) {
-            (Some(Err(failure)), Work::Provision { .. }) => {
+            (Some(Err(failure)), made) if made.makes_disk() => {
+                // What it holds of a source is not held for longer.
+                drop(work);
                 Some(Err(self.undo(task).await.err().unwrap_or(failure)))
             }
             (Some(Err(failure)), Work::Promote) => {
@@ -142,7 +144,7 @@ impl<P: Platform> Agenda<P> {
                 self.end_promotion(task, failure).await
             }
             (Some(outcome), _) => Some(outcome),
-            (None, Work::Provision { .. }) => {
+            (None, made) if made.makes_disk() => {
                 drop(work);
                 match self.undo(task).await {
                     Ok(()) => None,
@@ -165,6 +167,11 @@ impl<P: Platform> Agenda<P> {
             (None, Work::Promote) => {
                 drop(work);
                 self.end_promotion(task, ends_early.then(made_way)).await
+            }
+            (None, Work::DeleteSnapshot { .. }) => {
+                drop(work);
+                self.containers.abandon_merge(task.vm).await;
+                ends_early.then(|| Err(made_way_unmerged()))
             }
             (None, _) => None,
         }
@@ -256,6 +263,24 @@ impl<P: Platform> Agenda<P> {
                 machines.promote(vm, reported).await?;
             }
             Work::Adopt { name } => self.disks.adoptable(vm, name)?,
+            Work::CloneDisk {
+                source,
+                snapshot,
+                size,
+                name,
+            } => {
+                let desired = DesiredClone {
+                    vm,
+                    name: name.clone(),
+                    source: *source,
+                    snapshot: *snapshot,
+                    size: *size,
+                };
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                machines.clone_disk(&desired, reported).await?;
+            }
             Work::Snapshot { snapshot, quiesce } => {
                 let taken = machines.take_snapshot(vm, *snapshot, *quiesce).await?;
                 return Ok(Report::Snapshot(taken));
@@ -338,6 +363,13 @@ impl<P: Platform> Agenda<P> {
 fn made_way() -> Failure {
     let words = "ended for another task of the machine, which needs its disk: the disk stays an overlay \
                  on its image";
+    Failure::new(words, true)
+}
+
+/// The same of a deletion of a snapshot.
+fn made_way_unmerged() -> Failure {
+    let words = "ended for another task of the machine, which needs its disk: the next deletion of a snapshot merges \
+                 the layers that are left";
     Failure::new(words, true)
 }
 

@@ -50,6 +50,15 @@ impl<P: Platform> Service<P> {
         }
     }
 
+    fn export(
+        &self,
+        source: exports::Source,
+        received: Option<exports::Received>,
+    ) -> ReceiverStream<Result<v1::ExportEvent, Status>> {
+        let exports = self.services.exports.clone();
+        exports::stream(exports, source, received, self.stop.clone())
+    }
+
     #[cfg(test)]
     pub(super) const fn services(&self) -> &Services<P> {
         &self.services
@@ -64,6 +73,7 @@ impl<P: Platform> Node for Service<P> {
     type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
     type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;
     type ExportDiskStream = ReceiverStream<Result<v1::ExportEvent, Status>>;
+    type ExportSnapshotStream = ReceiverStream<Result<v1::ExportEvent, Status>>;
     type UploadImageStream = ReceiverStream<Result<v1::UploadEvent, Status>>;
     type WatchPullsStream = ReceiverStream<Result<v1::PullEvent, Status>>;
 
@@ -108,6 +118,7 @@ impl<P: Platform> Node for Service<P> {
             features: [
                 podspec::names::DISK_WITHOUT_IMAGE,
                 podspec::names::DISK_MANIFESTS,
+                podspec::names::IMAGE_DIGESTS,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -299,10 +310,17 @@ impl<P: Platform> Node for Service<P> {
         request: Request<v1::ExportDiskRequest>,
     ) -> Reply<Self::ExportDiskStream> {
         exports::refuse_agent(&request)?;
-        let (vm, received) = wire::export(&request.into_inner())?;
-        let exports = self.services.exports.clone();
-        let stop = self.stop.clone();
-        Ok(Response::new(exports::stream(exports, vm, received, stop)))
+        let (source, received) = wire::export(&request.into_inner())?;
+        Ok(Response::new(self.export(source, received)))
+    }
+
+    async fn export_snapshot(
+        &self,
+        request: Request<v1::ExportSnapshotRequest>,
+    ) -> Reply<Self::ExportSnapshotStream> {
+        exports::refuse_agent(&request)?;
+        let (source, received) = wire::export_snapshot(&request.into_inner())?;
+        Ok(Response::new(self.export(source, received)))
     }
 
     async fn forget_export(
@@ -310,8 +328,8 @@ impl<P: Platform> Node for Service<P> {
         request: Request<v1::ForgetExportRequest>,
     ) -> Reply<v1::ForgetExportResponse> {
         exports::refuse_agent(&request)?;
-        let vm = wire::uid("vm_uid", &request.into_inner().vm_uid)?;
-        let forgotten = self.services.exports.forget(vm).await;
+        let source = wire::complete_export(&request.into_inner())?;
+        let forgotten = self.services.exports.forget(source).await;
         forgotten
             .map_err(|e| Status::internal(format!("remove the copy: {}", crate::one_line(&e))))?;
         Ok(Response::new(v1::ForgetExportResponse {}))

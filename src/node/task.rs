@@ -155,6 +155,18 @@ pub enum Work {
         /// UID of the VirtualMachineSnapshot object.
         snapshot: SnapshotUid,
     },
+    /// Makes the disk as a copy of another machine's.
+    CloneDisk {
+        /// The disk that is copied.
+        source: VmUid,
+        /// UID of the VirtualMachineSnapshot object that is copied; none: the disk as it is.
+        #[serde(default)]
+        snapshot: Option<SnapshotUid>,
+        /// Least size in bytes; 0 for the source's.
+        size: u64,
+        /// `namespace/name` of the machine.
+        name: String,
+    },
     /// Checks that a machine can take the disk over.
     Adopt {
         /// `namespace/name` of the machine.
@@ -225,7 +237,16 @@ impl Work {
                 | Self::PullImage { .. }
                 | Self::SetProbe { .. }
                 | Self::Adopt { .. }
+                | Self::CloneDisk {
+                    snapshot: Some(_),
+                    ..
+                }
         )
+    }
+
+    /// Whether what it has begun is undone when it fails, or is stopped.
+    pub const fn makes_disk(&self) -> bool {
+        matches!(self, Self::Provision { .. } | Self::CloneDisk { .. })
     }
 }
 
@@ -233,7 +254,7 @@ impl Work {
     /// Whether it may take hours and affects no other task: others of its machine do not wait for
     /// it.
     pub const fn is_in_background(&self) -> bool {
-        matches!(self, Self::Promote)
+        matches!(self, Self::Promote | Self::DeleteSnapshot { .. })
     }
 
     /// Whether it ends such a task of its machine: both change the disk.
@@ -241,6 +262,7 @@ impl Work {
         matches!(
             self,
             Self::Provision { .. }
+                | Self::CloneDisk { .. }
                 | Self::DeleteDisk
                 | Self::Save
                 | Self::Restore { .. }

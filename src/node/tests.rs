@@ -14,6 +14,7 @@ use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
 use crate::vm::TcpProbe;
 
+mod clones;
 mod disks;
 mod info;
 mod inspect;

@@ -10,6 +10,7 @@ use service::telemetry;
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, TakenSnapshot, UnreadableDisk};
 
+mod clones;
 mod export;
 mod host;
 mod images;
@@ -20,7 +21,7 @@ mod settings;
 mod snapshots;
 mod sources;
 
-pub(super) use export::export;
+pub(super) use export::{complete_export, export, export_snapshot};
 pub(super) use host::host;
 pub(super) use manifests::{manifest, with_manifest};
 pub(super) use probes::probe_state;
@@ -80,6 +81,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::SetProbe(wanted) => probes::set_probe(&wanted)?,
         Kind::Promote(_) => Work::Promote,
         Kind::Adopt(wanted) => manifests::adopt(&wanted)?,
+        Kind::CloneDisk(wanted) => clones::clone_disk(vm, &wanted)?,
         Kind::Snapshot(wanted) => snapshots::take(&wanted)?,
         Kind::Revert(wanted) => snapshots::revert(&wanted)?,
         Kind::DeleteSnapshot(wanted) => snapshots::delete(&wanted)?,

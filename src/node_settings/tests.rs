@@ -78,7 +78,7 @@ fn given(pairs: &[(&str, &str)]) -> Request {
     let pairs = pairs.iter();
     Request {
         settings: pairs.map(|(k, v)| ((*k).to_owned(), given(v))).collect(),
-        keep_others: false,
+        kept: Kept::None,
     }
 }
 
@@ -254,12 +254,29 @@ async fn settings_stay_while_not_all_objects_can_be_read() {
         .replace(&[("log.level", "debug"), ("vm.default_vcpus", "3")])
         .await;
     let request = Request {
-        keep_others: true,
+        kept: Kept::All,
         ..given(&[("vm.default_vcpus", "4")])
     };
     let answer = daemon.settings.replace(request).await.unwrap();
     assert_eq!(value(&answer, "log.level").0, "debug");
     assert_eq!(value(&answer, "vm.default_vcpus").0, "4");
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_keeps_its_own_settings_alone() {
+    let db = Db::in_memory().unwrap();
+    let daemon = started(&db, &Local::default()).await;
+    let mut both = given(&[("log.level", "debug"), ("vm.default_vcpus", "3")]);
+    both.settings.get_mut("log.level").unwrap().from = "b".to_owned();
+    daemon.settings.replace(both).await.unwrap();
+    let unreadable = Request {
+        kept: Kept::Of(["b".to_owned()].into()),
+        ..Request::default()
+    };
+    let answer = daemon.settings.replace(unreadable).await.unwrap();
+    assert_eq!(value(&answer, "log.level").0, "debug");
+    let plain = Config::default().vm.default_vcpus.to_string();
+    assert_eq!(value(&answer, "vm.default_vcpus").0, plain, "a is deleted");
 }
 
 #[tokio::test]

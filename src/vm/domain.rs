@@ -36,6 +36,9 @@ pub const CONSOLE_SOCKET: &str = "VMLET_CONSOLE_SOCKET";
 /// while it runs.
 pub const LAYERS: &str = "VMLET_LAYERS";
 
+/// The emulator's name of the device that shows a guest its generation ID.
+pub const VM_GENERATION_ID: &str = "vmgenid";
+
 /// Variable that turns the confinement of `vmwrapper` by Landlock off, with the value `off`.
 pub const LANDLOCK: &str = "VMLET_LANDLOCK";
 
@@ -88,6 +91,8 @@ pub struct DomainSpec {
     pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
+    /// VM generation ID, if the guest sees one.
+    pub generation: Option<Uuid>,
     /// Directories that the guest mounts by virtiofs, in order.
     pub shares: Vec<Share>,
     /// User and group of the emulator and of all its files; libvirt's configured ones when `None`.

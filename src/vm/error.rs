@@ -63,6 +63,18 @@ pub enum Error {
         #[source]
         source: libvirt::Error,
     },
+    /// The emulator has not merged the layers of a deleted snapshot.
+    #[error(
+        "failed to merge the layers of the disk of virtual machine {vm} while it runs: the deletion of the snapshot is \
+         repeated, and needs no merge by the emulator once the machine is off"
+    )]
+    NotMerged {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
     /// Every user for machines has a container.
     #[error(transparent)]
     Users(#[from] super::users::Exhausted),
@@ -372,7 +384,7 @@ impl Error {
             Self::Hypervisor { source, .. }
             | Self::NotQuiesced { source, .. }
             | Self::NotSwitched { source, .. } => source.is_unavailable(),
-            Self::NotThawed { .. } => true,
+            Self::NotThawed { .. } | Self::NotMerged { .. } => true,
             Self::VmDisk(e) => e.is_transient(),
             Self::DomainLives { .. } | Self::Paused(_) | Self::DiskFails(_) => true,
             // Its sandbox may stay: a stop can fail.

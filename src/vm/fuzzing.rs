@@ -93,6 +93,7 @@ pub(crate) fn machine(
         root: root(&paths, &sandbox.id),
         disks: Vec::new(),
         layers: None,
+        generation: None,
         owner: Some(Owner {
             uid: USER,
             gid: settings.gid,

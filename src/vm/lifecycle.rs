@@ -9,6 +9,7 @@
 mod create;
 pub(super) mod describe;
 mod end;
+mod generation;
 mod placeholder;
 mod remove;
 pub(super) mod request;

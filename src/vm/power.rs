@@ -15,8 +15,11 @@ use podspec::VmUid;
 use tokio::time::Instant;
 
 mod cable;
+mod clone;
 mod discard;
 mod freezes;
+mod late;
+mod merge;
 mod promote;
 mod restart;
 mod resume;
@@ -25,6 +28,8 @@ mod snapshots;
 pub(in crate::vm) mod stalled;
 
 pub(in crate::vm) use freezes::Freezes;
+pub(in crate::vm) use late::LateRequests;
+pub(in crate::vm) use merge::pause_name;
 
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;
@@ -97,6 +102,7 @@ impl<P: Platform> Containers<P> {
     /// when that has space, either.
     pub async fn pause(&self, vm: VmUid) -> Result<()> {
         let row = self.running_vm(vm)?;
+        let _still = self.parts.locks.lock(&pause_name(vm)).await;
         // libvirt keeps the reason of the pause that there is.
         if !row.held {
             self.record(&row, |row| row.held = true).await?;
@@ -109,8 +115,13 @@ impl<P: Platform> Containers<P> {
     pub async fn unpause(&self, vm: VmUid) -> Result<()> {
         let row = self.running_vm(vm)?;
         let domain = row.domain();
+        let _still = self.parts.locks.lock(&pause_name(vm)).await;
         if row.held {
             self.record(&row, |row| row.held = false).await?;
+        }
+        if self.is_pivoting(&row) {
+            let doing = "given another file by a merge of its layers, which takes a moment";
+            return Err(disk::Error::Busy { vm, doing }.into());
         }
         if self.has_disk_failed(domain).await {
             self.resume_after_failure(domain).await?;

@@ -24,7 +24,7 @@ use super::host::process::Emulator;
 use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig, Environment};
 use super::paths::Paths;
-use super::power::Freezes;
+use super::power::{Freezes, LateRequests};
 use super::process::{Process, Processes};
 use super::resources::CatchUps;
 use super::resources::stats::Meter;
@@ -103,6 +103,7 @@ pub struct Containers<P: Platform> {
     pub(super) users: Users,
     pub(super) stops: Stops,
     pub(super) freezes: Freezes,
+    pub(super) late_requests: LateRequests,
     /// Of shares, while their machines run.
     pub(super) servers: Arc<Servers>,
     /// Threads that work on volumes.
@@ -140,6 +141,7 @@ impl<P: Platform> Containers<P> {
             users: Users::default(),
             stops: Stops::default(),
             freezes: Freezes::default(),
+            late_requests: LateRequests::default(),
             servers: Arc::default(),
             foreign: Foreign::default(),
             answers: Answers::default(),

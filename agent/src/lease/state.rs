@@ -48,6 +48,31 @@ fn probes_are_announced_only_where_the_daemon_makes_them() {
     assert_eq!(both, [names::NODE_PROBES]);
     let both = features(&daemon(&["promote", "set_probe"]));
     assert_eq!(both, [names::NODE_PROBES, names::DISK_PROMOTION]);
+    let both = features(&daemon(&["clone_disk"]));
+    assert_eq!(both, [names::DISK_CLONES]);
+}
+
+#[test]
+fn kinds_of_a_later_daemon_that_the_agent_does_not_know_are_not_announced() {
+    let facts = daemon_facts(InfoResponse {
+        task_kinds: vec!["clone_disk".to_owned(), "fold_disk".to_owned()],
+        ..InfoResponse::default()
+    });
+    assert_eq!(facts.task_kinds, ["CloneDisk"]);
+}
+
+#[test]
+fn updates_of_images_are_announced_only_where_the_daemon_reports_digests() {
+    let daemon = |features: &[&str]| {
+        daemon_facts(InfoResponse {
+            task_kinds: vec!["inspect_image".to_owned()],
+            features: features.iter().map(ToString::to_string).collect(),
+            ..InfoResponse::default()
+        })
+    };
+    assert_eq!(features(&daemon(&[])), Vec::<String>::new());
+    let both = features(&daemon(&[names::IMAGE_DIGESTS]));
+    assert_eq!(both, [names::IMAGE_UPDATES]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! setting the last of them counts; at most [`MOST_OBJECTS`] count, those of the highest priority.
 //! Failure: none; an object that cannot be read counts as it was when it last could.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crds::guard::Guarded;
 use crds::node_settings::{MOST_OBJECTS, Observed};
@@ -13,6 +13,9 @@ use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use nodeapi::v1::{NodeSetting, SetNodeSettingsRequest};
 use service::telemetry::one_line;
+
+/// Most objects that a request names as unknown.
+const MOST_UNKNOWN: usize = 64;
 
 /// An object as it could last be read.
 #[derive(Debug, Clone, Default)]
@@ -38,8 +41,8 @@ pub(super) struct Merged {
     pub(super) observed: BTreeMap<String, Observed>,
     /// By key.
     pub(super) settings: BTreeMap<&'static str, Setting>,
-    /// Whether there is an object of which nothing is known.
-    pub(super) keep_others: bool,
+    /// Objects of which nothing is known: what they gave earlier stays on the node.
+    pub(super) unknown: BTreeSet<String>,
 }
 
 /// A setting and the object that gives it.
@@ -85,8 +88,10 @@ impl Known {
             .collect();
         matching.sort_by_key(|(name, spec, _)| (spec.priority, name.as_str()));
         let beyond = matching.len().saturating_sub(MOST_OBJECTS);
+        let unknown = self.objects.iter();
+        let unknown = unknown.filter(|(_, object)| object.spec.is_none());
         let mut merged = Merged {
-            keep_others: self.objects.values().any(|object| object.spec.is_none()),
+            unknown: unknown.map(|(name, _)| name.clone()).collect(),
             ..Merged::default()
         };
         for (name, spec, observed) in matching.drain(beyond..) {
@@ -141,9 +146,15 @@ impl Merged {
             value: setting.value.clone(),
             node_config: setting.from.clone(),
         });
+        // Of more of them than a request can name the node keeps all, as an earlier daemon does.
+        let names = match self.unknown.len() {
+            ..=MOST_UNKNOWN => self.unknown.iter().cloned().collect(),
+            _ => Vec::new(),
+        };
         SetNodeSettingsRequest {
             settings: settings.collect(),
-            keep_others: self.keep_others,
+            keep_others: !self.unknown.is_empty(),
+            keep_of: names,
         }
     }
 }
@@ -247,11 +258,17 @@ mod tests {
         assert_eq!(settings(&known), [one("vm.default_vcpus", "2", "a")]);
         let merged = known.merge("n1", &BTreeMap::new());
         assert_eq!(merged.observed["a"].generation, 1, "not the bad one");
-        assert!(!merged.keep_others);
+        assert!(!merged.request().keep_others);
         known.apply(Event::Apply(sent("b", 1, &bad)));
-        assert!(known.merge("n1", &BTreeMap::new()).keep_others);
+        let request = known.merge("n1", &BTreeMap::new()).request();
+        assert!(request.keep_others);
+        assert_eq!(
+            request.keep_of,
+            ["b"],
+            "a was read, and ends when it is deleted"
+        );
         known.apply(Event::Delete(sent("b", 1, &bad)));
-        assert!(!known.merge("n1", &BTreeMap::new()).keep_others);
+        assert!(!known.merge("n1", &BTreeMap::new()).request().keep_others);
         known.apply(Event::Init);
         known.apply(Event::InitApply(sent("a", 2, &bad)));
         known.apply(Event::InitDone);
@@ -265,6 +282,15 @@ mod tests {
         known.apply(Event::Apply(sent("a", 1, &good)));
         known.apply(Event::Apply(other));
         assert_eq!(settings(&known), [], "another object of this name");
+    }
+
+    #[test]
+    fn of_very_many_unknown_objects_the_node_keeps_what_any_gave() {
+        let bad = json!({ "config": { "defaultVcpus": "x" } });
+        let names: Vec<_> = (0..=MOST_UNKNOWN).map(|n| format!("c{n}")).collect();
+        let objects: Vec<_> = names.iter().map(|n| (n.as_str(), bad.clone())).collect();
+        let request = known(&objects).merge("n1", &BTreeMap::new()).request();
+        assert!(request.keep_others && request.keep_of.is_empty());
     }
 
     #[test]

@@ -77,7 +77,7 @@ mod tests {
         Merged {
             observed: [("a".to_owned(), Observed::default())].into(),
             settings: keys.iter().map(setting).collect(),
-            keep_others: false,
+            ..Merged::default()
         }
     }
 

@@ -47,7 +47,11 @@ pub(super) async fn refusal(client: &Client, object: &Object) -> Result<Option<S
 const fn is_about_data(spec: &VirtualMachineTaskSpec) -> bool {
     matches!(
         spec.kind,
-        TaskKind::Provision | TaskKind::DeleteDisk | TaskKind::Revert | TaskKind::DeleteSnapshot
+        TaskKind::Provision
+            | TaskKind::CloneDisk
+            | TaskKind::DeleteDisk
+            | TaskKind::Revert
+            | TaskKind::DeleteSnapshot
     )
 }
 

@@ -65,7 +65,15 @@ fn image(found: &v1::InspectedImage) -> InspectedImage {
         file_bytes: bytes(found.file_bytes),
         bootable: found.bootable,
         firmware: Some(crds::text::printable(&found.firmware, FORMAT)).filter(|f| !f.is_empty()),
+        digest: Some(found.digest.clone()).filter(|digest| is_digest(digest)),
     }
+}
+
+/// What the schema of the object accepts.
+fn is_digest(text: &str) -> bool {
+    let digits = text.strip_prefix("sha256:").unwrap_or_default();
+    let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    digits.len() == 64 && digits.bytes().all(is_digit)
 }
 
 /// The end of a task that the daemon never ran.
@@ -153,13 +161,14 @@ mod tests {
 
     #[test]
     fn an_image_is_reported_on_success_only_and_within_bounds() {
-        let found = |state| {
+        let digested = |state, digit: char| {
             let image = v1::InspectedImage {
                 format: format!("qcow2\n{}", "x".repeat(100)),
                 virtual_bytes: u64::MAX,
                 file_bytes: 7,
                 bootable: true,
                 firmware: "efi".to_owned(),
+                digest: format!("sha256:{}", digit.to_string().repeat(64)),
             };
             status(&TaskStatus {
                 image: Some(image),
@@ -173,9 +182,12 @@ mod tests {
             State::Error,
             State::Cancelled,
         ] {
-            assert_eq!(found(state), None);
+            assert_eq!(digested(state, 'a'), None);
         }
-        let image = found(State::Success).unwrap();
+        let image = digested(State::Success, 'a').unwrap();
+        assert_eq!(image.digest, Some(format!("sha256:{}", "a".repeat(64))));
+        let other = digested(State::Success, 'A').unwrap();
+        assert_eq!(other.digest, None, "the object would be refused with it");
         assert!(image.format.starts_with("qcow2x") && image.format.len() == 32);
         let sizes = (image.virtual_bytes, image.file_bytes);
         assert_eq!((sizes, image.bootable), ((i64::MAX, 7), true));

@@ -4,12 +4,12 @@
 //! `cancel` is no part of it.
 //! Failure: a sentence for people: what this node cannot do, or what the spec lacks.
 
-use crds::{NodeProbe, SnapshotRequest, TaskKind, VirtualMachineTaskSpec};
+use crds::{DiskSource, NodeProbe, SnapshotRequest, TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    Adopt, DeleteDisk, DeleteSnapshot, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff,
-    Promote, Provision, PullImage, Reset, Restore, Revert, RunTaskRequest, Save, SetProbe,
-    Snapshot, TcpProbe, Unpause, provision,
+    Adopt, CloneDisk, DeleteDisk, DeleteSnapshot, GuestReboot, GuestShutdown, InspectImage, Pause,
+    PowerOff, Promote, Provision, PullImage, Reset, Restore, Revert, RunTaskRequest, Save,
+    SetProbe, Snapshot, TcpProbe, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -74,6 +74,7 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         TaskKind::Adopt => Kind::Adopt(Adopt {
             vm_name: format!("{namespace}/{}", spec.vm_name),
         }),
+        TaskKind::CloneDisk => Kind::CloneDisk(clone_disk(namespace, spec)?),
         TaskKind::Snapshot => {
             let requested = snapshot(spec)?;
             Kind::Snapshot(Snapshot {
@@ -95,6 +96,23 @@ fn snapshot(spec: &VirtualMachineTaskSpec) -> Result<&SnapshotRequest, String> {
     requested.ok_or_else(|| format!("a task of kind {:?} needs spec.snapshot", spec.kind))
 }
 
+fn clone_disk(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<CloneDisk, String> {
+    let source: Option<&DiskSource> = spec.source.as_ref();
+    let source =
+        source.ok_or_else(|| format!("a task of kind {:?} needs spec.source", spec.kind))?;
+    Ok(CloneDisk {
+        source_vm_uid: source.disk_uid.clone(),
+        snapshot_uid: source.snapshot_uid.clone().unwrap_or_default(),
+        size_bytes: size_bytes(spec)?,
+        vm_name: format!("{namespace}/{}", spec.vm_name),
+    })
+}
+
+fn size_bytes(spec: &VirtualMachineTaskSpec) -> Result<u64, String> {
+    let size = u64::try_from(spec.size_bytes.unwrap_or_default());
+    size.map_err(|_| "spec.sizeBytes must not be negative".to_owned())
+}
+
 fn pod_uid(spec: &VirtualMachineTaskSpec) -> Result<String, String> {
     let uid = spec.instance_uid.clone();
     uid.ok_or_else(|| format!("a task of kind {:?} needs spec.instanceUID", spec.kind))
@@ -110,8 +128,7 @@ fn probe(probe: &NodeProbe) -> TcpProbe {
 }
 
 fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision, String> {
-    let size_bytes = u64::try_from(spec.size_bytes.unwrap_or_default())
-        .map_err(|_| "spec.sizeBytes must not be negative")?;
+    let size_bytes = size_bytes(spec)?;
     let mode = if spec.linked {
         provision::Mode::Linked
     } else {
@@ -170,6 +187,10 @@ mod tests {
             snapshot: Some(SnapshotRequest {
                 uid: "s-1".to_owned(),
                 quiesce_seconds: Some(30),
+            }),
+            source: Some(DiskSource {
+                disk_uid: "d-1".to_owned(),
+                snapshot_uid: Some("s-1".to_owned()),
             }),
         }
     }
@@ -275,6 +296,32 @@ mod tests {
         };
         assert_eq!(request.kind, Some(Kind::Adopt(adopt)));
         assert_eq!(request.vm_uid, "u-1");
+    }
+
+    #[test]
+    fn a_clone_names_disk_snapshot_size_and_machine() {
+        let mut wanted = spec(TaskKind::CloneDisk);
+        let cloned = |spec: &_| of("t-1", "ns", spec, &all());
+        let mut expected = CloneDisk {
+            source_vm_uid: "d-1".to_owned(),
+            snapshot_uid: "s-1".to_owned(),
+            size_bytes: 7,
+            vm_name: "ns/vm".to_owned(),
+        };
+        let request = cloned(&wanted).unwrap();
+        assert_eq!(request.kind, Some(Kind::CloneDisk(expected.clone())));
+        assert_eq!(request.vm_uid, "u-1");
+        wanted.source.as_mut().unwrap().snapshot_uid = None;
+        wanted.size_bytes = None;
+        expected.snapshot_uid = String::new();
+        expected.size_bytes = 0;
+        let request = cloned(&wanted).unwrap();
+        assert_eq!(request.kind, Some(Kind::CloneDisk(expected)));
+        wanted.size_bytes = Some(-1);
+        assert!(cloned(&wanted).unwrap_err().contains("spec.sizeBytes"));
+        wanted.source = None;
+        let refused = cloned(&wanted).unwrap_err();
+        assert_eq!(refused, "a task of kind CloneDisk needs spec.source");
     }
 
     #[test]

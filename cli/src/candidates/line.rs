@@ -1,4 +1,4 @@
-//! The cluster that an unfinished command line selects.
+//! The cluster, and the daemon of this node, that an unfinished command line selects.
 //!
 //! Invariant: words are taken as a shell has them, unfinished: `~` is not replaced, and bash gives
 //! `=` as a word.
@@ -7,7 +7,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::args::DAEMON;
 use crate::cluster::ClusterArgs;
+use crate::context::Endpoint;
 
 type Set = fn(&mut ClusterArgs, String);
 
@@ -28,6 +30,22 @@ pub(super) fn cluster(words: &[OsString]) -> ClusterArgs {
         }
     }
     args
+}
+
+/// The daemon that `--endpoint` names, else the one of every node command; none: that is no socket.
+pub(super) fn endpoint(words: &[OsString]) -> Option<Endpoint> {
+    let words = words.iter().map(|word| word.to_string_lossy());
+    let mut words = words.take_while(|word| word != "--");
+    let mut named = None;
+    while let Some(word) = words.next() {
+        if let ("--endpoint", value) = split(&word) {
+            let value = value.map(str::to_owned);
+            named = value.or_else(|| words.by_ref().find(|word| word != "=").map(Into::into));
+        }
+    }
+    let named = named.filter(|value| !value.is_empty());
+    let text = named.or_else(|| std::env::var("CONTAINER_RUNTIME_ENDPOINT").ok());
+    text.unwrap_or_else(|| DAEMON.to_owned()).parse().ok()
 }
 
 /// `--flag=value`, `-fvalue` and `-f=value`; the value may also be the next word.
@@ -123,6 +141,24 @@ mod tests {
         );
         assert_eq!(args.impersonate, Some("eve".into()));
         assert_eq!(args.impersonate_groups, ["g", "h"]);
+    }
+
+    #[test]
+    fn the_daemon_is_the_one_that_the_line_names() {
+        let named = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            endpoint(&words)
+        };
+        let other = "/run/other.sock".parse().ok();
+        for line in [
+            "vmletctl node stop --endpoint /run/other.sock ",
+            "vmletctl --endpoint=unix:///run/other.sock rm ",
+            "vmletctl rm --endpoint = /run/other.sock ",
+        ] {
+            assert_eq!(named(line), other, "{line}");
+        }
+        assert_eq!(named("vmletctl rm --endpoint no-socket "), None);
+        assert_ne!(named("vmletctl rm "), other);
     }
 
     #[test]

@@ -41,6 +41,9 @@ fn names_of_machines_are_offered_to_all_verbs_that_take_them() {
         "snapshot",
         "snapshots",
         "revert",
+        "clone",
+        "export",
+        "publish",
     ] {
         let all = offered(&[verb, ""], &fake());
         assert_eq!(all, ["machine-a", "machine-b"], "{verb}");
@@ -48,8 +51,24 @@ fn names_of_machines_are_offered_to_all_verbs_that_take_them() {
     }
     let snapshots = offered(&["revert", "x", ""], &fake());
     assert_eq!(snapshots, ["snapshot-a", "snapshot-b"]);
+    for verb in ["export", "publish"] {
+        let snapshots = offered(&[verb, "x", "--snapshot", ""], &fake());
+        assert_eq!(snapshots, ["snapshot-a", "snapshot-b"], "{verb}");
+    }
     let second = offered(&["stop", "x", "machine-a"], &fake());
     assert_eq!(second, ["machine-a"]);
+}
+
+#[test]
+fn groups_and_their_members_are_offered() {
+    for verb in ["status", "start", "stop", "suspend", "add", "remove"] {
+        let all = offered(&["group", verb, ""], &fake());
+        assert_eq!(all, ["group-a", "group-b"], "{verb}");
+    }
+    for verb in ["add", "remove"] {
+        let all = offered(&["group", verb, "shop", ""], &fake());
+        assert_eq!(all, ["machine-a", "machine-b"], "{verb}");
+    }
 }
 
 #[test]
@@ -64,6 +83,19 @@ fn values_of_options_are_offered() {
     let create = |option| offered(&["create", "vm", "web", option, ""], &fake());
     assert_eq!(create("--image"), ["image-a", "image-b"]);
     assert_eq!(create("--class"), ["class-a", "class-b"]);
+    assert_eq!(
+        create("--storage-class"),
+        ["storageclass-a", "storageclass-b"]
+    );
+    for line in [
+        &["image", "upload", "f", "--node", ""][..],
+        &["recover", "--node", ""],
+        &["import", "f", "--node", ""],
+    ] {
+        assert_eq!(offered(line, &fake()), ["node-a", "node-b"], "{line:?}");
+    }
+    let context = offered(&["list", "--context", ""], &fake());
+    assert_eq!(context, ["context-a", "context-b"]);
     let pulled = offered(&["image", "pull", ""], &fake());
     assert_eq!(pulled, ["image-a", "image-b"]);
     for line in [
@@ -79,12 +111,10 @@ fn values_of_options_are_offered() {
 
 #[test]
 fn a_node_has_names_of_its_own() {
-    for line in [
-        &["node", "stop", ""][..],
-        &["node", "logs", "-n", ""],
-        &["console", "-n", ""],
-        &["rm", ""],
-    ] {
+    for line in [&["node", "stop", ""][..], &["rm", ""]] {
+        assert_eq!(offered(line, &fake()), ["pod-a", "pod-b"], "{line:?}");
+    }
+    for line in [&["node", "logs", "-n", ""][..], &["console", "-n", ""]] {
         let all = offered(line, &fake());
         assert!(all.iter().all(|word| word.starts_with('-')), "{line:?}");
     }

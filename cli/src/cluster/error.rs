@@ -27,6 +27,8 @@ pub(crate) enum ClusterError {
     NotFound { namespace: String, name: String },
     #[error("there is no image {name} {}", place(.namespace))]
     NoImage { namespace: String, name: String },
+    #[error("there is no group {name} in namespace {namespace}")]
+    NoGroup { namespace: String, name: String },
     #[error("there is no namespace {0}")]
     NoNamespace(String),
     #[error("others set the same fields of {name} otherwise: {message}")]
@@ -132,6 +134,10 @@ impl ClusterError {
             }
             Self::NoImage { .. } => {
                 "vmletctl image list shows what is there; -n names another namespace, image list \
+                 -A shows all of them"
+            }
+            Self::NoGroup { .. } => {
+                "vmletctl group list shows what is there; -n names another namespace, group list \
                  -A shows all of them"
             }
             Self::NoNamespace(_) => {

@@ -14,6 +14,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use self::manifest::manifest;
+use super::follow::{Goal, Target, follow};
 use crate::cluster::{ClusterArgs, ClusterError};
 
 /// What to create.
@@ -90,13 +91,17 @@ pub(crate) struct VmArgs {
     /// this option, only print the manifest as YAML.
     #[arg(long)]
     apply: bool,
+    /// With --apply: print each step until the machine runs, or is created with --run-strategy Halted or
+    /// Manual.
+    #[arg(short, long, alias = "wait", requires = "apply")]
+    watch: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "PascalCase")]
-enum Run {
+pub(super) enum Run {
     /// The machine always runs; it restarts when it ends.
     Always,
     /// The machine runs until it powers itself off; it restarts after a failure.
@@ -109,7 +114,17 @@ enum Run {
     Once,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+impl Run {
+    /// What a new machine becomes by itself.
+    pub(super) const fn goal(self) -> Goal {
+        match self {
+            Self::Always | Self::RerunOnFailure | Self::Once => Goal::Ready,
+            Self::Manual | Self::Halted => Goal::Stopped,
+        }
+    }
+}
+
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once('=')
         .ok_or("a name and a value with = between are needed")?;
@@ -202,6 +217,10 @@ pub(crate) async fn run(args: &CreateArgs) -> anyhow::Result<ExitCode> {
         .map_err(about)?;
     let done = done(before.as_ref(), &after);
     super::print(&format!("virtualmachine.vmlet.dev/{} {done}\n", args.name))?;
+    if args.watch {
+        let target = Target::new(&after, args.run_strategy.goal());
+        follow(&args.cluster, vec![target]).await?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

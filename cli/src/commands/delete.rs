@@ -7,10 +7,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use crds::VirtualMachine;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Preconditions};
 use lifecycle::verbs::Verb;
 
+use super::follow::{Goal, Target, follow};
 use super::{each, power};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
 
@@ -25,6 +27,9 @@ pub(crate) struct DeleteArgs {
     /// Only validate the deletion in the cluster; do not make it.
     #[arg(long)]
     dry_run: bool,
+    /// Print each step until the machines are deleted. Ctrl-C ends this only.
+    #[arg(short, long, alias = "wait", conflicts_with = "dry_run")]
+    watch: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -35,11 +40,17 @@ pub(crate) async fn run(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
         true => "deletion requested (dry run)",
         false => "deletion requested",
     };
-    let (force, dry_run) = (args.force, args.dry_run);
-    each::machine(&args.names, done, async |name| {
-        delete(&cluster, name, force, dry_run).await
+    let mut targets = Vec::new();
+    let ended = each::machine(&args.names, done, async |name| {
+        let vm = delete(&cluster, name, args.force, args.dry_run).await?;
+        targets.push(Target::new(&vm, Goal::Deleted));
+        Ok(())
     })
-    .await
+    .await;
+    if args.watch && !targets.is_empty() {
+        follow(&args.cluster, targets).await?;
+    }
+    ended
 }
 
 async fn delete(
@@ -47,7 +58,7 @@ async fn delete(
     name: &str,
     force: bool,
     dry_run: bool,
-) -> Result<(), ClusterError> {
+) -> Result<VirtualMachine, ClusterError> {
     let found = cluster.find(name).await?;
     if found.vm.metadata.deletion_timestamp.is_none() {
         let params = DeleteParams {
@@ -71,9 +82,9 @@ async fn delete(
         });
     }
     if force && !dry_run {
-        return end_at_once(cluster, name).await;
+        end_at_once(cluster, name).await?;
     }
-    Ok(())
+    Ok(found.vm)
 }
 
 /// A machine that no longer exists by now, or that has no guest to end, needs nothing more.
@@ -83,6 +94,6 @@ async fn end_at_once(cluster: &Cluster, name: &str) -> Result<(), ClusterError> 
     };
     match power::ask_again(cluster, name, verb, false).await {
         Err(ClusterError::NotFound { .. } | ClusterError::Conflict { .. }) => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }

@@ -11,7 +11,7 @@ use crate::cluster::{ClusterError, Names};
 pub(super) async fn machine(
     names: &Names,
     done: &str,
-    act: impl AsyncFn(&str) -> Result<(), ClusterError>,
+    mut act: impl AsyncFnMut(&str) -> Result<(), ClusterError>,
 ) -> anyhow::Result<ExitCode> {
     let mut last: Option<ClusterError> = None;
     for name in names.of_machines() {

@@ -3,24 +3,34 @@
 //! Invariant: the oldest comes first; an event that repeats is one line with a count.
 //! Failure: the cluster's.
 
+use std::collections::HashMap;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Args;
 use crds::guard::Guarded;
+use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Config, Event as Change, watcher};
 
 use super::list::age;
+use super::snapshot::{Said, broken};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, listed};
-use crate::table;
+use crate::table::{self, Table};
 
 /// Machine whose events to show.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Name of the virtual machine.
     name: String,
+    /// Then watch: print further events as they come.
+    #[arg(short, long)]
+    watch: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -39,6 +49,11 @@ pub(super) struct EventRow {
 pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
     let events_found = about(&cluster, &args.name).await?;
+    if args.watch {
+        let cluster = args.cluster.connect_to_watch().await?;
+        follow(&cluster, &args.name).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if events_found.is_empty() {
         // Events are kept for about an hour, so a machine without any is nothing unusual.
         cluster.find(&args.name).await?;
@@ -47,6 +62,76 @@ pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     }
     super::print(&render(&events_found, Timestamp::now()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the events that there are, then each that comes or is repeated.
+async fn follow(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let mut screen = Table::new(&HEADER);
+    // Lines come one by one; usual values should not move the columns.
+    let usual = [10, 7, 20, 14, 0].map(|width| "x".repeat(width));
+    screen.measure(&usual);
+    super::print(&screen.header())?;
+    let api: Api<Guarded<Event>> = cluster.api();
+    let mut said = Said::default();
+    let mut known = Known::default();
+    let mut changes = pin!(watcher(api, Config::default()).default_backoff());
+    while let Some(change) = changes.next().await {
+        let rows = match change {
+            Ok(change) => known.take(change, name),
+            Err(error) => {
+                said.say(&broken(&error));
+                continue;
+            }
+        };
+        for row in rows {
+            let cells = row.cells(Timestamp::now());
+            screen.measure(&cells);
+            super::print(&screen.row(&cells, |_, cell| cell))?;
+        }
+    }
+    Ok(())
+}
+
+/// The events that were printed, by their objects, and those of a list that is being read.
+#[derive(Debug, Default)]
+struct Known {
+    printed: HashMap<String, EventRow>,
+    listed: Vec<EventRow>,
+}
+
+impl Known {
+    /// The rows that a change adds, oldest first.
+    fn take(&mut self, change: Change<Guarded<Event>>, name: &str) -> Vec<EventRow> {
+        match change {
+            Change::InitApply(event) => {
+                let new = self.new_row(&event, name);
+                self.listed.extend(new);
+                Vec::new()
+            }
+            Change::InitDone => {
+                self.listed.sort_by_key(|event| event.last);
+                std::mem::take(&mut self.listed)
+            }
+            Change::Apply(event) => self.new_row(&event, name).into_iter().collect(),
+            Change::Delete(event) => {
+                self.printed.remove(&event.name_any());
+                Vec::new()
+            }
+            Change::Init => Vec::new(),
+        }
+    }
+
+    /// The row of an event that is about the machine, if it says something new.
+    fn new_row(&mut self, event: &Guarded<Event>, name: &str) -> Option<EventRow> {
+        let event = event
+            .0
+            .as_ref()
+            .ok()
+            .filter(|event| is_about(event, name))?;
+        let row = EventRow::of(event, name);
+        let before = self.printed.insert(event.name_any(), row.clone());
+        (before.as_ref() != Some(&row)).then_some(row)
+    }
 }
 
 /// The events of the machine and its objects, oldest first.
@@ -129,29 +214,29 @@ impl EventRow {
             message: event.message.clone().unwrap_or_default(),
         }
     }
+
+    fn cells(&self, now: Timestamp) -> [String; 5] {
+        let times = if self.count > 1 {
+            format!(" (x{})", self.count)
+        } else {
+            String::new()
+        };
+        [
+            age(self.last.map(Time).as_ref(), now) + &times,
+            self.kind.clone(),
+            self.reason.clone(),
+            self.step.clone(),
+            self.message.trim().to_owned(),
+        ]
+    }
 }
 
 pub(super) fn render(events_found: &[EventRow], now: Timestamp) -> String {
-    let rows: Vec<_> = events_found
-        .iter()
-        .map(|event| {
-            let times = if event.count > 1 {
-                format!(" (x{})", event.count)
-            } else {
-                String::new()
-            };
-            [
-                age(event.last.map(Time).as_ref(), now) + &times,
-                event.kind.clone(),
-                event.reason.clone(),
-                event.step.clone(),
-                event.message.trim().to_owned(),
-            ]
-        })
-        .collect();
-    let header = ["LAST SEEN", "TYPE", "REASON", "STEP", "MESSAGE"];
-    table::render(header, &rows)
+    let rows: Vec<_> = events_found.iter().map(|event| event.cells(now)).collect();
+    table::render(HEADER, &rows)
 }
+
+const HEADER: [&str; 5] = ["LAST SEEN", "TYPE", "REASON", "STEP", "MESSAGE"];
 
 #[cfg(test)]
 mod tests {
@@ -179,6 +264,27 @@ mod tests {
         assert!(!about_web("VirtualMachineTask", "web-2-provision-1a2b"));
         assert!(!about_web("VirtualMachine", "web-2") && !about_web("Pod", "web-2"));
         assert!(!about_web("Node", "web"));
+    }
+
+    #[test]
+    fn a_watch_prints_an_event_once_and_again_when_it_repeats() {
+        let guarded = |event: &Event| -> Guarded<Event> {
+            serde_json::from_str(&serde_json::to_string(event).unwrap()).unwrap()
+        };
+        let mut known = Known::default();
+        let mut take = |change| known.take(change, "web").len();
+        let pod = |count| guarded(&event("Pod", "web", count));
+        assert_eq!(take(Change::Init), 0);
+        assert_eq!(take(Change::InitApply(pod(1))), 0);
+        let other = guarded(&event("Pod", "other", 1));
+        assert_eq!(take(Change::InitApply(other)), 0);
+        assert_eq!(take(Change::InitDone), 1);
+        assert_eq!(take(Change::Apply(pod(1))), 0);
+        assert_eq!(take(Change::Apply(pod(2))), 1);
+        // The watch begins again with a list.
+        assert_eq!(take(Change::Init), 0);
+        assert_eq!(take(Change::InitApply(pod(2))), 0);
+        assert_eq!(take(Change::InitDone), 0);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `image list`: the images that machines of a namespace can be made from; `image pull`, `image upload`.
+//! `image list`: the images that machines of a namespace can be made from; `image pull`, `image upload`,
+//! `image versions`, `image update`.
 //!
 //! Invariant: images of the namespace precede those of the cluster, as they win over them.
 //! Failure: one of the two kinds that may not be listed is left out with a message; of both it is
@@ -6,7 +7,9 @@
 
 mod pull;
 mod row;
-mod upload;
+mod update;
+pub(super) mod upload;
+mod versions;
 
 use std::process::ExitCode;
 
@@ -37,6 +40,16 @@ pub(crate) enum ImageArgs {
     /// machines that use it must run there. Needs the right to run programs in the pods of Vmlet
     /// (pods/exec in its namespace), which administrators of the cluster have.
     Upload(upload::UploadArgs),
+    /// List the versions of an image that follows a tag.
+    ///
+    /// The newest version is the first; new virtual machines use the one with the mark *. Reports on
+    /// standard error why that is not the newest.
+    Versions(versions::VersionsArgs),
+    /// Check the tag of an image at once, or pin a version for new virtual machines.
+    ///
+    /// Writes spec.update of the image, which must follow a tag. Returns without waiting for the
+    /// nodes: `image versions` shows the result. Virtual machines that exist keep their version.
+    Update(update::UpdateArgs),
 }
 
 /// Images to list, and the level of detail.
@@ -63,6 +76,8 @@ pub(crate) async fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
         ImageArgs::List(args) => list(args).await,
         ImageArgs::Pull(args) => pull::run(args).await,
         ImageArgs::Upload(args) => Box::pin(upload::run(args)).await,
+        ImageArgs::Versions(args) => versions::run(args).await,
+        ImageArgs::Update(args) => update::run(args).await,
     }
 }
 

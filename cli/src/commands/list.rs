@@ -6,7 +6,7 @@
 
 mod progress;
 mod row;
-mod watch;
+pub(super) mod watch;
 
 use std::process::ExitCode;
 

@@ -9,17 +9,23 @@ use std::time::Duration;
 
 use clap::Args;
 use nodeapi::v1::export_event::Event;
-use nodeapi::v1::{ExportDiskRequest, ExportEvent, ForgetExportRequest};
+use nodeapi::v1::node_client::NodeClient;
+use nodeapi::v1::{ExportDiskRequest, ExportEvent, ExportSnapshotRequest, ForgetExportRequest};
 use nodeapi::{Deadlines, client, connect};
 use tokio::io::{AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
+use super::publish::{Layer, LayerSum};
 use super::transfer::AGAIN;
 use super::transfer::line::{COMPLETE, Line};
 
 /// Time for the client to take what is written. The daemon has less.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How often a client learns that the program works.
+const REPORT: Duration = Duration::from_secs(5);
 
 /// Disk to write, and what the client has of it.
 #[derive(Debug, Args)]
@@ -27,12 +33,19 @@ pub(crate) struct NodeExportArgs {
     /// UID of the virtual machine.
     #[arg(value_name = "UID")]
     uid: String,
+    /// UID of a snapshot of it, in place of the disk as it is.
+    #[arg(long, value_name = "UID")]
+    snapshot: Option<String>,
     /// Bytes that the client has received.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     received: u64,
     /// Checksum of these bytes.
     #[arg(long, value_name = "SHA256", default_value = "")]
     received_sha256: String,
+    /// Write size and checksum of the layer of a container disk that has the disk, in place of the
+    /// disk.
+    #[arg(long)]
+    layer: bool,
     /// Socket of the daemon's node API.
     #[arg(long, value_name = "SOCKET", default_value = client::DEFAULT_ENDPOINT)]
     node_endpoint: String,
@@ -76,16 +89,14 @@ impl Failure {
 
 pub(crate) async fn run(args: &NodeExportArgs) -> anyhow::Result<ExitCode> {
     let mut daemon = connect(&args.node_endpoint, Deadlines::default())?;
-    let request = ExportDiskRequest {
-        vm_uid: args.uid.clone(),
-        received_bytes: args.received,
-        received_sha256: args.received_sha256.clone(),
-    };
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let written = async {
-        let events = daemon.export_disk(request).await;
-        let events = events.map_err(Failure::Daemon)?.into_inner();
-        write(events, &mut tokio::io::stdout()).await
+        let events = args.begin(&mut daemon).await.map_err(Failure::Daemon)?;
+        if args.layer {
+            write_layer(events, &mut tokio::io::stdout()).await
+        } else {
+            write(events, &mut tokio::io::stdout()).await
+        }
     };
     let written = tokio::select! {
         written = written => written,
@@ -102,11 +113,46 @@ pub(crate) async fn run(args: &NodeExportArgs) -> anyhow::Result<ExitCode> {
     if let Ok(Some(line)) = input.next_line().await
         && line == COMPLETE.trim_end()
     {
-        let vm_uid = args.uid.clone();
+        let complete = ForgetExportRequest {
+            vm_uid: args.uid.clone(),
+            snapshot_uid: args.snapshot.clone().unwrap_or_default(),
+        };
         // A copy that stays is removed later.
-        let _ = daemon.forget_export(ForgetExportRequest { vm_uid }).await;
+        let _ = daemon.forget_export(complete).await;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl NodeExportArgs {
+    async fn begin(
+        &self,
+        daemon: &mut NodeClient<Channel>,
+    ) -> Result<Streaming<ExportEvent>, Status> {
+        let vm_uid = self.uid.clone();
+        let received_bytes = self.received;
+        let received_sha256 = self.received_sha256.clone();
+        let events = match self.snapshot.clone() {
+            // A daemon of before snapshots has no such call.
+            Some(snapshot_uid) => {
+                let request = ExportSnapshotRequest {
+                    vm_uid,
+                    snapshot_uid,
+                    received_bytes,
+                    received_sha256,
+                };
+                daemon.export_snapshot(request).await
+            }
+            None => {
+                let request = ExportDiskRequest {
+                    vm_uid,
+                    received_bytes,
+                    received_sha256,
+                };
+                daemon.export_disk(request).await
+            }
+        };
+        Ok(events?.into_inner())
+    }
 }
 
 async fn write(
@@ -127,9 +173,43 @@ async fn write(
             Some(Event::End(end)) => Line::End { sha256: end.sha256 },
             None => continue,
         };
-        put(out, line.text().map_err(Failure::Write)?.as_bytes()).await?;
+        say(out, &line).await?;
     }
     Ok(())
+}
+
+/// Writes what the layer of the disk is.
+async fn write_layer(
+    mut events: Streaming<ExportEvent>,
+    out: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), Failure> {
+    let mut layer = LayerSum::begin(0);
+    let mut reported = Instant::now();
+    while let Some(event) = events.message().await.map_err(Failure::Daemon)? {
+        match event.event {
+            Some(Event::PreparingPercent(percent)) => say(out, &Line::Preparing(percent)).await?,
+            Some(Event::Begin(begin)) => layer = LayerSum::begin(begin.size_bytes),
+            Some(Event::Data(data)) => {
+                layer.update(&data);
+                if reported.elapsed() >= REPORT {
+                    reported = Instant::now();
+                    say(out, &Line::Preparing(100)).await?;
+                }
+            }
+            Some(Event::End(_)) => {
+                let Layer { digest, size } = layer.end();
+                let sha256 = digest.trim_start_matches("sha256:").to_owned();
+                say(out, &Line::Begin { size, offset: size }).await?;
+                return say(out, &Line::End { sha256 }).await;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+async fn say(out: &mut (impl AsyncWrite + Unpin), line: &Line) -> Result<(), Failure> {
+    put(out, line.text().map_err(Failure::Write)?.as_bytes()).await
 }
 
 async fn put(out: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Failure> {

@@ -9,12 +9,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use crds::VirtualMachine;
 use kube::api::{Patch, PatchParams};
 use lifecycle::verbs::Verb;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::each;
+use super::follow::{Goal, Target, follow};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names, seconds};
 
 /// How often a verb is decided again when the machine changed meanwhile.
@@ -28,6 +30,9 @@ pub(crate) struct VerbArgs {
     /// Only validate the change in the cluster; do not make it.
     #[arg(long)]
     dry_run: bool,
+    /// Print each step until the machines are as requested. Ctrl-C ends this only.
+    #[arg(short, long, alias = "wait", conflicts_with = "dry_run")]
+    watch: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -104,19 +109,44 @@ pub(crate) async fn unpause(args: &VerbArgs) -> anyhow::Result<ExitCode> {
 async fn each(args: &VerbArgs, verb: Verb, done: &str) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
     let how = if args.dry_run { " (dry run)" } else { "" };
-    each::machine(&args.names, &format!("{done}{how}"), async |name| {
-        ask_again(&cluster, name, verb, args.dry_run).await
+    let mut targets = Vec::new();
+    let ended = each::machine(&args.names, &format!("{done}{how}"), async |name| {
+        let before = ask_again(&cluster, name, verb, args.dry_run).await?;
+        targets.push(Target::new(&before, goal(verb)));
+        Ok(())
     })
-    .await
+    .await;
+    if args.watch && !targets.is_empty() {
+        let followed = follow(&args.cluster, targets).await;
+        if ended.is_err()
+            && let Err(error) = &followed
+        {
+            eprintln!("error: {error:#}");
+        }
+        return ended.and_then(|code| followed.map(|()| code));
+    }
+    ended
 }
 
-/// The controller writes to the same object: who loses to it reads and decides again, a few times.
+/// What a machine becomes by the verb.
+const fn goal(verb: Verb) -> Goal {
+    match verb {
+        Verb::Start { paused: true } | Verb::Pause => Goal::Paused,
+        Verb::Start { paused: false } | Verb::Resume | Verb::Unpause => Goal::Ready,
+        Verb::Stop { .. } => Goal::Stopped,
+        Verb::Restart { .. } => Goal::Restarted,
+        Verb::Suspend => Goal::Suspended,
+    }
+}
+
+/// The controller writes to the same object: who loses to it reads and decides again, a few times. The
+/// machine as it was before.
 pub(super) async fn ask_again(
     cluster: &Cluster,
     name: &str,
     verb: Verb,
     dry_run: bool,
-) -> Result<(), ClusterError> {
+) -> Result<VirtualMachine, ClusterError> {
     for _ in 1..ATTEMPTS {
         match request(cluster, name, verb, dry_run).await {
             Err(ClusterError::Raced { .. }) => {}
@@ -133,7 +163,7 @@ async fn request(
     name: &str,
     verb: Verb,
     dry_run: bool,
-) -> Result<(), ClusterError> {
+) -> Result<VirtualMachine, ClusterError> {
     let found = cluster.find(name).await?;
     let change = found.change(verb)?;
     let api = cluster.machines();
@@ -153,7 +183,7 @@ async fn request(
         let patch: Patch<()> = Patch::Json(parsed(patch)?);
         api.patch(name, &params, &patch).await.map_err(about)?;
     }
-    Ok(())
+    Ok(found.vm)
 }
 
 fn parsed<T: DeserializeOwned>(patch: Value) -> Result<T, ClusterError> {

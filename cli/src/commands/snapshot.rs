@@ -48,8 +48,8 @@ pub(crate) struct SnapshotArgs {
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     /// Wait until the node has taken the snapshot.
-    #[arg(long)]
-    wait: bool,
+    #[arg(short, long, alias = "wait")]
+    watch: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
         description: args.description.clone(),
     };
     let uid = create(&cluster, &name, spec).await?;
-    if args.wait {
+    if args.watch {
         let cluster = args.cluster.connect_to_watch().await?;
         taken(&cluster, &name, &uid).await?;
         super::print(&format!("virtualmachinesnapshot.vmlet.dev/{name} taken\n"))?;
@@ -141,10 +141,10 @@ async fn taken(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<()> {
 
 /// What was said last, so that nothing is said twice.
 #[derive(Debug, Default)]
-struct Said(String);
+pub(super) struct Said(String);
 
 impl Said {
-    fn say(&mut self, text: &str) {
+    pub(super) fn say(&mut self, text: &str) {
         if !text.is_empty() && self.0 != text {
             eprintln!("{}", crate::table::printable(text));
             text.clone_into(&mut self.0);
@@ -152,7 +152,7 @@ impl Said {
     }
 }
 
-fn broken(error: &kube::runtime::watcher::Error) -> String {
+pub(super) fn broken(error: &kube::runtime::watcher::Error) -> String {
     let why = innermost(error);
     format!("warning: the watch broke off and is begun again: {why}")
 }

@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 
 use super::events;
+use super::follow::{Goal, Target, follow};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, listed};
 use crate::colour::When;
 
@@ -25,6 +26,9 @@ pub(crate) struct StatusArgs {
     /// Also show the conditions that report no problem.
     #[arg(long, short)]
     verbose: bool,
+    /// Then watch: print a line whenever the machine changes, until it is deleted.
+    #[arg(long, short)]
+    watch: bool,
     /// When to use colours.
     #[arg(long, value_enum, default_value_t)]
     color: When,
@@ -46,6 +50,11 @@ pub(crate) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         now: Timestamp::now(),
     };
     super::print(&report.render(args.color.is_on()))?;
+    if args.watch {
+        super::print("\n")?;
+        let target = Target::new(&found.vm, Goal::Followed);
+        follow(&args.cluster, vec![target]).await?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,8 +4,12 @@
 //! next one may succeed.
 //! Failure: [`NodeError`] with the sentence of the program on the node.
 
+pub(super) mod disk;
+pub(super) mod fetch;
 pub(super) mod line;
 pub(super) mod progress;
+pub(super) mod receive;
+pub(super) mod send;
 
 use std::io;
 use std::time::Duration;

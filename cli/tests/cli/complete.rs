@@ -47,3 +47,17 @@ async fn a_shell_requests_completion_by_a_variable() {
     let output = answer(Path::new(PROGRAM), &variables, &["--", "vmletctl", "compl"]).await;
     assert_eq!((output.out.as_str(), output.err.as_str()), ("", ""));
 }
+
+#[tokio::test]
+async fn pods_of_the_node_are_those_of_its_daemon() {
+    let node = Node::start(Scenario::default());
+    let made = node.ctl(&["run", "pod.yaml", "--detach"]).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let words = ["--", "vmletctl", "node", "stop", "h"];
+    let child = command(&node.path("vmlet.sock"), node.dir.path(), &words)
+        .env("VMLETCTL_COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", "3")
+        .spawn();
+    let output = finished(child.unwrap()).await;
+    assert_eq!((output.out.as_str(), output.err.as_str()), ("hello", ""));
+}

@@ -5,6 +5,7 @@
 //! Failure: none; an object that belongs to no machine wakes none.
 
 mod caches;
+mod clones;
 mod groups;
 mod limits;
 mod replica_sets;
@@ -68,8 +69,9 @@ pub trait Wakes: Indexed + Sized {
 }
 
 impl Wakes for VirtualMachine {
-    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
-        vec![Key::of(&**change.object())]
+    /// Clones that are to be made of it. It wakes itself in any case.
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        clones::of_machine(change, stores)
     }
 
     fn wakes_groups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
@@ -98,8 +100,12 @@ impl Wakes for VirtualMachine {
 }
 
 impl Wakes for Pod {
-    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
-        machine_of(change.object()).into_iter().collect()
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        let Some(machine) = machine_of(change.object()) else {
+            return Vec::new();
+        };
+        let clones = clones::of_pod(change, &machine, stores);
+        std::iter::once(machine).chain(clones).collect()
     }
 
     fn as_pod(object: &Self) -> Option<&Pod> {
@@ -324,8 +330,8 @@ impl Wakes for VirtualMachineGroup {
 }
 
 impl Wakes for VirtualMachineSnapshot {
-    /// Its machine takes it, and deletes it; one that does not exist lets it go.
-    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+    /// Its machine takes it, and deletes it; one that does not exist lets it go. Clones are made of it.
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         if let Change::Updated { old, new, .. } = change
             && old == new
         {
@@ -333,7 +339,9 @@ impl Wakes for VirtualMachineSnapshot {
         }
         let snapshot = change.object();
         let namespace = snapshot.namespace().unwrap_or_default();
-        vec![Key::new(namespace, &snapshot.spec.vm_name)]
+        let mut all = vec![Key::new(namespace, &snapshot.spec.vm_name)];
+        all.extend(clones::of_snapshot(snapshot, stores));
+        all
     }
 }
 

@@ -43,6 +43,7 @@ macro_rules! adds {
 }
 
 mod caches;
+mod clones;
 mod groups;
 mod limits;
 mod nodes;

@@ -81,6 +81,19 @@ fn an_image_has_series_for_its_source_and_for_its_files_until_it_is_gone() {
     feeds.image_caches.apply(Event::Apply(cache));
     let text = metrics.text();
     assert!(text.contains(&series("vmi_content_sync", 1)), "{text}");
+    assert!(
+        !text.contains("vmi_up_to_date{"),
+        "it follows no tag: {text}"
+    );
+    let mut follows = image.clone();
+    follows.spec.update = Some(crds::ImageUpdate::default());
+    for (kind, value) in [(READY, 0), ("UpToDate", 1)] {
+        let status = json!({ "conditions": condition(kind) });
+        follows.status = Some(serde_json::from_value(status).unwrap());
+        feeds.images.apply(Event::Apply(follows.clone()));
+        let text = metrics.text();
+        assert!(text.contains(&series("vmi_up_to_date", value)), "{text}");
+    }
     feeds.images.apply(Event::Delete(image));
     assert!(!metrics.text().contains("vmi_name"));
 }

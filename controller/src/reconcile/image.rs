@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
+//!   tag ──► version ──┘
 //!                └────────► nodes of spec.prePull pull it ─► status: how many have it
 //!                └────────► nodes that need its files ─► its image cache
 //! claim  ─► whether it is bound ─► status: size, Ready
@@ -21,6 +22,7 @@ pub(crate) mod object;
 mod pre_pull;
 mod report;
 mod task;
+mod update;
 pub(crate) mod used;
 
 use std::time::Duration;
@@ -33,6 +35,7 @@ use self::inspect::Answer;
 use self::nodes::Holders;
 pub(crate) use self::nodes::{foreign, keep_ours, names, repository};
 use self::object::Object;
+pub(crate) use self::update::UP_TO_DATE;
 
 /// How soon an image without an answer is checked again, for the case that the event that ends
 /// the wait is missed.
@@ -54,22 +57,29 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     if object.meta().deletion_timestamp.is_some() || !ctx.stores.agents.are_listed() {
         return Ok(Flow::Continue);
     }
-    let named = name::of(object.source());
+    let updates = update::observe(ctx, &object).await?;
+    let named = object.named();
     let answer = match &named {
         Ok(_) if object.claim().is_some() => claim::observe(ctx, &object).await?,
         // Tasks have no credentials: kubelet pulls such an image for its pods.
         Ok(_) if object.needs_credentials() => Answer::Private,
-        Ok(named) => inspect::observe(ctx, &object, named).await?,
-        Err(refused) => Answer::NotSupported(refused.0.clone()),
+        Ok(named) => match update::known(ctx, &object, named) {
+            Some(found) => Answer::Found(found),
+            None => inspect::observe(ctx, &object, named, &updates).await?,
+        },
+        Err(refused) => match (&updates.status, &updates.verdict) {
+            (Some(_), Some(verdict)) => Answer::NoVersion(verdict.message.clone()),
+            _ => Answer::NotSupported(refused.0.clone()),
+        },
     };
     let named = named.ok().filter(|_| object.claim().is_none());
     let holders = match &named {
         Some(named) => Holders::of(&ctx.stores, &named.name),
         None => Holders::default(),
     };
-    let pulls = pre_pull::observe(ctx, &object, named.as_ref(), &holders).await?;
+    let pulls = pre_pull::observe(ctx, &object, named.as_ref(), &holders, &updates).await?;
     let now = (ctx.clock)();
-    let status = report::draft(&object, &answer, (&holders, &pulls), &now);
+    let status = report::draft(&object, &answer, (&holders, &pulls, &updates), &now);
     report::write(ctx, &object, &status).await?;
     let cached = match &named {
         Some(named) if ctx.config.machines.image_caches => {
@@ -89,12 +99,15 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let flow = match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
         Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
+        // The update says when it is checked again.
+        Answer::NoVersion(_) => Flow::Continue,
         // The claim's event wakes it.
         Answer::Claim(_) | Answer::NoClaim(_) => Flow::Continue,
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
         // The lists of nodes change without an event for the image.
         Answer::Waiting { .. } | Answer::NoNode | Answer::Private => Flow::RequeueAfter(RECHECK),
     };
+    let flow = sooner(flow, updates.again);
     Ok(sooner(sooner(flow, pulls.again), cached))
 }
 

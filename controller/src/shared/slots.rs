@@ -115,7 +115,8 @@ impl Used {
 impl State {
     /// What all but `uid` use.
     fn used(&mut self, uid: &str, made: Made<'_>, now: i64) -> Used {
-        let of_disk = |t: &&Arc<VirtualMachineTask>| t.spec.kind == TaskKind::Provision;
+        let kinds = [TaskKind::Provision, TaskKind::CloneDisk];
+        let of_disk = |t: &&Arc<VirtualMachineTask>| kinds.contains(&t.spec.kind);
         let provisions = || made.tasks.iter().filter(of_disk);
         let known: BTreeSet<_> = provisions().map(|t| t.spec.vm_uid.as_str()).collect();
         self.reserved

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crds::conditions::{self, FAILURE};
+use crds::conditions::{self, CREATED, FAILURE};
 use crds::names::VM_UID_LABEL;
 use crds::{
     ClusterVirtualMachineImage, GroupMemberKind, VirtualMachine, VirtualMachineClass,
@@ -45,6 +45,10 @@ pub enum Relation {
     StorageClass(String),
     /// A group.
     Group(Key),
+    /// A machine of which a clone is to be made.
+    Source(Key),
+    /// A snapshot of which a clone is to be made.
+    Snapshot(Key),
     /// The node of the root disk.
     Node(String),
     /// The namespace with its quotas and limit ranges, of a machine that the API server refused
@@ -80,6 +84,12 @@ impl Relation {
         }
         let class = spec.storage_class.clone();
         all.extend(class.map(Self::StorageClass));
+        if let Some(source) = spec.source.as_ref().filter(|_| is_unmade_clone(vm)) {
+            let machine = source.virtual_machine.as_ref();
+            all.extend(machine.map(|named| Self::Source(here(&named.name))));
+            let snapshot = source.snapshot.as_ref();
+            all.extend(snapshot.map(|named| Self::Snapshot(here(&named.name))));
+        }
         let node = vm.status.iter().flat_map(|status| &status.node_name);
         all.extend(node.cloned().map(Self::Node));
         if is_refused(vm) {
@@ -87,6 +97,14 @@ impl Relation {
         }
         all
     }
+}
+
+/// Whether the machine is a clone whose disk is not made yet.
+#[must_use]
+pub fn is_unmade_clone(vm: &VirtualMachine) -> bool {
+    let status = vm.status.as_ref();
+    let is_made = status.is_some_and(|s| conditions::is_true(&s.conditions, CREATED));
+    vm.spec.source.is_some() && !is_made
 }
 
 /// Whether the last pass failed by a rule of the API server, as far as its words show.

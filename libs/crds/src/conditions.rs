@@ -18,6 +18,8 @@ pub const STORAGE_READY: &str = "VirtualMachineStorageReady";
 pub const BOOTSTRAP_READY: &str = "VirtualMachineBootstrapReady";
 /// The networks were found. Absent without interfaces.
 pub const NETWORK_READY: &str = "VirtualMachineNetworkReady";
+/// The snapshot or machine that is cloned was found and can be copied. Absent without `source`.
+pub const SOURCE_READY: &str = "VirtualMachineSourceReady";
 /// A node was chosen.
 pub const PLACEMENT_READY: &str = "VirtualMachineConditionPlacementReady";
 /// The image's files are on the chosen node.
@@ -127,7 +129,8 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
 pub fn reason_of_true(kind: &str) -> &'static str {
     match kind {
         CREATED => "Provisioned",
-        CLASS_READY | IMAGE_READY | STORAGE_READY | BOOTSTRAP_READY | NETWORK_READY => "Resolved",
+        CLASS_READY | IMAGE_READY | STORAGE_READY | BOOTSTRAP_READY | NETWORK_READY
+        | SOURCE_READY => "Resolved",
         PLACEMENT_READY => "Scheduled",
         IMAGE_CACHE_READY => "Cached",
         DATA_VOLUMES_READY => "Filled",

@@ -13,6 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::image_update::{ImageUpdate, ImageUpdateStatus, ImageVersion};
 use crate::rules::{self, edit_of, rule};
 
 /// A disk that was made from an image keeps its name for pods, and so does the image.
@@ -26,6 +27,12 @@ const PRE_PULLED: &str = "!has(self.prePull) || !has(self.source.pvc) && \
     (!has(self.source.oci) || !has(self.source.oci.pullSecret))";
 const PRE_PULLED_MESSAGE: &str =
     "prePull needs a source that nodes pull without credentials: http, or oci without pullSecret";
+
+/// Nodes check a tag without credentials; a web server has one version of a file.
+const FOLLOWS: &str = "!has(self.update) || has(self.source.oci) && \
+    !has(self.source.oci.pullSecret) && !self.source.oci.reference.contains('@')";
+const FOLLOWS_MESSAGE: &str = "update needs source.oci with a tag, without digest and pullSecret: nodes check \
+    registries without credentials, and a web server has one version of a file";
 
 /// A disk image for the machines of one namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
@@ -66,7 +73,10 @@ const PRE_PULLED_MESSAGE: &str =
         json_path = ".metadata.creationTimestamp"
     )
 )]
-#[x_kube(validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE))]
+#[x_kube(
+    validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE),
+    validation = rule(FOLLOWS, FOLLOWS_MESSAGE),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageSpec {
     /// Source of the image. Immutable once `status.usedSince` is set.
@@ -77,6 +87,9 @@ pub struct VirtualMachineImageSpec {
     /// Pulls the image to nodes before a machine needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pull: Option<PrePull>,
+    /// Follows the tag of `source.oci`: new machines use the version that it means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<ImageUpdate>,
 }
 
 /// A disk image for the machines of all namespaces.
@@ -124,6 +137,7 @@ pub struct VirtualMachineImageSpec {
     validation = rule("!has(self.source.http) || !has(self.source.http.tlsSecret)", "a Secret \
         belongs to one namespace: use VirtualMachineImage"),
     validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE),
+    validation = rule(FOLLOWS, FOLLOWS_MESSAGE),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
@@ -135,6 +149,9 @@ pub struct ClusterVirtualMachineImageSpec {
     /// Pulls the image to nodes before a machine needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pull: Option<PrePull>,
+    /// Follows the tag of `source.oci`: new machines use the version that it means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<ImageUpdate>,
 }
 
 impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
@@ -143,6 +160,7 @@ impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
             source: cluster.source,
             ip_assurance: cluster.ip_assurance,
             pre_pull: cluster.pre_pull,
+            update: cluster.update,
         }
     }
 }
@@ -267,13 +285,20 @@ pub struct VirtualMachineImageStatus {
     /// State of the pulls that `spec.prePull` requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pull: Option<PrePullStatus>,
+    /// State of the checks that `spec.update` requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<ImageUpdateStatus>,
+    /// Versions that checks have found, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 18))]
+    pub versions: Vec<ImageVersion>,
     /// What boots the disk, where that is known: `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
     /// Disks in the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<ImageDisk>,
-    /// Conditions by type: `Ready`.
+    /// Conditions by type: `Ready`, `Bootable`, and `UpToDate` with `spec.update`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -38,6 +38,7 @@ pub mod guest_facts;
 mod image;
 mod image_cache;
 mod image_mapping;
+mod image_update;
 pub mod names;
 mod node_config;
 pub mod node_facts;
@@ -75,6 +76,7 @@ pub use image_mapping::{
     ImageMapping, ImageMappingSpec, ImageMappingStatus, ImageTranslation, ImageTransport,
     SecretReference, TransportTls,
 };
+pub use image_update::{ImageUpdate, ImageUpdateStatus, ImageVersion, ImageVersionState};
 pub use node_config::{
     AcceleratorSetting, CpuModelSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec,
     NodeConfigStatus, NodeSettings,
@@ -92,8 +94,8 @@ pub use snapshot::{
     VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
 };
 pub use task::{
-    InspectedImage, SnapshotRequest, TakenSnapshot, TaskKind, TaskState, VirtualMachineTask,
-    VirtualMachineTaskSpec, VirtualMachineTaskStatus,
+    DiskSource, InspectedImage, SnapshotRequest, TakenSnapshot, TaskKind, TaskState,
+    VirtualMachineTask, VirtualMachineTaskSpec, VirtualMachineTaskStatus,
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
 pub use vmlet::{

@@ -6,10 +6,10 @@
 
 pub use podspec::names::{
     BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_IMAGE, DISK_MANIFESTS, DISK_WITHOUT_IMAGE,
-    FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS, IMAGE_TLS_SECRET, IMAGE_URL,
-    INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS,
-    MEMORY, NETWORK, NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE,
-    SHARES, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+    FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS, IMAGE_DIGESTS, IMAGE_TLS_SECRET,
+    IMAGE_URL, INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY,
+    MAX_VCPUS, MEMORY, NETWORK, NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION,
+    ROOT_VOLUME_SIZE, SHARES, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -99,9 +99,14 @@ pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 pub const NODE_PROBES: &str = "NodeProbes";
 /// Feature of a node whose agent and daemon flatten the root disks of machines.
 pub const DISK_PROMOTION: &str = "DiskPromotion";
+/// Feature of a node whose agent and daemon copy the root disk of a machine for another one.
+pub const DISK_CLONES: &str = "DiskClones";
 /// Feature of a node whose agent and daemon keep manifests of machines beside their disks, and let a
 /// machine take over the disk of an earlier one.
 pub const MACHINE_BACKUP: &str = "MachineBackup";
+/// Feature of a node: agent and daemon report the digest that a tag means, for images with
+/// `spec.update`.
+pub const IMAGE_UPDATES: &str = "ImageUpdates";
 /// On a node's lease: machines whose manifest its agent could not write, and why, as a map of the UIDs
 /// of disks and messages. Written by the node's agent.
 pub const BACKUP_FAILURES: &str = "vmlet.dev/backup-failures";
@@ -111,6 +116,10 @@ pub const ADOPT_DISK: &str = "vmlet.dev.protected/adopt-disk";
 /// Which disk on which node the machine has, and what its guest knows it by, as JSON. Written by the
 /// controller; anyone may delete it, and the controller writes it again.
 pub const DISK_RECORD: &str = "vmlet.dev/disk-record";
+/// UID of the claim, named by the machine, that has the content of the root disk, if the image of the machine
+/// follows a tag: pods need no image as long as the claim is this one. Written by the controller; anyone may
+/// delete it to have an empty claim filled again.
+pub const ROOT_CLAIM_UID: &str = "vmlet.dev/root-claim-uid";
 /// On a snapshot: its own UID, since it was requested from a node. An object that a backup tool has restored
 /// has that of an earlier object. Written by the controller.
 pub const SNAPSHOT_UID: &str = "vmlet.dev/snapshot-uid";

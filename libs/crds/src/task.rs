@@ -57,6 +57,7 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("instanceUID"),
     validation = immutable("probe"),
     validation = immutable("snapshot"),
+    validation = immutable("source"),
     validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -100,7 +101,7 @@ pub struct VirtualMachineTaskSpec {
     )]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_tls_secret: Option<String>,
-    /// Provision: virtual size in bytes. Defaults to the size of the image.
+    /// Provision, CloneDisk: virtual size in bytes. Defaults to the size of the image or the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub size_bytes: Option<i64>,
@@ -130,6 +131,28 @@ pub struct VirtualMachineTaskSpec {
     /// Snapshot, Revert, DeleteSnapshot: the snapshot that the task is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotRequest>,
+    /// CloneDisk: the disk that is copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<DiskSource>,
+}
+
+/// The disk that a task copies.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskSource {
+    /// UID under which the node keeps the disk.
+    #[serde(rename = "diskUID")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub disk_uid: String,
+    /// UID of the VirtualMachineSnapshot whose content is copied. If unset, the disk is copied as it is, and no machine
+    /// may run on it.
+    #[serde(
+        rename = "snapshotUID",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub snapshot_uid: Option<String>,
 }
 
 /// The snapshot that a task is for.
@@ -223,6 +246,8 @@ pub enum TaskKind {
     SetProbe,
     /// Checks that the machine can take over the root disk of an earlier machine of its name.
     Adopt,
+    /// Creates the root disk as a copy of another machine's disk on the same node.
+    CloneDisk,
 }
 
 impl TaskKind {
@@ -309,6 +334,10 @@ pub struct InspectedImage {
     /// What boots from the disk, where that is known: `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
+    /// Digest of the manifest or index that the name means in a registry; absent if it is not in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71), regex(pattern = rules::DIGEST))]
+    pub digest: Option<String>,
 }
 
 /// State of a task.

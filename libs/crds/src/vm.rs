@@ -10,6 +10,7 @@ mod network;
 mod probe;
 mod requests;
 mod rules;
+mod source;
 mod spec;
 mod status;
 mod volumes;
@@ -20,6 +21,7 @@ pub use probe::{
     GuestInfoMatch, HeartbeatProbe, HeartbeatThreshold, ReadinessProbe, TcpSocketProbe,
 };
 pub use requests::{StateChangeAction, StateChangeRequest};
+pub use source::{CloneSource, SourceReference};
 pub use spec::{
     Affinity, ImageRef, InlineHardware, PowerOpMode, PowerState, PromoteDisksMode, RunStrategy,
     Template, TemplateMetadata, VirtualMachine, VirtualMachineSpec,

@@ -14,8 +14,11 @@ use serde_json::Value;
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, broadcast};
 use uuid::Uuid;
 
+mod disks;
 mod hypervisor;
 mod size;
+
+use disks::{Job, LateSwitch};
 
 use crate::{Cable, End, Event, FailedDisk, MachineElement, Pause, Shutdown, Size, State};
 
@@ -29,6 +32,7 @@ pub struct FakeHypervisor {
     starts: Arc<RwLock<()>>,
     restore_turns: Arc<RwLock<()>>,
     restores: Arc<RwLock<()>>,
+    switches: Arc<RwLock<()>>,
     looks: Arc<tokio::sync::Mutex<()>>,
     events: broadcast::Sender<Event>,
 }
@@ -52,6 +56,12 @@ struct Inner {
     restores_outlive_kills: bool,
     /// Why a switch of a disk fails, and whether it takes place all the same.
     switch_failure: Option<(String, bool)>,
+    /// A switch that a client has left behind.
+    late_switch: Option<LateSwitch>,
+    /// Block jobs make no progress.
+    holds_jobs: bool,
+    /// Why the end of a block job by a pivot fails, and whether it takes place all the same.
+    pivot_failure: Option<(String, bool)>,
 }
 
 #[derive(Debug)]
@@ -66,8 +76,10 @@ struct FakeDomain {
     paused: Option<Pause>,
     /// The disk that fails, for as long as it does: the guest does not run beyond its next request.
     fails: Option<FailedDisk>,
-    /// The file of its first disk.
-    root: Option<PathBuf>,
+    /// The files of its first disk, the one that the guest writes to first.
+    files: Vec<PathBuf>,
+    /// The block job of its first disk.
+    job: Option<Job>,
 }
 
 impl Default for FakeHypervisor {
@@ -89,10 +101,14 @@ impl Default for FakeHypervisor {
                 restores_outlive_kills: false,
                 resumes: BTreeMap::new(),
                 switch_failure: None,
+                late_switch: None,
+                holds_jobs: false,
+                pivot_failure: None,
             })),
             starts: Arc::default(),
             restore_turns: Arc::default(),
             restores: Arc::default(),
+            switches: Arc::default(),
             looks: Arc::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
         }
@@ -242,6 +258,12 @@ impl FakeHypervisor {
         Arc::clone(&self.restores).write_owned().await
     }
 
+    /// Switches of disks come to no end until what this returns is dropped, and do not take place when they are given
+    /// up.
+    pub async fn hold_switches(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.switches).write_owned().await
+    }
+
     /// Looks at a domain wait until what this returns is dropped. As in the real one they wait for
     /// each other, too.
     pub async fn hold_looks(&self) -> OwnedMutexGuard<()> {
@@ -297,6 +319,7 @@ impl FakeHypervisor {
         if found.state == State::Active {
             found.state = State::Inactive(end);
             found.paused = None;
+            found.job = None;
             drop(inner);
             if connected {
                 self.emit(Event::Stopped(domain, end));

@@ -8,12 +8,14 @@
     reason = "calls into C; every block states why its obligations hold"
 )]
 
+mod block_jobs;
 mod callbacks;
 mod disk_errors;
 mod domain;
 mod snapshot;
 mod stats;
 
+pub(crate) use block_jobs::{block_job, commit, end_block_job};
 pub(crate) use callbacks::{Signal, Subscription};
 pub(crate) use disk_errors::failed_disks;
 pub(crate) use domain::{abort_job, save, set_agent_timeout, state};

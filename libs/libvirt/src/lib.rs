@@ -27,6 +27,7 @@ use serde_json::Value;
 use tokio::sync::broadcast::{self, error::RecvError};
 use uuid::Uuid;
 
+mod block_jobs;
 mod capabilities;
 mod error;
 mod event;
@@ -44,6 +45,7 @@ mod read;
 mod saved;
 mod size;
 
+pub use block_jobs::{BlockCommit, BlockJob, BlockJobEnd, OpenFile};
 pub use capabilities::DomainType;
 #[cfg(feature = "fake")]
 pub use fake::FakeHypervisor;
@@ -127,6 +129,29 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// The file that the first disk of a running emulator writes to, once no [`Self::switch_root`] is in
     /// progress; `None` when there is no emulator.
     fn root_file(&self, domain: Uuid) -> impl Future<Output = Result<Option<PathBuf>>> + Send;
+    /// Begins a block job that copies a file of the first disk of a running emulator, with nothing but the next
+    /// one below it, to that one, and returns at once: see [`Self::root_job`]. A copy of a file that the guest does
+    /// not write to ends by itself, and leaves the emulator without that file.
+    fn commit_root(
+        &self,
+        domain: Uuid,
+        commit: BlockCommit,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The block job of the first disk of a running emulator; `None` when there is none.
+    fn root_job(&self, domain: Uuid) -> impl Future<Output = Result<Option<BlockJob>>> + Send;
+    /// Ends the block job of the first disk of a running emulator; an error when there is none. After an error,
+    /// [`Self::root_job`] and [`Self::root_file`] show what has happened.
+    fn end_root_job(
+        &self,
+        domain: Uuid,
+        end: BlockJobEnd,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The files that a running emulator has open for its disks, once no other change of them is in progress; `None`
+    /// when there is no emulator.
+    fn disk_files(
+        &self,
+        domain: Uuid,
+    ) -> impl Future<Output = Result<Option<Vec<OpenFile>>>> + Send;
     /// What libvirt made of the machine type that was requested; `None` when it does not say or no
     /// such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;

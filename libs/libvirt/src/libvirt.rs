@@ -19,6 +19,7 @@ use virt::error::Error as VirtError;
 use virt::sys;
 
 mod agent;
+mod block_jobs;
 mod calls;
 mod connection;
 mod disks;
@@ -37,8 +38,9 @@ mod turns;
 
 use crate::error::Context;
 use crate::{
-    Cable, DomainInfo, DomainStats, DomainType, Event, FailedDisk, Hypervisor, Observer, Power,
-    Result, Shutdown, Size, State, Versions, capabilities, event, ffi, read,
+    BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, Event,
+    FailedDisk, Hypervisor, Observer, OpenFile, Power, Result, Shutdown, Size, State, Versions,
+    capabilities, event, ffi, read,
 };
 pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
@@ -334,6 +336,22 @@ impl Hypervisor for Libvirt {
 
     async fn root_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
         self.first_disk(domain).await
+    }
+
+    async fn commit_root(&self, domain: Uuid, commit: BlockCommit) -> Result<()> {
+        self.commit_first_disk(domain, commit).await
+    }
+
+    async fn root_job(&self, domain: Uuid) -> Result<Option<BlockJob>> {
+        self.first_disk_job(domain).await
+    }
+
+    async fn end_root_job(&self, domain: Uuid, end: BlockJobEnd) -> Result<()> {
+        self.end_first_disk_job(domain, end).await
+    }
+
+    async fn disk_files(&self, domain: Uuid) -> Result<Option<Vec<OpenFile>>> {
+        self.open_files(domain).await
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

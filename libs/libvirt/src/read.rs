@@ -12,8 +12,8 @@ use crate::MachineElement;
 mod disks;
 
 #[cfg(feature = "fake")]
-pub(crate) use disks::first_disk_file;
-pub(crate) use disks::{disk_targets, first_disk_alias};
+pub(crate) use disks::first_disk_files;
+pub(crate) use disks::{disk_targets, first_disk_alias, first_disk_can_pivot};
 
 /// The port of the QEMU guest agent.
 const AGENT_PORT: &str = "org.qemu.guest_agent.0";

@@ -6,7 +6,8 @@
 
 use crds::conditions::{
     BOOTSTRAP_READY, CLASS_READY, CREATED, DATA_VOLUMES_READY, FAILURE, IMAGE_READY,
-    LOCATION_VALID, NETWORK_READY, PLACEMENT_READY, REVERT_SUCCEEDED, STORAGE_READY, find,
+    LOCATION_VALID, NETWORK_READY, PLACEMENT_READY, REVERT_SUCCEEDED, SOURCE_READY, STORAGE_READY,
+    find,
 };
 use crds::vm::PrintableStatus as Word;
 use crds::{PowerState, VirtualMachineStatus};
@@ -78,6 +79,7 @@ pub fn obstacle(conditions: &[Condition]) -> Option<String> {
         // The scheduler knows only that the claim of a data volume is missing.
         let others = [
             DATA_VOLUMES_READY,
+            SOURCE_READY,
             CREATED,
             PLACEMENT_READY,
             LOCATION_VALID,

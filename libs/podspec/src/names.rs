@@ -135,3 +135,5 @@ pub const DISK_IMAGE: &str = "vmlet.dev/disk-image";
 pub const DISK_WITHOUT_IMAGE: &str = "DiskWithoutImage";
 /// Feature of a node's daemon: it keeps manifests of machines beside their disks.
 pub const DISK_MANIFESTS: &str = "DiskManifests";
+/// Feature of a node's daemon: a look at an image in a registry gives the digest that its name means.
+pub const IMAGE_DIGESTS: &str = "ImageDigests";

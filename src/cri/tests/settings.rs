@@ -32,7 +32,7 @@ async fn set(app: &App, settings: &[(&str, &str)]) {
     let settings = settings.iter();
     let request = Request {
         settings: settings.map(|(k, v)| ((*k).to_owned(), given(v))).collect(),
-        keep_others: false,
+        kept: crate::node_settings::Kept::None,
     };
     let answer = app.node_services().settings.replace(request).await.unwrap();
     let all = answer.outcomes.values();

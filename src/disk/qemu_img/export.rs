@@ -43,8 +43,19 @@ pub struct Source<'a> {
     pub base: Option<Base<'a>>,
     /// How many bytes its guest sees.
     pub size: u64,
+    /// How the program gets the right to read its files.
+    pub access: Access,
     /// What keeps others from it; dropped when the program no longer has the disk.
     pub guard: Guard,
+}
+
+/// The way in which the program gets the right to read a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The file belongs to its user meanwhile: no machine has it, or gets it.
+    Lent,
+    /// The file keeps its owner: a machine may have it, but writes nothing to it.
+    Shared,
 }
 
 impl QemuImg {
@@ -85,6 +96,7 @@ impl QemuImg {
             below,
             base,
             size,
+            access,
             guard,
         } = source;
         let mut least: u64 = 0;
@@ -116,7 +128,11 @@ impl QemuImg {
         // The program opens the disk by its descriptor, so that it needs the right to read it.
         let mut lent = Vec::new();
         for layer in &layers {
-            lent.push(self.lend_with(layer, Some(Arc::clone(&guard))).await?);
+            let guard = Some(Arc::clone(&guard));
+            lent.push(match access {
+                Access::Lent => self.lend_with(layer, guard).await?,
+                Access::Shared => self.share(layer, guard).await?,
+            });
         }
         let copy = self.create(target).await?;
         let to = copy.inherited()?;

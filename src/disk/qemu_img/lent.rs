@@ -13,6 +13,7 @@ use std::sync::Arc;
 use nix::unistd::geteuid;
 
 use super::QemuImg;
+use super::shared::Reader;
 use crate::foreign::Open;
 use crate::helper::User;
 
@@ -31,6 +32,8 @@ pub type Guard = Arc<dyn Any + Send + Sync>;
 pub(super) struct Loan {
     pub(super) file: File,
     before: Option<Before>,
+    /// The right to read it, where its owner stays.
+    reader: Option<Reader>,
     /// Dropped after the file is taken back.
     _guard: Option<Guard>,
 }
@@ -63,6 +66,7 @@ impl QemuImg {
             let mut loan = Loan {
                 file: file.try_clone()?,
                 before: None,
+                reader: None,
                 _guard: guard,
             };
             if !has_access {
@@ -73,6 +77,29 @@ impl QemuImg {
         let (loan, is_device) = look(file, "lend it to qemu-img", lend).await?;
         let loan = file.keep(loan);
         Ok(Lent { loan, is_device })
+    }
+}
+
+impl Loan {
+    /// Of a file that its owner keeps.
+    pub(super) fn shared(
+        file: &File,
+        reader: Option<Reader>,
+        guard: Option<Guard>,
+    ) -> io::Result<Self> {
+        let file = match file.try_clone() {
+            Ok(file) => file,
+            Err(error) => {
+                reader.into_iter().for_each(|reader| reader.leave(file));
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            file,
+            before: None,
+            reader,
+            _guard: guard,
+        })
     }
 }
 
@@ -97,6 +124,9 @@ impl Lent {
 
 impl Drop for Loan {
     fn drop(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.leave(&self.file);
+        }
         let returned = match self.before {
             None => Ok(()),
             Some(Before::Owner(uid, gid)) => fchown(&self.file, Some(uid), Some(gid)),

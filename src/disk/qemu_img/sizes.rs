@@ -310,12 +310,16 @@ fn measure(directory: &Path) -> io::Result<u64> {
 }
 
 fn virtual_size(path: &Path) -> io::Result<u64> {
+    match File::open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(0),
+        file => size_in_header(&file?),
+    }
+}
+
+/// The size in the header of a disk; 0 where it is none.
+pub(super) fn size_in_header(mut file: &File) -> io::Result<u64> {
     let mut header = [0; HEADER];
-    let file = match File::open(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
-        file => file?,
-    };
-    match (&file).read_exact(&mut header) {
+    match file.read_exact(&mut header) {
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
         read => read?,
     }

@@ -17,6 +17,7 @@ use crate::space::Space;
 mod export;
 mod lent;
 mod replaced;
+mod shared;
 
 /// The user ID of a user without rights.
 const UNPRIVILEGED: u32 = 65534;

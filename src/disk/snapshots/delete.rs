@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Invariant: a snapshot is deleted in the record before its layer changes, and a layer is merged again
-//! from its beginning until the record names its parent in its place. No machine has the disk meanwhile.
+//! from its beginning until the record names its parent in its place. No machine has the disk meanwhile, and no
+//! reader the layers.
 //! Failure: [`Error`]; the disk has its content at every instant, and a repetition merges what is left.
 
 use std::sync::Arc;
@@ -49,6 +50,8 @@ impl Disks {
             let Some(unneeded) = disk.layers.as_ref().and_then(Layers::unneeded) else {
                 return Ok(());
             };
+            // No reader has them, and none gets them, until the record names them no more.
+            let _claim = self.claim_layers(vm, &unneeded.layers())?;
             if let Unneeded::Merge { layer, child } = unneeded {
                 self.merge(&reserved, vm, layer, child, &mut progress)
                     .await?;
@@ -68,6 +71,9 @@ impl Disks {
         if self.has_nothing_to_delete(vm, uid)? {
             return Ok(());
         }
+        let mut claims = Vec::new();
+        let mut held = Vec::new();
+        let mut refused = None;
         let deleted = self.records.change(&vm, |disk| {
             let Some(layers) = &mut disk.layers else {
                 return false;
@@ -79,7 +85,16 @@ impl Disks {
             // Those of earlier deletions do not keep this one from its end.
             let waiting = layers.merges();
             layers.delete(uid);
-            while let Some(leaf) = layers.unneeded_leaf() {
+            while let Some(leaf) = layers.unneeded_leaf(&held) {
+                match self.claim_layers(vm, &leaf.layers()) {
+                    Ok(claim) => claims.push(claim),
+                    // The snapshot is deleted, which ends an export of it; a repetition removes the layer.
+                    Err(error) => {
+                        refused = Some(error);
+                        held.push(leaf);
+                        continue;
+                    }
+                }
                 if !layers.remove(leaf) {
                     return false;
                 }
@@ -89,10 +104,15 @@ impl Disks {
             is_done
         });
         if deleted.await?.is_none() {
+            // Also beside a leaf that is read: a merge of other layers does not wait for its reader.
             return Err(Error::LayersInUse { vm, holder });
         }
+        self.tidy_layers(vm).await?;
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
         tracing::info!(%vm, snapshot = %uid, "snapshot deleted");
-        self.tidy_layers(vm).await
+        Ok(())
     }
 
     /// Whether neither the snapshot is there nor a layer that was left by a deletion.

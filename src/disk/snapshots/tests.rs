@@ -12,6 +12,8 @@ use super::*;
 use crate::disk::{DesiredDisk, Disks, owner};
 use crate::testkit::Node;
 
+mod in_use;
+
 const SIZE: u64 = 8 << 20;
 
 fn uid() -> VmUid {

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use super::super::digest::Digest;
 use super::super::download::is_kept_after;
 use super::super::error::{Error, Result};
+use super::super::format::{HEAD, head_of};
 use super::super::partial::{Handle, Note, RoomClaim, Validators};
 use super::super::reference::{Name, Reference};
 use super::super::share::{Leadership, Turn};
-use super::super::unpack::Shape;
+use super::super::unpack::{Packing, Shape};
 use super::super::{Image, Inner};
 use super::{Arrival, Download, names_of};
 use crate::space::Claim;
@@ -163,8 +164,12 @@ impl Receiver {
             });
         }
         let space = Arc::clone(&self.space);
+        let before = self.received().await;
         let appended = self.partial.append(bytes, space, self.size).await;
-        let appended = appended.await?.map(drop);
+        let appended = match appended.await? {
+            Ok(_) => self.judge(before).await,
+            Err(error) => Err(error),
+        };
         if let Err(error) = &appended
             && !is_kept_after(error)
         {
@@ -172,6 +177,24 @@ impl Receiver {
             let _ = self.partial.discard().await;
         }
         appended
+    }
+
+    /// Refuses a file by its first bytes, once they are here, before the rest comes. `before`: as many were
+    /// here before the last ones.
+    async fn judge(&self, before: u64) -> Result<()> {
+        let received = self.received().await;
+        if before >= HEAD || !(HEAD..self.size).contains(&received) {
+            return Ok(());
+        }
+        let head = self.partial.work(|p| head_of(p.file())).await?;
+        if Packing::of(&head).is_some() {
+            return Ok(());
+        }
+        let judged = self.inner.downloader.rules().judge(&head, Some(self.size));
+        judged.map(drop).map_err(|reason| Error::Format {
+            location: LOCATION.to_owned(),
+            reason,
+        })
     }
 
     /// Makes an image of the complete file.

@@ -309,6 +309,7 @@ async fn inspection_says_what_a_pull_makes_of_the_image() {
             file_bytes: file.len() as u64,
             bootable: true,
             firmware: None,
+            digest: None,
         };
         assert_eq!(found, expected);
     }

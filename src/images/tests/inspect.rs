@@ -26,6 +26,7 @@ fn raw(bytes: u64, bootable: bool) -> Inspected {
         file_bytes: bytes,
         bootable,
         firmware: bootable.then_some(Firmware::Bios),
+        digest: None,
     }
 }
 
@@ -39,6 +40,7 @@ async fn a_qcow2_is_known_by_its_first_bytes() {
         file_bytes: bytes.len() as u64,
         bootable: true,
         firmware: None,
+        digest: None,
     };
     assert_eq!(env.inspected(&bytes).await.unwrap(), expected);
     let seen = env.server.seen();

@@ -383,7 +383,7 @@ async fn a_mirror_serves_first_and_the_registry_serves_what_it_lacks() {
 async fn inspection_looks_into_a_container_disk() {
     let t = registry().await;
     let disk = disk(4096, 1);
-    container_disk(&t.server, "a", "1", &disk, "");
+    let digest = container_disk(&t.server, "a", "1", &disk, "");
     let inspected = t.images.inspect(&t.server.name("a:1")).await.unwrap();
     let file = layer("disk/a.img", &disk).len() as u64;
     let expected = Inspected {
@@ -392,8 +392,20 @@ async fn inspection_looks_into_a_container_disk() {
         file_bytes: file,
         bootable: false,
         firmware: None,
+        digest: Some(digest),
     };
     assert_eq!(inspected, expected);
+    let row = serde_json::to_string(&inspected).unwrap();
+    assert_eq!(serde_json::from_str::<Inspected>(&row).unwrap(), inspected);
+    let older = row.replace(&format!(",\"digest\":\"{digest}\""), "");
+    let older = serde_json::from_str::<Inspected>(&older).unwrap();
+    assert_eq!(
+        older,
+        Inspected {
+            digest: None,
+            ..inspected
+        }
+    );
 }
 
 #[tokio::test]

@@ -63,6 +63,20 @@ async fn an_upload_that_broke_off_is_continued() {
 }
 
 #[tokio::test]
+async fn a_file_that_the_node_does_not_take_is_refused_before_the_rest_comes() {
+    let test = TestEnvironment::new().await;
+    let mut bytes = disk(400, 5);
+    bytes[..4].copy_from_slice(b"KDMV");
+    let receiver = begin(&test.images, &bytes).await;
+    receiver.append(bytes[..1000].to_vec()).await.unwrap();
+    let refused = receiver.append(bytes[1000..128 << 10].to_vec()).await;
+    let words = refused.unwrap_err().to_string();
+    assert!(words.contains("images.convert"), "{words}");
+    drop(receiver);
+    assert!(test.partials().is_empty() && test.data().is_empty());
+}
+
+#[tokio::test]
 async fn what_is_not_as_it_was_announced_is_no_image() {
     let test = TestEnvironment::new().await;
     let (bytes, other) = (disk(64, 3), disk(64, 4));

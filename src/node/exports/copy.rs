@@ -1,6 +1,6 @@
-//! Makes the copy of a disk, or finds the one that an earlier client has left.
+//! Makes the copy of a disk or a snapshot, or finds the one that an earlier client has left.
 //!
-//! Invariant: a copy that is found is of the version that the disk has now; one that is begun is
+//! Invariant: a copy that is found is of the version that its source has now; one that is begun is
 //! complete when it is known.
 //! Failure: [`Error`]; what was written of a copy is removed, also when the future is dropped.
 
@@ -9,13 +9,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use podspec::VmUid;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::stream::Client;
-use super::{Copy, Error, Exports};
-use crate::disk::Reservation;
+use super::{Copy, Error, Exports, Source, Version};
+use crate::disk::{self, Disks, HeldSnapshot, Reservation};
 use crate::files;
 
 /// How often a client learns how far its copy is, whether that has changed or not.
@@ -24,45 +23,45 @@ const REPORT: Duration = Duration::from_secs(5);
 /// A file that is removed unless it is kept.
 struct Unfinished(Option<PathBuf>);
 
+/// What is copied, kept as it is until this is dropped.
+enum Original {
+    Disk(Arc<Reservation>),
+    Snapshot(Arc<HeldSnapshot>),
+}
+
 impl Exports {
-    /// The file of a complete copy; in the turn of the disk.
-    pub(super) async fn copy(&self, vm: VmUid, client: &Client) -> Result<PathBuf, Error> {
-        let disks = &self.0.disks;
-        let reserved = Arc::new(disks.reserve(vm).await?);
-        let version = disks.version(&reserved).await?;
-        if let Some(copy) = self.known(vm).filter(|copy| copy.version == version)
+    /// The file of a complete copy; in the turn of the source.
+    pub(super) async fn copy(&self, source: Source, client: &Client) -> Result<PathBuf, Error> {
+        let original = Original::open(source, &self.0.disks).await?;
+        let version = original.version(&self.0.disks).await?;
+        if let Some(copy) = self.known(source).filter(|copy| copy.version == version)
             && tokio::fs::try_exists(&copy.path).await.unwrap_or(false)
         {
             return Ok(copy.path);
         }
-        let removed = self.remove_copy(vm).await;
+        let removed = self.remove_copy(source).await;
         removed.map_err(files::failed("remove a copy in", &self.0.root))?;
-        let path = self.new_path(vm);
+        let path = self.new_path(source);
         let unfinished = Unfinished(Some(path.clone()));
-        self.write(&reserved, &path, client).await?;
+        self.write(&original, &path, client).await?;
         unfinished.keep();
         let copy = Copy {
             version,
             path: path.clone(),
         };
-        self.set(vm, Some(copy));
-        drop(reserved);
+        self.set(source, Some(copy));
+        drop(original);
         let bytes = length(&path).await;
-        tracing::info!(%vm, bytes, "disk copied for export");
+        tracing::info!(%source, bytes, "disk copied for export");
         Ok(path)
     }
 
-    async fn write(
-        &self,
-        reserved: &Arc<Reservation>,
-        path: &Path,
-        client: &Client,
-    ) -> Result<(), Error> {
+    async fn write(&self, original: &Original, path: &Path, client: &Client) -> Result<(), Error> {
         let (percent, progress) = watch::channel(0);
         let percents = move |now| {
             percent.send_replace(now);
         };
-        let mut copying = pin!(self.0.disks.copy_out(reserved, path, percents));
+        let mut copying = pin!(original.copy_out(&self.0.disks, path, percents));
         let mut reports = interval(REPORT);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -71,6 +70,35 @@ impl Exports {
                 copied = &mut copying => return Ok(copied?),
                 _ = reports.tick() => client.preparing(now).await?,
             }
+        }
+    }
+}
+
+impl Original {
+    async fn open(source: Source, disks: &Disks) -> disk::Result<Self> {
+        let vm = source.vm;
+        Ok(match source.snapshot {
+            Some(uid) => Self::Snapshot(Arc::new(disks.hold_snapshot(vm, uid).await?)),
+            None => Self::Disk(Arc::new(disks.reserve(vm).await?)),
+        })
+    }
+
+    async fn version(&self, disks: &Disks) -> disk::Result<Version> {
+        Ok(match self {
+            Self::Disk(reserved) => Version::Disk(disks.version(reserved).await?),
+            Self::Snapshot(held) => Version::Snapshot(held.created_at()),
+        })
+    }
+
+    async fn copy_out(
+        &self,
+        disks: &Disks,
+        path: &Path,
+        progress: impl FnMut(u8) + Send,
+    ) -> disk::Result<()> {
+        match self {
+            Self::Disk(reserved) => disks.copy_out(reserved, path, progress).await,
+            Self::Snapshot(held) => disks.copy_snapshot_out(held, path, progress).await,
         }
     }
 }

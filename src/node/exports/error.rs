@@ -3,10 +3,9 @@
 //! Invariant: the sentence says what to do where a client can do something.
 //! Failure: none here.
 
-use podspec::VmUid;
 use tonic::{Code, Status};
 
-use super::{MOST, PATIENCE};
+use super::{MOST, PATIENCE, Source};
 use crate::{disk, files};
 
 /// An export that ended early.
@@ -23,12 +22,12 @@ pub(in crate::node) enum Error {
         "{MOST} disks are being exported from this node: try again when one of them is complete"
     )]
     Crowded,
-    /// Another client fetches the same disk.
-    #[error("another client exports the disk of virtual machine {0} now")]
-    Replaced(VmUid),
-    /// The machine is deleted.
-    #[error("virtual machine {0} is deleted, and its disk with it: the export is incomplete")]
-    Deleted(VmUid),
+    /// Another client fetches the same.
+    #[error("another client exports {0} now")]
+    Replaced(Source),
+    /// The machine or the snapshot is deleted.
+    #[error("{0} is deleted: the export is incomplete")]
+    Deleted(Source),
     /// The client does not read.
     #[error("the client has read nothing for {} s", PATIENCE.as_secs())]
     Stalled,
@@ -44,7 +43,8 @@ impl Error {
     /// As the node API says it.
     pub(super) fn status(&self) -> Status {
         let code = match self {
-            Self::Disk(disk::Error::Missing(_)) | Self::Deleted(_) => Code::NotFound,
+            Self::Disk(disk::Error::Missing(_) | disk::Error::NoSnapshot { .. })
+            | Self::Deleted(_) => Code::NotFound,
             Self::Disk(disk::Error::Write(failed)) if failed.is_full() => Code::ResourceExhausted,
             Self::Disk(disk::Error::Write(_) | disk::Error::Files(_) | disk::Error::Db(_)) => {
                 Code::Internal

@@ -1,4 +1,4 @@
-//! Serves one client: the copy of its disk, from where an earlier call has ended.
+//! Serves one client: the copy of its source, from where an earlier call has ended.
 //!
 //! Invariant: the messages are those of the contract, in its order; the client continues an earlier
 //! call only if the file begins with what it has received.
@@ -6,7 +6,6 @@
 
 use nodeapi::v1;
 use nodeapi::v1::export_event::Event;
-use podspec::VmUid;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -14,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::file::Reader;
-use super::{Error, Exports, PATIENCE};
+use super::{Error, Exports, PATIENCE, Source};
 use crate::images::Digest;
 
 /// Messages that wait for the client to read.
@@ -37,28 +36,28 @@ pub(super) struct Client(mpsc::Sender<Message>);
 /// Begins to serve a client.
 pub(in crate::node) fn stream(
     exports: Exports,
-    vm: VmUid,
+    source: Source,
     received: Option<Received>,
     stop: CancellationToken,
 ) -> ReceiverStream<Message> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         let client = Client(sender);
-        let current = exports.arrive(vm);
+        let current = exports.arrive(source);
         let disks = &exports.0.disks;
-        let has_disk = disks.get(vm).is_some();
+        let is_there = source.is_there(disks).await;
         let ended = tokio::select! {
-            sent = exports.serve(vm, received, &client) => sent,
+            sent = exports.serve(source, received, &client) => sent,
             () = client.0.closed() => Err(Error::Left),
-            () = current.cancelled() => Err(Error::Replaced(vm)),
-            () = disks.removal(vm), if has_disk => Err(Error::Deleted(vm)),
+            () = current.cancelled() => Err(Error::Replaced(source)),
+            () = source.removal(disks), if is_there => Err(Error::Deleted(source)),
             () = stop.cancelled() => Err(Error::Stopping),
         };
-        exports.leave(vm, current);
+        exports.leave(source, current);
         match ended {
-            Ok(bytes) => tracing::info!(%vm, bytes, "disk exported"),
+            Ok(bytes) => tracing::info!(%source, bytes, "disk exported"),
             Err(error) => {
-                tracing::info!(%vm, error = crate::one_line(&error), "disk not exported");
+                tracing::info!(%source, error = crate::one_line(&error), "disk not exported");
                 let status = Err(error.status());
                 // One that reads nothing need not learn why.
                 let _ = timeout(PATIENCE, client.0.send(status)).await;
@@ -72,13 +71,13 @@ impl Exports {
     /// Sends all; returns how many bytes the client has got now.
     async fn serve(
         &self,
-        vm: VmUid,
+        source: Source,
         received: Option<Received>,
         client: &Client,
     ) -> Result<u64, Error> {
-        let _turn = self.0.turns.lock(&vm).await;
+        let _turn = self.0.turns.lock(&source).await;
         let _place = self.0.places.try_acquire().map_err(|_| Error::Crowded)?;
-        let path = self.copy(vm, client).await?;
+        let path = self.copy(source, client).await?;
         let mut file = Reader::open(&path).await?;
         if let Some(received) = received.filter(|one| one.bytes <= file.size()) {
             let mut pieces = 0_u32;

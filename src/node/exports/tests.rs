@@ -23,6 +23,8 @@ use crate::images::Digest;
 use crate::node::tests::{exports, service, uid};
 use crate::testkit::{Node, TIMEOUT};
 
+mod snapshots;
+
 type Messages = ReceiverStream<Result<v1::ExportEvent, Status>>;
 
 const MIB: u64 = 1 << 20;
@@ -34,6 +36,14 @@ struct Fetched {
     size: u64,
     bytes: Vec<u8>,
     digest: Option<String>,
+}
+
+/// The disk of the machine.
+fn own() -> Source {
+    Source {
+        vm: uid(1),
+        snapshot: None,
+    }
 }
 
 /// A machine's disk of 64 MiB with this pattern in its first 8 MiB.
@@ -73,12 +83,16 @@ fn tool(arguments: &[&str], files: &[PathBuf]) -> String {
     String::from_utf8(made.stdout).unwrap()
 }
 
+fn received_of(bytes: &[u8]) -> Option<Received> {
+    (!bytes.is_empty()).then(|| Received {
+        bytes: bytes.len() as u64,
+        digest: Digest::from_bytes(Sha256::digest(bytes).into()),
+    })
+}
+
 fn fetch(exports: &Exports, received: &[u8]) -> Messages {
-    let received = (!received.is_empty()).then(|| Received {
-        bytes: received.len() as u64,
-        digest: Digest::from_bytes(Sha256::digest(received).into()),
-    });
-    stream(exports.clone(), uid(1), received, CancellationToken::new())
+    let received = received_of(received);
+    stream(exports.clone(), own(), received, CancellationToken::new())
 }
 
 async fn next(messages: &mut Messages) -> Option<Result<Event, Status>> {
@@ -186,8 +200,8 @@ async fn a_client_continues_where_it_was_while_the_disk_is_the_same() {
     assert_eq!(anew.offset, 0);
     assert_ne!(anew.digest, rest.digest);
     assert_eq!(copies(&exports), 1, "of the disk as it was");
-    exports.forget(uid(1)).await.unwrap();
-    exports.forget(uid(1)).await.unwrap();
+    exports.forget(own()).await.unwrap();
+    exports.forget(own()).await.unwrap();
     assert_eq!(copies(&exports), 0);
 }
 
@@ -284,11 +298,11 @@ async fn a_client_that_is_served_keeps_its_copy_when_another_one_is_complete() {
     let exports = exports(&node);
     let mut messages = fetch(&exports, &[]);
     let begun = read(&mut messages, 1).await.unwrap();
-    exports.forget(uid(1)).await.unwrap();
+    exports.forget(own()).await.unwrap();
     assert_eq!(copies(&exports), 1);
     let rest = read(&mut messages, usize::MAX).await.unwrap();
     assert_eq!((begun.bytes.len() + rest.bytes.len()) as u64, begun.size);
-    exports.forget(uid(1)).await.unwrap();
+    exports.forget(own()).await.unwrap();
     assert_eq!(copies(&exports), 0);
 }
 
@@ -298,8 +312,8 @@ async fn a_copy_is_removed_also_when_the_caller_leaves() {
     disk(&node, true, 7).await;
     let exports = exports(&node);
     whole(&exports).await;
-    let turn = exports.0.turns.lock(&uid(1)).await;
-    let cut = tokio::time::timeout(Duration::ZERO, exports.forget(uid(1)));
+    let turn = exports.0.turns.lock(&own()).await;
+    let cut = tokio::time::timeout(Duration::ZERO, exports.forget(own()));
     assert!(cut.await.is_err(), "it waits for its turn");
     assert_eq!(copies(&exports), 1);
     drop(turn);
@@ -312,10 +326,10 @@ async fn a_copy_that_could_not_be_removed_goes_later() {
     disk(&node, true, 7).await;
     let exports = exports(&node);
     whole(&exports).await;
-    let path = exports.known(uid(1)).unwrap().path;
+    let path = exports.known(own()).unwrap().path;
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
-    exports.forget(uid(1)).await.unwrap_err();
+    exports.forget(own()).await.unwrap_err();
     tokio::time::pause();
     tokio::time::sleep(KEPT * 3 / 2).await;
     assert_eq!(copies(&exports), 1);
@@ -331,7 +345,7 @@ async fn a_copy_that_is_gone_is_made_again() {
     disk(&node, true, 7).await;
     let exports = exports(&node);
     let first = whole(&exports).await.bytes;
-    std::fs::remove_file(exports.known(uid(1)).unwrap().path).unwrap();
+    std::fs::remove_file(exports.known(own()).unwrap().path).unwrap();
     assert!(whole(&exports).await.bytes == first);
 }
 

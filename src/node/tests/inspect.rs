@@ -32,6 +32,7 @@ async fn a_look_at_an_image_ends_with_what_it_is() {
         file_bytes: 4096,
         bootable: false,
         firmware: None,
+        digest: None,
     };
     assert_eq!(done.image, Some(expected));
     let restarted = super::agenda(&node).await;

@@ -96,6 +96,10 @@ pub(super) fn inspected(image: Inspected) -> v1::InspectedImage {
         file_bytes: image.file_bytes,
         bootable: image.bootable,
         firmware: image.firmware.map_or("", Firmware::as_str).to_owned(),
+        digest: image
+            .digest
+            .map(|digest| digest.to_string())
+            .unwrap_or_default(),
     }
 }
 

@@ -23,20 +23,21 @@ pub(in crate::node) fn manifest(
 
 /// The check whether a machine can have a disk.
 pub(super) fn adopt(wanted: &v1::Adopt) -> Result<Work, Invalid> {
-    let name = wanted.vm_name.as_str();
+    let name = machine_name("adopt.vm_name", &wanted.vm_name)?;
+    Ok(Work::Adopt { name })
+}
+
+/// The namespace and the name of a machine.
+pub(super) fn machine_name(field: &'static str, name: &str) -> Result<String, Invalid> {
     let is_name = |name: &str| {
         name.split_once('/')
             .is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
     };
     if name.len() > NAME || !is_name(name) {
-        return Err(Invalid {
-            field: "adopt.vm_name",
-            reason: "the namespace and the name of a machine are needed",
-        });
+        let reason = "the namespace and the name of a machine are needed";
+        return Err(Invalid { field, reason });
     }
-    Ok(Work::Adopt {
-        name: name.to_owned(),
-    })
+    Ok(name.to_owned())
 }
 
 /// A disk, and what is known of its manifest.

@@ -3,18 +3,21 @@
 //! Invariant: the results are in the order of the request.
 //! Failure: [`Status`] for a request that says one thing twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodeapi::v1;
 use nodeapi::v1::node_setting_result::Outcome as Code;
 use service::telemetry;
 use tonic::Status;
 
-use crate::node_settings::{Answer, Error, Given, InForce, Outcome, Request};
+use crate::node_settings::{Answer, Error, Given, InForce, Kept, Outcome, Request};
 
 /// Longest key and longest reason that an answer repeats, in bytes.
 const LONGEST_KEY: usize = 64;
 const LONGEST_REASON: usize = 512;
+/// Most objects that cannot be read, and longest name of one, in bytes.
+const MOST_NAMES: usize = 64;
+const LONGEST_NAME: usize = 253;
 
 /// The settings of a request.
 pub(in crate::node) fn node_settings(
@@ -36,10 +39,21 @@ pub(in crate::node) fn node_settings(
             return Err(Status::invalid_argument(reason));
         }
     }
-    Ok(Request {
-        settings,
-        keep_others: request.keep_others,
-    })
+    let names = request.keep_of;
+    if names.len() > MOST_NAMES || names.iter().any(|name| name.len() > LONGEST_NAME) {
+        let reason = format!("keep_of: at most {MOST_NAMES} names of at most {LONGEST_NAME} bytes");
+        return Err(Status::invalid_argument(reason));
+    }
+    let names: BTreeSet<_> = names.into_iter().collect();
+    let kept = if !request.keep_others {
+        Kept::None
+    } else if names.is_empty() {
+        // An earlier agent does not say of which objects.
+        Kept::All
+    } else {
+        Kept::Of(names)
+    };
+    Ok(Request { settings, kept })
 }
 
 /// What became of the settings with these keys.
@@ -108,10 +122,9 @@ mod tests {
     #[test]
     fn a_setting_that_is_given_twice_or_has_a_long_key_is_refused() {
         let request = |settings| {
-            let keep_others = false;
             node_settings(v1::SetNodeSettingsRequest {
                 settings,
-                keep_others,
+                ..v1::SetNodeSettingsRequest::default()
             })
         };
         assert!(request(vec![setting("a"), setting("b")]).is_ok());
@@ -122,6 +135,24 @@ mod tests {
             let refused = request(settings).unwrap_err();
             assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         }
+    }
+
+    #[test]
+    fn what_stays_is_that_of_the_named_objects_or_all_for_an_earlier_agent() {
+        let kept = |keep_others, names: &[String]| {
+            let request = v1::SetNodeSettingsRequest {
+                keep_others,
+                keep_of: names.to_vec(),
+                ..v1::SetNodeSettingsRequest::default()
+            };
+            node_settings(request).map(|request| request.kept)
+        };
+        let name = ["a".to_owned()];
+        assert_eq!(kept(false, &[]).unwrap(), Kept::None);
+        assert_eq!(kept(true, &[]).unwrap(), Kept::All);
+        assert_eq!(kept(true, &name).unwrap(), Kept::Of(name.clone().into()));
+        assert!(kept(true, &vec![name[0].clone(); 65]).is_err());
+        assert!(kept(true, &["x".repeat(254)]).is_err());
     }
 
     #[test]

@@ -123,6 +123,11 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::Adopt(v1::Adopt {
             vm_name: "default/vm".to_owned(),
         }),
+        Kind::CloneDisk(v1::CloneDisk {
+            source_vm_uid: "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9bff".to_owned(),
+            vm_name: "default/vm".to_owned(),
+            ..v1::CloneDisk::default()
+        }),
     ];
     let requested: Vec<&str> = all.iter().map(Into::into).collect();
     assert_eq!(requested, Kind::VARIANTS);

@@ -301,6 +301,7 @@ pub(crate) fn disks() -> Vec<Disk> {
         memory,
         layers: None,
         next_layer: None,
+        generation: None,
     };
     let saved = Memory {
         phase: MemoryPhase::Whole,

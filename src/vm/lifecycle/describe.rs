@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use podspec::CpuModel;
+use uuid::Uuid;
 
 use crate::sandbox::Sandbox;
 use crate::vm::domain::{self, Console, CpuMode, Disk, DomainSpec, Variable};
@@ -33,6 +34,8 @@ pub(in crate::vm) struct Parts<'a> {
     pub(in crate::vm) disks: Vec<Disk>,
     /// The directory of the layers of the root disk.
     pub(in crate::vm) layers: Option<PathBuf>,
+    /// The VM generation ID, if the guest sees one.
+    pub(in crate::vm) generation: Option<Uuid>,
     /// User and group of the emulator, if they are not those that libvirt has configured.
     pub(in crate::vm) owner: Option<Owner>,
 }
@@ -72,6 +75,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         guest_socket: has_guest_port(row, parts.saved).then(|| paths.guest_socket(&row.id)),
         shares: shares(row, paths),
         system_uuid: machine.system_uuid,
+        generation: parts.generation,
         owner: parts.owner,
     }
 }

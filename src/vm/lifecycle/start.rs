@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use libvirt::{End, Hypervisor, State};
 use podspec::{ContainerId, FastDeploy};
 use tapmanager::wire::StartRequest;
+use uuid::Uuid;
 
 use super::describe::{Parts, describe, fitting_accelerator};
 use crate::clock;
@@ -127,7 +128,9 @@ impl<P: Platform> Containers<P> {
         self.follow(row).await?;
         let saved = self.saved_description(row).await?;
         let accelerator = fitting_accelerator(accelerator, saved.as_deref());
-        let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
+        let generation = self.generation(row, saved.as_deref()).await?;
+        let parts = (accelerator, token, generation);
+        let spec = self.domain(row, sandbox, parts, saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
         // The stop of the pod ends the waits for libvirt's turns.
@@ -188,7 +191,7 @@ impl<P: Platform> Containers<P> {
         &self,
         row: &Container,
         sandbox: &Sandbox,
-        (accelerator, token): (Accelerator, String),
+        (accelerator, token, generation): (Accelerator, String, Option<Uuid>),
         saved: Option<&str>,
     ) -> Result<DomainSpec> {
         let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
@@ -205,6 +208,7 @@ impl<P: Platform> Containers<P> {
             root: self.root(row, sandbox)?,
             disks: disks.collect::<Result<_>>()?,
             layers: row.vm().map(|vm| self.parts.disks.layers_directory(vm)),
+            generation,
             owner: row.spec.user.map(|_| self.owner(row)),
         };
         Ok(describe(row, sandbox, parts))

@@ -38,6 +38,11 @@ impl<P: Platform> Containers<P> {
             if row.vm().is_none() {
                 return Err(Error::RootNotOfNode(vm));
             }
+            if self.is_pivoting(&row) {
+                // Its pause is not its owner's.
+                let _alone = self.parts.locks.lock(&snapshots::lock_name(vm)).await;
+                self.settle_snapshot(&row, vm).await?;
+            }
             let power = self.parts.hypervisor.power(row.domain()).await;
             match power.map_err(hypervisor("look for"))? {
                 // An earlier process began, and libvirt continues.
@@ -71,6 +76,7 @@ impl<P: Platform> Containers<P> {
             // A guest that a snapshot has frozen would be frozen when it continues, and no record says so then.
             let _alone = self.parts.locks.lock(&snapshots::lock_name(vm)).await;
             self.settle_snapshot(row, vm).await?;
+            self.end_forgotten_job(row, vm).await?;
             disks.begin_memory(vm, self.nics(row), paused).await?;
         }
         let written = driver

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariant: no other container gets the disk from the switch until it is recorded; what libvirt says of the
-//! running emulator decides whether it took place, never the outcome of a call. A guest is requested to freeze
+//! running emulator decides whether it took place, never the outcome of a call. Where it says that it did not, the
+//! layer loses its name before it says so for good: libvirtd goes on with the request of a dead client. A guest is requested to freeze
 //! only when its agent has just answered. One that was requested to freeze is thawed, or was reset, before the
 //! record says that it is not, by whichever process finds the record.
 //! Failure: [`Error::NotQuiesced`] and [`Error::NotSwitched`] leave no snapshot, [`Error::NotThawed`] leaves
@@ -91,11 +92,16 @@ impl<P: Platform> Containers<P> {
             return Err(Error::RootNotOfNode(vm));
         }
         self.check_connected("take a snapshot").await?;
+        if disks.is_full(vm) {
+            // Before it ends the merge that makes room.
+            return Err(disk::Error::TooManySnapshots(vm).into());
+        }
         let _alone = self.parts.locks.lock(&lock_name(vm)).await;
         self.settle_snapshot(&row, vm).await?;
         if let Some(taken) = disks.snapshot(vm, uid).await? {
             return Ok(taken);
         }
+        self.end_forgotten_job(&row, vm).await?;
         let disk = disks.known(vm)?;
         if disk.has_memory() || disk.is_being_saved() {
             let doing = "kept for memory that is being saved";
@@ -131,10 +137,10 @@ impl<P: Platform> Containers<P> {
         Ok(self.parts.disks.revert(vm, uid).await?)
     }
 
-    /// Deletes a snapshot of the disk of a virtual machine; success when it is gone. While the machine runs,
-    /// only one that needs no merge.
+    /// Deletes a snapshot of the disk of a virtual machine; success when it is gone. A caller that drops the
+    /// future must [abandon](Self::abandon_merge) it.
     pub async fn delete_snapshot(
-        &self,
+        self: &Arc<Self>,
         vm: VmUid,
         uid: SnapshotUid,
         progress: impl FnMut(u8) + Send,
@@ -146,13 +152,17 @@ impl<P: Platform> Containers<P> {
         }
         match self.take_disk_back(vm).await {
             Ok(()) => Ok(disks.delete_snapshot(vm, uid, progress).await?),
-            Err(Error::VmDisk(disk::Error::InUse { vm, holder })) => {
-                if let Ok(row) = self.running_vm(vm) {
-                    let _alone = self.parts.locks.lock(&lock_name(vm)).await;
-                    self.settle_snapshot(&row, vm).await?;
+            Err(Error::VmDisk(disk::Error::InUse { vm, holder })) => match self.running_vm(vm) {
+                Ok(row) => {
+                    let deleted = self.delete_in_use(&row, vm, uid, holder, progress).await;
+                    if deleted.is_err() {
+                        // A guest that is still paused does not wait for the repetition.
+                        self.catch_up_snapshot(&row);
+                    }
+                    deleted
                 }
-                Ok(disks.delete_snapshot_in_use(vm, uid, holder).await?)
-            }
+                Err(_) => Ok(disks.delete_snapshot_in_use(vm, uid, holder).await?),
+            },
             Err(error) => Err(error),
         }
     }
@@ -163,15 +173,23 @@ impl<P: Platform> Containers<P> {
         let Some(vm) = row.vm() else {
             return;
         };
-        let Some(Change { layer, .. }) = self.parts.disks.change(vm) else {
+        let Some(change) = self.parts.disks.change(vm) else {
             return;
         };
+        if self.is_merging(vm, change) {
+            return;
+        }
         // One for each change: that of an earlier one may sleep.
-        let name = format!("end of the snapshot of {vm} with layer {layer}");
+        let kind = match change.step {
+            Step::Take { .. } | Step::Revert { .. } => "snapshot",
+            Step::Merge { .. } => "merge",
+            Step::Pivot { .. } | Step::Resume => "pivot",
+        };
+        let name = format!("end of the {kind} of {vm} with layer {}", change.layer);
         let Some(alone) = self.parts.locks.try_lock(&name) else {
             return;
         };
-        let settled = settle(Arc::downgrade(self), Arc::clone(row), vm, layer);
+        let settled = settle(Arc::downgrade(self), Arc::clone(row), vm, change);
         // Not one that shutdown waits for: the next process goes on.
         tokio::spawn(async move {
             settled.await;
@@ -217,6 +235,9 @@ impl<P: Platform> Containers<P> {
         let Some(change) = disks.change(vm) else {
             return Ok(());
         };
+        if !change.step.makes_layer() {
+            return self.settle_interrupted_merge(row, vm, change).await;
+        }
         if is_frozen(change) {
             self.thaw(row, vm).await?;
         }
@@ -225,8 +246,7 @@ impl<P: Platform> Containers<P> {
             // The machine ended, and the disk's next user ended the change, or will.
             return Ok(());
         }
-        let is_switched = self.is_switched(row, vm, change).await?;
-        self.end_change(vm, change, is_switched, false).await
+        self.end_change(row, vm, change, false).await.map(drop)
     }
 
     /// Makes sure that the guest has an agent that answers, before anything is recorded that only its agent can
@@ -327,11 +347,9 @@ impl<P: Platform> Containers<P> {
         if let Some(freeze) = frozen {
             self.end_freeze(row, vm, change, freeze).await?;
         }
-        let is_switched = self.is_switched(row, vm, change).await?;
         // After an error it may have taken place after the thaw.
         let is_quiesced = frozen.is_some_and(|freeze| !freeze.is_reset()) && switched.is_ok();
-        self.end_change(vm, change, is_switched, is_quiesced)
-            .await?;
+        let is_switched = self.end_change(row, vm, change, is_quiesced).await?;
         match switched {
             Err(source) if !is_switched => Err(Error::NotSwitched { vm, source }),
             _ => Ok(()),
@@ -346,18 +364,28 @@ impl<P: Platform> Containers<P> {
         Ok(file == self.parts.disks.new_layer(vm, change))
     }
 
+    /// Ends the change of a machine that runs as its emulator says; true when that writes to the new layer.
     async fn end_change(
         &self,
+        row: &Container,
         vm: VmUid,
         change: Change,
-        is_switched: bool,
         is_quiesced: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let disks = &self.parts.disks;
-        if is_switched {
-            return Ok(disks.commit_change(vm, change.layer, is_quiesced).await?);
+        let mut is_switched = self.is_switched(row, vm, change).await?;
+        if !is_switched && disks.doubt_layer(vm, change).await? {
+            // A request that an earlier process left in libvirtd may have begun after the look; now none finds the
+            // layer any more.
+            is_switched = self.is_switched(row, vm, change).await?;
         }
-        Ok(disks.abandon_change(vm, change.layer).await?)
+        if is_switched {
+            disks.restore_layer(vm, change).await?;
+            disks.commit_change(vm, change.layer, is_quiesced).await?;
+        } else {
+            disks.abandon_change(vm, change.layer).await?;
+        }
+        Ok(is_switched)
     }
 
     /// Ends the freeze of a task. A guest that was reset since is not frozen, and what boots now may have no agent.
@@ -400,13 +428,17 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// Ends what an earlier attempt left of the snapshot with a layer, at first soon and then less often.
+/// Ends what an earlier attempt left of a snapshot or a merge, at first soon and then less often.
 async fn settle<P: Platform>(
     containers: Weak<Containers<P>>,
     row: Arc<Container>,
     vm: VmUid,
-    layer: u32,
+    change: Change,
 ) {
+    if matches!(change.step, Step::Merge { .. }) {
+        // The repetition of its task goes on with it.
+        tokio::time::sleep(SELDOM).await;
+    }
     let mut backoff = Backoff::new(RETRY, SELDOM);
     loop {
         let wait = {
@@ -415,23 +447,25 @@ async fn settle<P: Platform>(
             };
             // A task that takes the snapshot ends it first.
             let _alone = this.parts.locks.lock(&lock_name(vm)).await;
-            let change = this.parts.disks.change(vm);
-            let is_pending = change.is_some_and(|change| change.layer == layer);
-            if !is_pending || !this.parts.disks.is_held_by(vm, &row.id) {
+            let now = this.parts.disks.change(vm);
+            let now = now.filter(|now| now.layer == change.layer);
+            let Some(now) = now.filter(|_| this.parts.disks.is_held_by(vm, &row.id)) else {
                 return;
+            };
+            if !this.is_merging(vm, now) {
+                let settled = this.settle_snapshot(&row, vm).await;
+                if settled.is_ok() {
+                    return;
+                }
+                report(vm, settled);
             }
-            let settled = this.settle_snapshot(&row, vm).await;
-            if settled.is_ok() {
-                return;
-            }
-            report(vm, settled);
             backoff.failed(Instant::now())
         };
         tokio::time::sleep(wait).await;
     }
 }
 
-fn report(vm: VmUid, settled: Result<()>) {
+pub(super) fn report(vm: VmUid, settled: Result<()>) {
     if let Err(error) = settled {
         let error = crate::one_line(&error);
         tracing::warn!(%vm, error, "interrupted snapshot not settled yet");

@@ -1,7 +1,7 @@
 //! Guests that do not run: paused by a request, or by QEMU because a disk failed.
 //!
 //! Invariant: a guest is resumed only for a request, a stop, or room on its disks; one whose memory
-//! is being saved is left alone, and one that its owner has paused waits for a request or a stop.
+//! is being saved, or layers merged, is left alone, and one that its owner has paused waits for a request or a stop.
 //! Failure: [`Error::DiskFails`] for a guest that pauses again at once, [`Unresponsive`] for one
 //! that cannot power off.
 
@@ -14,6 +14,7 @@ use podspec::ContainerId;
 use tokio::sync::broadcast::error::RecvError;
 use uuid::Uuid;
 
+use super::merge::pause_name;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
@@ -91,10 +92,15 @@ impl<P: Platform> Containers<P> {
         row: &Container,
         attempts: &mut Attempts,
     ) -> Result<(), Unresponsive> {
-        if self.is_being_saved(row) {
+        let _still = match row.vm() {
+            Some(vm) => Some(self.parts.locks.lock(&pause_name(vm)).await),
+            None => None,
+        };
+        if self.is_being_saved(row) || self.is_pivoting(row) {
             return Ok(());
         }
-        let (driver, domain) = (&self.parts.hypervisor, row.domain());
+        let driver = &self.parts.hypervisor;
+        let domain = row.domain();
         let resumed = match driver.power(domain).await {
             Ok(Some(Power::Paused(Pause::Asked))) => {
                 driver.resume(domain).await.map_err(hypervisor("resume"))

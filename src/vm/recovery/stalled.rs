@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::platform::Platform;
 use crate::vm::error::Error;
 use crate::vm::model::Container;
+use crate::vm::power::pause_name;
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
 
@@ -126,7 +127,8 @@ impl<P: Platform> Containers<P> {
         });
         let attempts = due.filter_map(|(id, known)| {
             let row = self.parts.table.get(id)?;
-            let waits = row.phase == Phase::Running && !row.held && !self.is_being_saved(&row);
+            let is_kept = row.held || self.is_being_saved(&row) || self.is_pivoting(&row);
+            let waits = row.phase == Phase::Running && !is_kept;
             waits.then(move || self.try_to_resume(row, known))
         });
         let attempts: Vec<_> = attempts.collect();
@@ -138,6 +140,13 @@ impl<P: Platform> Containers<P> {
         let domain = row.domain();
         // Its owner may have resumed or paused it; an event says which.
         if !self.has_room(&row).await || !self.has_disk_failed(domain).await {
+            return;
+        }
+        let _still = match row.vm() {
+            Some(vm) => Some(self.parts.locks.lock(&pause_name(vm)).await),
+            None => None,
+        };
+        if self.is_pivoting(&row) {
             return;
         }
         match self.resume_after_failure(domain).await {

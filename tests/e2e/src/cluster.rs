@@ -100,6 +100,11 @@ impl Cluster {
         &self.nodes[number - 1]
     }
 
+    /// All nodes in their order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Stack> {
+        self.nodes.iter()
+    }
+
     /// A kubectl command line, for tests that read a stream. A deadline that it keeps itself,
     /// `--timeout=180s`, is that of [`crate::eventually`].
     pub fn kubectl_command(&self, arguments: &[&str]) -> Result<Command> {

@@ -4,14 +4,14 @@
 //! Failure: the daemon's gRPC status, or a task that did not end as expected, with its message.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nodeapi::v1::{self, node_client::NodeClient, run_task_request::Kind, task_status::State};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::wait::eventually;
+use crate::wait::{eventually, in_time};
 
 /// A connection to the node API.
 #[derive(Debug, Clone)]
@@ -71,6 +71,35 @@ impl NodeApi {
         let status = self.end(task, vm, kind, within).await?;
         ensure!(status.state() == State::Success, "{status:?}");
         Ok(())
+    }
+
+    /// Sends a task and follows it to its end; the time that it took. An error unless it succeeded.
+    pub async fn timed(
+        &self,
+        task: &str,
+        vm: &str,
+        kind: Kind,
+        within: Duration,
+    ) -> Result<Duration> {
+        let request = v1::WatchTasksRequest {};
+        let events = self.node.clone().watch_tasks(request).await?;
+        let mut events = events.into_inner();
+        let begun = Instant::now();
+        self.send(task, vm, kind).await?;
+        let status = in_time(within, "the end of the task", async {
+            loop {
+                let event = events.message().await?.context("the stream ended")?;
+                let its = event.task.filter(|status| status.uid == task);
+                if let Some(status) = its
+                    && !matches!(status.state(), State::Queued | State::Running)
+                {
+                    return Ok(status);
+                }
+            }
+        })
+        .await?;
+        ensure!(status.state() == State::Success, "{status:?}");
+        Ok(begun.elapsed())
     }
 
     /// All disks.

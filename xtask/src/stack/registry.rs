@@ -55,6 +55,9 @@ const CRITEST: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
+/// Bytes of a cluster of a qcow2 file.
+const CLUSTER: usize = 65_536;
+
 /// Sectors of a disk that nothing boots.
 const SECTORS: usize = 128;
 
@@ -66,6 +69,7 @@ pub(crate) fn install(layout: &Layout) -> Result<()> {
     disk.copy("disk/hello.qcow2", 0o644, &guest)?;
     storage.image("disks/hello", "1", &disk, "")?;
     storage.artifact("disks/artifact", "1", &guest)?;
+    golden(&storage, &guest)?;
     storage.image("pause", "3.9", &small("pause")?, "65535:65535")?;
     for (name, tag, content, user) in CRITEST {
         let name = format!("k8s-staging-cri-tools/{name}");
@@ -99,6 +103,22 @@ pub(crate) fn install(layout: &Layout) -> Result<()> {
     let login = configuration(layout, LOGIN, &secured);
     write(layout, "registry/login.yml", &login)?;
     hosts(layout, &certificate.pem())
+}
+
+/// Two versions of a disk, and the tag `stable`, which means the first: a test moves it.
+fn golden(storage: &Storage, guest: &Path) -> Result<()> {
+    let first = fs::read(guest).with_context(|| format!("read {}", guest.display()))?;
+    for tag in ["1", "2", "stable"] {
+        let mut disk = first.clone();
+        if tag == "2" {
+            // Behind the last cluster: another file, and the same guest.
+            disk.resize(disk.len().next_multiple_of(CLUSTER) + CLUSTER, 0);
+        }
+        let mut tree = Tree::new();
+        tree.bytes("disk/golden.qcow2", 0o644, disk)?;
+        storage.image("disks/golden", tag, &tree, "")?;
+    }
+    Ok(())
 }
 
 /// The command line of a registry.

@@ -49,6 +49,7 @@ fn object() -> Object {
             instance_uid: None,
             probe: None,
             snapshot: None,
+            source: None,
         }),
         status: VirtualMachineTaskStatus::default(),
         made: 0,

@@ -17,7 +17,7 @@ fn task(kind: &str, metadata: &Value) -> Object {
         "metadata": { "name": "t", "namespace": "ns", "uid": "t-1" },
         "spec": {
             "nodeName": "n1", "vmName": "web", "vmUID": "disk-1", "kind": kind,
-            "snapshot": { "uid": "s-1" },
+            "snapshot": { "uid": "s-1" }, "source": { "diskUID": "disk-2" },
         },
     });
     let fields = made["metadata"].as_object_mut().unwrap();
@@ -75,7 +75,13 @@ async fn verdict(object: &Object, uid: Option<&str>) -> Result<Option<String>, S
 
 #[tokio::test]
 async fn a_task_of_an_earlier_machine_neither_destroys_nor_makes_data() {
-    for kind in ["Revert", "DeleteDisk", "DeleteSnapshot", "Provision"] {
+    for kind in [
+        "Revert",
+        "DeleteDisk",
+        "DeleteSnapshot",
+        "Provision",
+        "CloneDisk",
+    ] {
         let task = labelled(kind);
         assert_eq!(verdict(&task, Some("m-1")).await, Ok(None), "{kind}");
         for uid in [Some("m-2"), None] {

@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
+use crate::commands::transfer::receive::Target;
+
 /// Bytes that are read at once of what is there already.
 const PIECE: usize = 1 << 20;
 
 /// A place that cannot be written to.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DestinationError {
+pub(in crate::commands) enum DestinationError {
     #[error("{} exists: name another file, or replace it with --force", .0.display())]
     Exists(PathBuf),
     #[error("standard output is a terminal: name a file with -o, or redirect it")]
@@ -43,7 +45,7 @@ type Result<T> = std::result::Result<T, DestinationError>;
 
 /// What was received, and where it is.
 #[derive(Debug)]
-pub(super) struct Destination {
+pub(in crate::commands) struct Destination {
     place: Place,
     received: u64,
     sum: Sha256,
@@ -62,7 +64,7 @@ enum Place {
 
 impl Destination {
     /// The place that a user names; `-` is standard output.
-    pub(super) fn open(name: &Path, force: bool) -> Result<Self> {
+    pub(in crate::commands) fn open(name: &Path, force: bool) -> Result<Self> {
         if name.as_os_str() == "-" {
             if io::stdout().is_terminal() {
                 return Err(DestinationError::Terminal);
@@ -121,17 +123,17 @@ impl Destination {
     }
 
     /// Bytes from the beginning of the file.
-    pub(super) const fn received(&self) -> u64 {
+    const fn received(&self) -> u64 {
         self.received
     }
 
     /// Their checksum, in hexadecimal digits.
-    pub(super) fn checksum(&self) -> String {
+    fn checksum(&self) -> String {
         let sum = self.sum.clone().finalize();
         sum.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.place {
             Place::File { file, part, .. } => {
                 file.write_all(bytes).map_err(failed("write", part))?;
@@ -148,7 +150,7 @@ impl Destination {
     }
 
     /// Drops what was received.
-    pub(super) fn restart(&mut self) -> Result<()> {
+    fn restart(&mut self) -> Result<()> {
         match &self.place {
             Place::File { file, part, .. } => file.set_len(0).map_err(failed("empty", part))?,
             Place::Stdout if self.received > 0 => return Err(DestinationError::Written),
@@ -159,7 +161,7 @@ impl Destination {
     }
 
     /// Gives a complete file its name.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(in crate::commands) fn finish(self) -> Result<()> {
         let Place::File {
             file,
             part,
@@ -172,6 +174,34 @@ impl Destination {
         file.sync_all().map_err(failed("write", &part))?;
         refuse_existing(&path, force)?;
         std::fs::rename(&part, &path).map_err(failed("name", &path))
+    }
+}
+
+impl Target for Destination {
+    type Error = DestinationError;
+
+    fn received(&self) -> u64 {
+        Self::received(self)
+    }
+
+    fn checksum(&self) -> String {
+        Self::checksum(self)
+    }
+
+    async fn begin(&mut self, _size: u64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        Self::write(self, bytes)
+    }
+
+    async fn restart(&mut self) -> Result<()> {
+        Self::restart(self)
+    }
+
+    fn is_passing(_error: &DestinationError) -> bool {
+        false
     }
 }
 
@@ -196,7 +226,8 @@ mod tests {
     #[test]
     fn a_file_has_its_name_when_it_is_complete_and_is_continued_before() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, part) = (dir.path().join("d"), dir.path().join("d.part"));
+        let path = dir.path().join("d");
+        let part = dir.path().join("d.part");
         let mut first = Destination::open(&path, false).unwrap();
         first.write(b"begin").unwrap();
         let second = Destination::open(&path, false);

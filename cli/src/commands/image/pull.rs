@@ -5,7 +5,7 @@
 //! Failure: the cluster's; [`PullError`] with the error of a node once no node pulls any more.
 
 mod request;
-mod target;
+pub(super) mod target;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -5,7 +5,7 @@
 //! the objects is seen first.
 //! Failure: nothing to say is an empty text.
 
-use crds::conditions::{FAILURE, IMAGE_CACHE_READY, PLACEMENT_READY, READY, find};
+use crds::conditions::{FAILURE, IMAGE_CACHE_READY, PLACEMENT_READY, READY, SOURCE_READY, find};
 use crds::vm::PrintableStatus as Word;
 use crds::{TaskKind, TaskState, VirtualMachine, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
@@ -127,7 +127,7 @@ fn failure(vm: &VirtualMachine) -> Option<String> {
 /// Why the pod does not make progress, as the scheduler and kubelet report it.
 fn obstacle(vm: &VirtualMachine) -> Option<String> {
     let conditions = &vm.status.as_ref()?.conditions;
-    let mut all = [PLACEMENT_READY, IMAGE_CACHE_READY, READY].iter();
+    let mut all = [SOURCE_READY, PLACEMENT_READY, IMAGE_CACHE_READY, READY].iter();
     all.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
         .map(|condition| condition.message.clone())
 }
@@ -148,7 +148,8 @@ fn of_task(task: &VirtualMachineTask) -> Option<String> {
 /// The controller has not recorded yet that the disk is made.
 fn made_disk(task: &VirtualMachineTask) -> bool {
     let state = task.status.as_ref().and_then(|status| status.state);
-    task.spec.kind == TaskKind::Provision && state == Some(TaskState::Success)
+    let makes_disk = matches!(task.spec.kind, TaskKind::Provision | TaskKind::CloneDisk);
+    makes_disk && state == Some(TaskState::Success)
 }
 
 /// The machine's pod, else its placeholder.

@@ -5,13 +5,13 @@
 //! stays as it was.
 //! Failure: a watch that breaks is begun again by itself; the first list must succeed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 
 use crds::guard::Guarded;
 use crds::names::VM_UID_LABEL;
 use crds::{VirtualMachine, VirtualMachineTask};
-use futures_util::{StreamExt, TryStreamExt, future, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, future, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
@@ -20,7 +20,7 @@ use kube::{Resource, ResourceExt};
 
 use super::row::{Columns, Row, table};
 use super::{Around, ListArgs, progress};
-use crate::cluster::{Cluster, ClusterError, innermost};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, innermost};
 use crate::table::Table;
 
 type Key = (String, String);
@@ -29,7 +29,7 @@ type Key = (String, String);
     clippy::large_enum_variant,
     reason = "one at a time, taken apart at once"
 )]
-enum Change {
+pub(in crate::commands) enum Change {
     Machine(Event<Guarded<VirtualMachine>>),
     Task(Event<VirtualMachineTask>),
     Pod(Event<Pod>),
@@ -41,37 +41,13 @@ pub(super) async fn run(
     columns: Columns,
 ) -> anyhow::Result<()> {
     let all = args.all_namespaces;
-    let machines: Api<Guarded<VirtualMachine>> = cluster.api_of(all);
-    // A watch would retry what can never succeed; the first response shows that.
-    let first = ListParams {
-        limit: Some(1),
-        ..args.params()
-    };
-    let answer = machines.list(&first);
-    let listed = match args.cluster.request_timeout.0 {
-        Some(deadline) => tokio::time::timeout(deadline, answer)
-            .await
-            .map_err(|_| ClusterError::Unreachable(format!("no answer in {deadline:?}")))?,
-        None => answer.await,
-    };
-    listed.map_err(ClusterError::of)?;
-
     let config = Config {
         label_selector: args.selector.clone(),
         field_selector: args.field_selector.clone(),
         ..Config::default()
     };
-    let ours = Config::default().labels(VM_UID_LABEL);
-    let of_machines = watcher(machines, config).map(|e| e.map(Change::Machine));
-    let of_tasks = watcher(cluster.api_of(all), Config::default());
-    let of_tasks = of_tasks.try_filter_map(|e| future::ok(readable(e).map(Change::Task)));
-    let of_pods = watcher(cluster.api_of(all), ours);
-    let of_pods = of_pods.try_filter_map(|e| future::ok(readable(e).map(Change::Pod)));
-    let mut changes = pin!(stream::select(
-        of_machines,
-        stream::select(of_tasks, of_pods)
-    ));
-
+    first_answer(&cluster.api_of(all), &config, &args.cluster).await?;
+    let mut changes = pin!(changes(cluster, all, config));
     let mut screen = Screen::new(columns, args.color.is_on());
     super::super::print(&screen.table.header())?;
     while let Some(change) = changes.next().await {
@@ -81,6 +57,44 @@ pub(super) async fn run(
         }
     }
     Ok(())
+}
+
+/// A watch would retry what can never succeed; the first response shows that.
+pub(in crate::commands) async fn first_answer(
+    machines: &Api<Guarded<VirtualMachine>>,
+    config: &Config,
+    args: &ClusterArgs,
+) -> Result<(), ClusterError> {
+    let first = ListParams {
+        limit: Some(1),
+        label_selector: config.label_selector.clone(),
+        field_selector: config.field_selector.clone(),
+        ..ListParams::default()
+    };
+    let answer = machines.list(&first);
+    let listed = match args.request_timeout.0 {
+        Some(deadline) => tokio::time::timeout(deadline, answer)
+            .await
+            .map_err(|_| ClusterError::Unreachable(format!("no answer in {deadline:?}")))?,
+        None => answer.await,
+    };
+    listed.map(drop).map_err(ClusterError::of)
+}
+
+/// The changes of machines, their tasks and their pods, beginning with all that there are.
+pub(in crate::commands) fn changes(
+    cluster: &Cluster,
+    all: bool,
+    machines: Config,
+) -> impl Stream<Item = Result<Change, watcher::Error>> + use<> {
+    let ours = Config::default().labels(VM_UID_LABEL);
+    let of_machines: Api<Guarded<VirtualMachine>> = cluster.api_of(all);
+    let of_machines = watcher(of_machines, machines).map(|e| e.map(Change::Machine));
+    let of_tasks = watcher(cluster.api_of(all), Config::default());
+    let of_tasks = of_tasks.try_filter_map(|e| future::ok(readable(e).map(Change::Task)));
+    let of_pods = watcher(cluster.api_of(all), ours);
+    let of_pods = of_pods.try_filter_map(|e| future::ok(readable(e).map(Change::Pod)));
+    stream::select(of_machines, stream::select(of_tasks, of_pods))
 }
 
 /// The event without an object that cannot be read.
@@ -101,13 +115,15 @@ fn broken(error: &watcher::Error) -> String {
 }
 
 /// The watch continues by itself; a user who waits is to know why nothing comes.
-async fn report(error: &watcher::Error) {
+pub(in crate::commands) async fn report(error: &watcher::Error) {
     eprintln!("warning: {}", broken(error));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
 }
 
 /// What was seen, and what was printed.
-struct Screen {
+pub(in crate::commands) struct Screen {
+    /// Names of the machines that are printed; none: all of them.
+    names: Option<BTreeSet<String>>,
     columns: Columns,
     coloured: bool,
     table: Table,
@@ -127,6 +143,7 @@ impl Screen {
         // Lines come one by one; usual values should not move the columns.
         table.measure(&Row::usual().cells(columns));
         Self {
+            names: None,
             columns,
             coloured,
             table,
@@ -137,9 +154,30 @@ impl Screen {
         }
     }
 
+    /// Prints these machines of one namespace only.
+    pub(in crate::commands) fn of_machines(names: BTreeSet<String>, coloured: bool) -> Self {
+        let columns = Columns {
+            progress: true,
+            ..Columns::default()
+        };
+        Self {
+            names: Some(names),
+            ..Self::new(columns, coloured)
+        }
+    }
+
+    pub(in crate::commands) fn header(&self) -> String {
+        self.table.header()
+    }
+
     /// Takes a change over; the lines that it makes.
-    fn take(&mut self, change: Change) -> String {
+    pub(in crate::commands) fn take(&mut self, change: Change) -> String {
         let touched = match change {
+            Change::Machine(Event::Apply(vm) | Event::InitApply(vm))
+                if self.is_left_out(&vm.name_any()) =>
+            {
+                None
+            }
             Change::Machine(Event::Apply(vm) | Event::InitApply(vm)) => {
                 let key = key(&vm);
                 self.machines.insert(key.clone(), vm);
@@ -152,6 +190,11 @@ impl Screen {
             Change::Machine(Event::Init | Event::InitDone) => None,
         };
         touched.map(|key| self.line(&key)).unwrap_or_default()
+    }
+
+    fn is_left_out(&self, name: &str) -> bool {
+        let names = self.names.as_ref();
+        names.is_some_and(|names| !names.contains(name))
     }
 
     fn owner(&self, pod: &Pod) -> Option<Key> {

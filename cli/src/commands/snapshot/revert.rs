@@ -1,7 +1,7 @@
 //! `revert`: reverts a virtual machine to a snapshot.
 //!
 //! Invariant: the field is written on the version of the machine that was read.
-//! Failure: a snapshot that the machine cannot revert to is a conflict with the reason; with `--wait` also
+//! Failure: a snapshot that the machine cannot revert to is a conflict with the reason; with `--watch` also
 //! what the controller reports before anything is changed.
 
 use std::process::ExitCode;
@@ -37,8 +37,8 @@ pub(crate) struct RevertArgs {
     #[arg(value_name = "SNAPSHOT")]
     snapshot: String,
     /// Wait until the machine has reverted.
-    #[arg(long)]
-    wait: bool,
+    #[arg(short, long, alias = "wait")]
+    watch: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: &RevertArgs) -> anyhow::Result<ExitCode> {
     let machine = Names::machine(&args.machine);
     let found = cluster.find(machine).await?;
     let generation = request(&cluster, &found.vm, &args.snapshot).await?;
-    let done = match args.wait {
+    let done = match args.watch {
         true => {
             let cluster = args.cluster.connect_to_watch().await?;
             reverted(&cluster, &found.vm, &args.snapshot, generation).await?;

@@ -1,4 +1,5 @@
-//! Series of each image: whether it can be used, and whether the nodes that need it have it.
+//! Series of each image: whether it can be used, whether the nodes that need it have it, and whether one
+//! that follows a tag is up to date.
 //!
 //! Invariant: as those of machines; an image of the cluster has an empty namespace.
 //! Failure: none.
@@ -10,6 +11,7 @@ use crds::conditions::{self, CACHE_FILES_READY, READY};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::gauges;
+use crate::reconcile::image::UP_TO_DATE;
 use crate::reconcile::image::object::Object;
 use crate::stores::{Key, Stores};
 
@@ -27,6 +29,17 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, stores: &Stores) -> fm
         images
             .iter()
             .map(|image| (labels(&image.key()), i64::from(is_resolved(image)))),
+    )?;
+    let is_up_to_date = |image: &Object| {
+        let up_to_date = image.status().map(|status| &status.conditions);
+        up_to_date.is_some_and(|all| conditions::is_true(all, UP_TO_DATE))
+    };
+    let following = images.iter().filter(|image| image.update().is_some());
+    gauges(
+        encoder,
+        "vmi_up_to_date",
+        "Whether new machines use the version that the tag of an image means",
+        following.map(|image| (labels(&image.key()), i64::from(is_up_to_date(image)))),
     )?;
     let caches = stores.image_caches.state().into_iter();
     let filled = caches.filter(|cache| {

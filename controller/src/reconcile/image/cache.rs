@@ -194,7 +194,11 @@ fn judge(
     let known = status.into_iter().flat_map(|status| &status.locations);
     let known: BTreeMap<_, _> = known.map(|at| (at.node.as_str(), at)).collect();
     let pre_pulls = ctx.stores.tasks_of(subject.object.uid()).into_iter();
-    let pre_pulls = pre_pulls.filter(|task| task.spec.kind == TaskKind::PullImage);
+    let is_of_image = |task: &Arc<VirtualMachineTask>| {
+        let image = task.spec.image.as_ref();
+        task.spec.kind == TaskKind::PullImage && image == Some(&subject.named.name)
+    };
+    let pre_pulls = pre_pulls.filter(is_of_image);
     let pre_pulls: BTreeMap<_, _> = pre_pulls
         .map(|task| (task.spec.node_name.clone(), task))
         .collect();

@@ -20,6 +20,7 @@ use kube::ResourceExt;
 use super::name::Named;
 use super::object::Object;
 use super::task::{self, Created};
+use super::update::Updates;
 use crate::context::Context;
 use crate::flow::Outcome;
 use crate::reconcile::node_tasks;
@@ -45,14 +46,22 @@ pub(crate) enum Answer {
     NoClaim(String),
     /// Its source has no name in pods.
     NotSupported(String),
+    /// It follows a tag that no node has checked yet, and why.
+    NoVersion(String),
 }
 
 /// Its state; begins what is next.
-pub(crate) async fn observe(ctx: &Context, object: &Object, named: &Named) -> Outcome<Answer> {
+pub(super) async fn observe(
+    ctx: &Context,
+    object: &Object,
+    named: &Named,
+    updates: &Updates,
+) -> Outcome<Answer> {
     let name = task_name(object, named);
     let all = ctx.stores.tasks_of(object.uid()).into_iter();
     let (mut current, others): (Vec<_>, Vec<_>) = all
         .filter(|task| task.spec.kind == TaskKind::InspectImage)
+        .filter(|task| !updates.owns(task.spec.image.as_deref()))
         .partition(|task| task.name_any() == name);
     for task in others {
         node_tasks::remove_unchanged(ctx, &task).await?;

@@ -14,6 +14,8 @@ const PREFIX: &str = "vmlet.dev/";
 const REGISTRY: &str = "oci://";
 /// Longest name that kubelet takes.
 const LONGEST: usize = 253;
+/// Length of `@` and a digest.
+const DIGEST: usize = 72;
 
 /// An image as pods and tasks name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +42,34 @@ pub(crate) fn of(source: &ImageSource) -> Result<Named, NotSupported> {
         }),
         _ => unsupported("the image names no single source".to_owned()),
     }
+}
+
+/// The name of an image in a registry, of which nodes check the tag: each of its versions has a name,
+/// too.
+pub(crate) fn of_tag(source: &ImageSource) -> Result<Named, NotSupported> {
+    let oci = source.oci.as_ref().filter(|oci| oci.pull_secret.is_none());
+    let Some(oci) = oci.filter(|oci| !oci.reference.contains('@')) else {
+        return unsupported("nodes check only tags of registries, without credentials".to_owned());
+    };
+    if oci.reference.len() + DIGEST > LONGEST {
+        let reference = &oci.reference;
+        return unsupported(format!(
+            "{reference} is too long for an image that follows a tag: with a digest it has more than {LONGEST} \
+             characters"
+        ));
+    }
+    of_oci(oci)
+}
+
+/// The name of one version of an image in a registry.
+pub(crate) fn of_version(source: &ImageSource, digest: &str) -> Result<Named, NotSupported> {
+    of_tag(source)?;
+    let reference = source.oci.as_ref().map(|oci| oci.reference.as_str());
+    let reference = format!("{}@{digest}", reference.unwrap_or_default());
+    of_oci(&OciSource {
+        reference,
+        pull_secret: None,
+    })
 }
 
 /// Any URL: with upper case, a port, a query.
@@ -230,6 +260,40 @@ mod tests {
         }
         let ours = oci("vmlet.dev/hello").unwrap();
         assert_eq!((ours.name.as_str(), ours.url), ("vmlet.dev/hello", None));
+    }
+
+    #[test]
+    fn a_version_of_a_tag_is_named_by_its_digest() {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let version = |reference: &str, secret: Option<&str>| {
+            let oci = OciSource {
+                reference: reference.to_owned(),
+                pull_secret: secret.map(str::to_owned),
+            };
+            let source = ImageSource {
+                oci: Some(oci),
+                ..ImageSource::default()
+            };
+            of_version(&source, &digest).map_err(|refused| refused.0)
+        };
+        for (reference, name) in [
+            ("r.example/d:1", "vmlet.dev/r.example/d:1"),
+            ("localhost:5000/d", "localhost:5000/d"),
+        ] {
+            let named = version(reference, None).unwrap();
+            assert_eq!(named.name, format!("{name}@{digest}"));
+            assert_eq!(named.url, Some(format!("oci://{reference}@{digest}")));
+        }
+        let long = format!("r.example/{}", "a".repeat(200));
+        assert!(version(&long, None).unwrap_err().contains("is too long"));
+        for (reference, secret) in [("r.example/d", Some("s")), (&format!("d@{digest}"), None)] {
+            assert!(
+                version(reference, secret)
+                    .unwrap_err()
+                    .contains("only tags")
+            );
+        }
+        assert!(of_version(&ImageSource::default(), &digest).is_err());
     }
 
     #[test]

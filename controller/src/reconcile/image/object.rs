@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crds::conditions::{self, READY};
 use crds::{
-    ClusterVirtualMachineImage, ImageSource, IpAssurance, PrePull, VirtualMachineImage,
-    VirtualMachineImageStatus,
+    ClusterVirtualMachineImage, ImageSource, ImageUpdate, ImageUpdateStatus, ImageVersion,
+    IpAssurance, PrePull, PrePullStatus, VirtualMachineImage, VirtualMachineImageStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference};
@@ -16,7 +16,8 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
 
-use super::name;
+use super::name::{self, Named, NotSupported};
+use super::update::versions;
 use crate::context::{Key, Stores};
 use crate::events::Events;
 
@@ -98,9 +99,71 @@ impl Object {
         self.source().pvc.as_ref().map(|claim| claim.name.as_str())
     }
 
+    /// How it follows its tag.
+    pub(crate) fn update(&self) -> Option<&ImageUpdate> {
+        match self {
+            Self::Local(image) => image.spec.update.as_ref(),
+            Self::Cluster(image) => image.spec.update.as_ref(),
+        }
+    }
+
+    /// What is known of the versions of its present tag.
+    pub(crate) fn updates(&self) -> Option<&ImageUpdateStatus> {
+        self.update()?;
+        let oci = self.source().oci.as_ref()?;
+        let known = self.status()?.update.as_ref()?;
+        (known.reference == oci.reference).then_some(known)
+    }
+
+    /// The versions of its present tag.
+    pub(crate) fn versions(&self) -> &[ImageVersion] {
+        let status = self.updates().and(self.status());
+        status.map_or(&[], |status| status.versions.as_slice())
+    }
+
+    /// The version that new machines use, of an image that follows a tag.
+    pub(crate) fn version(&self) -> Option<&str> {
+        versions::current(self.versions(), self.update()?.digest.as_deref())
+    }
+
+    /// Virtual size of the disk in the version that pods request by this name, in bytes. It is on record
+    /// before any machine uses the version.
+    pub(crate) fn bytes_of_version(&self, name: &str) -> Option<i64> {
+        let mut all = self.versions().iter();
+        let version = all.find(|version| {
+            let named = name::of_version(self.source(), &version.digest);
+            named.is_ok_and(|named| named.name == name)
+        })?;
+        Some(version.image.virtual_bytes).filter(|bytes| *bytes > 0)
+    }
+
+    /// Whether it follows a tag that no node has checked yet.
+    pub(crate) fn lacks_version(&self) -> bool {
+        self.update().is_some() && self.version().is_none()
+    }
+
+    /// The pulls of the version that new machines use, from the time when they did not use it yet.
+    pub(crate) fn pulls_of_version(&self) -> Option<&PrePullStatus> {
+        let newest = self.versions().first()?;
+        let is_newest = self.version() == Some(newest.digest.as_str());
+        self.updates()?.pulls.as_ref().filter(|_| is_newest)
+    }
+
+    /// The name by which new machines request it.
+    pub(crate) fn named(&self) -> Result<Named, NotSupported> {
+        match (self.update(), self.version()) {
+            (None, _) => name::of(self.source()),
+            (Some(_), Some(digest)) => name::of_version(self.source(), digest),
+            (Some(_), None) => {
+                name::of_tag(self.source())?;
+                Err(NotSupported("the image has no version yet".to_owned()))
+            }
+        }
+    }
+
     /// What its source is called in the status.
     pub(crate) fn provider_id(&self) -> Option<String> {
-        let named = name::of(self.source()).ok()?;
+        let named = self.named().ok()?;
         Some(match self.claim() {
             Some(claim) => format!("pvc/{claim}"),
             None => named.name,
@@ -149,12 +212,14 @@ impl Object {
         }
     }
 
-    /// `Ready`, if it is of the present source: its name in pods follows from the source alone. A
-    /// pre-pull, which changes the generation, needs no other answer.
+    /// `Ready`, if it is of the present source: its name in pods follows from the source alone, and from
+    /// the version of an image that follows a tag. A pre-pull, which changes the generation, needs no
+    /// other answer.
     pub(crate) fn ready(&self) -> Option<&Condition> {
         let status = self.status()?;
         let ready = conditions::find(&status.conditions, READY)?;
-        let is_of_generation = ready.observed_generation == Some(self.generation());
+        let is_generation = ready.observed_generation == Some(self.generation());
+        let is_of_generation = is_generation && self.update().is_none();
         (is_of_generation || self.is_of_source(status)).then_some(ready)
     }
 

@@ -25,6 +25,7 @@ use super::name::Named;
 use super::nodes::Holders;
 use super::object::Object;
 use super::task::{self, Created};
+use super::update::Updates;
 use super::{LONGEST, RECHECK};
 use crate::context::Context;
 use crate::flow::Outcome;
@@ -32,6 +33,9 @@ use crate::reconcile::node_tasks;
 
 /// Nodes that pull one image at once: a source serves them all.
 const MOST: usize = 3;
+
+/// Seconds after which a node pulls a version again that it refused: a digest never has another content.
+const HOLD_OF_VERSION: i64 = 3600;
 
 /// The nodes of the selector do not exist.
 const NO_NODE: &str = "no node has the labels of spec.prePull.nodeSelector";
@@ -84,6 +88,46 @@ struct View<'a> {
     known: BTreeSet<String>,
     /// By node.
     tasks: BTreeMap<String, Arc<VirtualMachineTask>>,
+    /// Seconds after a failure that does not pass by itself.
+    hold: i64,
+}
+
+/// Nodes that are to have a version of an image before new machines use it.
+pub(super) struct NodeSet<'a> {
+    pub(super) nodes: &'a BTreeMap<String, Arc<Node>>,
+    /// Those of them that pulled it.
+    pub(super) recorded: BTreeSet<String>,
+}
+
+/// The pulls of a version that new machines do not use yet; begins what is next.
+pub(super) async fn observe_version(
+    ctx: &Context,
+    object: &Object,
+    named: &Named,
+    holders: &Holders,
+    set: NodeSet<'_>,
+) -> Outcome<Pulls> {
+    let all = ctx.stores.tasks_of(object.uid()).into_iter();
+    let all = all.filter(|task| task.spec.kind == TaskKind::PullImage);
+    let is_of_version =
+        |task: &Arc<VirtualMachineTask>| task.spec.image.as_ref() == Some(&named.name);
+    let tasks = all.filter(is_of_version).collect();
+    let view = View {
+        ctx,
+        holders,
+        recorded: set.recorded,
+        able: able(ctx),
+        known: ctx.stores.agents.known(),
+        tasks: current_tasks(ctx, object, named, (set.nodes, tasks)).await?,
+        hold: HOLD_OF_VERSION,
+    };
+    let mut pulls = view.act(object, named, set.nodes).await?;
+    // The sentences of a pre-pull are about its selector.
+    let status = pulls.status.as_mut().filter(|status| status.failed == 0);
+    if let Some(status) = status {
+        status.message.clear();
+    }
+    Ok(pulls)
 }
 
 /// Its state; begins what is next.
@@ -92,15 +136,18 @@ pub(super) async fn observe(
     object: &Object,
     named: Option<&Named>,
     holders: &Holders,
+    updates: &Updates,
 ) -> Outcome<Pulls> {
     let all = ctx.stores.tasks_of(object.uid()).into_iter();
     let all = all.filter(|task| task.spec.kind == TaskKind::PullImage);
+    let all = all.filter(|task| !updates.owns(task.spec.image.as_deref()));
     let named = named.filter(|_| !object.needs_credentials());
     let (Some(wanted), Some(named)) = (object.pre_pull(), named) else {
         for task in all {
             node_tasks::remove(ctx, &task).await?;
         }
-        let refused = object.pre_pull().map(|_| PrePullStatus {
+        let refused = object.pre_pull().filter(|_| !object.lacks_version());
+        let refused = refused.map(|_| PrePullStatus {
             observed_generation: object.generation(),
             message: UNSUPPORTED.to_owned(),
             ..PrePullStatus::default()
@@ -110,7 +157,40 @@ pub(super) async fn observe(
             again: None,
         });
     };
+    if updates.owns(Some(&named.name)) {
+        // Machines use, by a pin, a version that nodes pull for the update: these tasks are all.
+        for task in all {
+            node_tasks::remove(ctx, &task).await?;
+        }
+        let update = updates.status.as_ref();
+        return Ok(Pulls {
+            status: update.and_then(|update| update.pulls.clone()),
+            again: None,
+        });
+    }
     let nodes = matching(ctx, wanted);
+    let known = object.status().filter(|status| object.is_of_source(status));
+    let known = known.and_then(|status| status.pre_pull.as_ref());
+    let known = known.into_iter().chain(object.pulls_of_version());
+    let view = View {
+        ctx,
+        holders,
+        recorded: known.flat_map(|pulls| pulls.nodes.clone()).collect(),
+        able: able(ctx),
+        known: ctx.stores.agents.known(),
+        tasks: current_tasks(ctx, object, named, (&nodes, all.collect())).await?,
+        hold: task::HOLD,
+    };
+    view.act(object, named, &nodes).await
+}
+
+/// Those of the tasks that are for this name and these nodes; deletes the others.
+async fn current_tasks(
+    ctx: &Context,
+    object: &Object,
+    named: &Named,
+    (nodes, all): (&BTreeMap<String, Arc<Node>>, Vec<Arc<VirtualMachineTask>>),
+) -> Outcome<BTreeMap<String, Arc<VirtualMachineTask>>> {
     let mut tasks = BTreeMap::new();
     for task in all {
         let node = task.spec.node_name.clone();
@@ -121,17 +201,7 @@ pub(super) async fn observe(
             node_tasks::remove(ctx, &task).await?;
         }
     }
-    let known = object.status().filter(|status| object.is_of_source(status));
-    let known = known.and_then(|status| status.pre_pull.as_ref());
-    let view = View {
-        ctx,
-        holders,
-        recorded: known.into_iter().flat_map(|p| p.nodes.clone()).collect(),
-        able: able(ctx),
-        known: ctx.stores.agents.known(),
-        tasks,
-    };
-    view.act(object, named, &nodes).await
+    Ok(tasks)
 }
 
 impl View<'_> {
@@ -231,7 +301,7 @@ impl View<'_> {
             return State::Unavailable;
         }
         let failed = task.filter(|_| state == Some(TaskState::Error));
-        match failed.and_then(|task| Some((task, task::held(self.ctx, task)?))) {
+        match failed.and_then(|task| Some((task, task::held_for(self.ctx, task, self.hold)?))) {
             Some((task, again)) => State::Failed {
                 ended: ended(task),
                 message: task.status.clone().unwrap_or_default().message,

@@ -6,6 +6,7 @@
 //! | True | `OnNodes` | no node can read it at its source now, but some have it |
 //! | False | `NotReady` | no node can read it, it is no disk, or its claim is not bound |
 //! | False | `NotSupported` | its source cannot be used |
+//! | Unknown | `NoVersion` | it follows a tag that no node has checked yet |
 //! | Unknown | `Inspecting`, `NoNode`, `NotInspected` | a node reads it; no node can; it has a pull secret |
 //!
 //! Invariant: facts and `Ready` are of the source in `providerItemID`; `usedSince` is written
@@ -24,6 +25,7 @@ use super::inspect::Answer;
 use super::nodes::Holders;
 use super::object::{AVAILABLE, Object};
 use super::pre_pull::Pulls;
+use super::update::{self, UP_TO_DATE, Updates};
 use crate::context::Context;
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::{is_conflict, is_gone};
@@ -38,7 +40,7 @@ const BOOTABLE: &str = "Bootable";
 pub(crate) fn draft(
     object: &Object,
     answer: &Answer,
-    (holders, pulls): (&Holders, &Pulls),
+    (holders, pulls, updates): (&Holders, &Pulls, &Updates),
     now: &Time,
 ) -> VirtualMachineImageStatus {
     let mut new = object.status().cloned().unwrap_or_default();
@@ -49,7 +51,11 @@ pub(crate) fn draft(
         .digests
         .first()
         .filter(|_| holders.digests.len() == 1);
-    new.provider_content_version = of_source.filter(|d| !d.is_empty()).or_else(|| one.cloned());
+    let of_source = of_source.filter(|d| !d.is_empty());
+    let of_source = of_source.or_else(|| object.version().map(str::to_owned));
+    new.provider_content_version = of_source.or_else(|| one.cloned());
+    new.update.clone_from(&updates.status);
+    new.versions.clone_from(&updates.versions);
     new.node_names = holders
         .nodes
         .iter()
@@ -89,7 +95,27 @@ pub(crate) fn draft(
         conditions::remove(&mut new.conditions, BOOTABLE);
     }
     ready(&mut new, object, answer, holders, now);
+    up_to_date(&mut new, object, updates, now);
     new
+}
+
+fn up_to_date(new: &mut VirtualMachineImageStatus, object: &Object, updates: &Updates, now: &Time) {
+    let all = &mut new.conditions;
+    let Some(verdict) = &updates.verdict else {
+        conditions::remove(all, UP_TO_DATE);
+        return;
+    };
+    let end = verdict.message.floor_char_boundary(LONGEST);
+    let message = &verdict.message[..end];
+    conditions::set(
+        all,
+        UP_TO_DATE,
+        verdict.status,
+        verdict.reason,
+        message,
+        Some(object.generation()),
+        now,
+    );
 }
 
 fn bootable(
@@ -158,6 +184,7 @@ fn ready(
             None => (Status::False, "NotReady", message.clone()),
         },
         Answer::NotSupported(message) => (Status::False, "NotSupported", message.clone()),
+        Answer::NoVersion(message) => (Status::Unknown, "NoVersion", message.clone()),
         // The last answer counts until there is a new one.
         Answer::Waiting { .. } if object.ready().is_some() => return,
         Answer::Waiting { node } => {
@@ -246,6 +273,7 @@ fn record_events(
     new: &VirtualMachineImageStatus,
 ) {
     record_pulls(ctx, object, old, new);
+    update::record_events(ctx, object, old, new);
     for kind in [READY, BOOTABLE] {
         let of = |status: &VirtualMachineImageStatus| {
             let found = conditions::find(&status.conditions, kind);

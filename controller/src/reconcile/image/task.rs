@@ -21,7 +21,7 @@ use crate::reconcile::node_tasks;
 /// Seconds before a failure that may pass is tried again.
 const TRANSIENT_HOLD: i64 = 60;
 /// Seconds before any other failure is tried again.
-const HOLD: i64 = 300;
+pub(super) const HOLD: i64 = 300;
 
 /// What the creation of a task led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,10 +86,15 @@ async fn send(ctx: &Context, task: VirtualMachineTask) -> Outcome<Created> {
 
 /// How long a task that failed stays before another one replaces it; none once that time has passed.
 pub(super) fn held(ctx: &Context, task: &VirtualMachineTask) -> Option<Duration> {
+    held_for(ctx, task, HOLD)
+}
+
+/// The same, with the seconds after a failure that does not pass by itself.
+pub(super) fn held_for(ctx: &Context, task: &VirtualMachineTask, lasting: i64) -> Option<Duration> {
     let is_transient = task.status.as_ref().is_some_and(|s| s.transient);
     let hold = match is_transient {
         true => TRANSIENT_HOLD,
-        false => HOLD,
+        false => lasting,
     };
     let now = (ctx.clock)().0.as_second();
     let left = hold - node_tasks::age(task, now).unwrap_or(hold);
@@ -122,6 +127,7 @@ fn draft(
         instance_uid: None,
         probe: None,
         snapshot: None,
+        source: None,
     };
     let mut task = VirtualMachineTask::new(task, spec);
     let place = Some(namespace).filter(|namespace| !namespace.is_empty());

@@ -5,6 +5,7 @@
 
 pub(super) mod adopt;
 pub(crate) mod backup;
+pub(super) mod clone;
 pub(super) mod config;
 mod consumer;
 pub(super) mod create;

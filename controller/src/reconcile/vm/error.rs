@@ -60,7 +60,7 @@ pub(crate) enum Error {
         #[source]
         source: kube::Error,
     },
-    #[error("write snapshot {name}")]
+    #[error("failed to write snapshot {name}")]
     WriteSnapshot {
         name: String,
         #[source]

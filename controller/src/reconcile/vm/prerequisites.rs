@@ -11,6 +11,7 @@ mod data_volumes;
 mod image;
 mod network;
 mod root_claim;
+mod source;
 mod storage;
 pub(super) mod unsupported;
 mod volumes;
@@ -27,9 +28,10 @@ use crate::reconcile::vm::pass::Pass;
 
 pub(crate) use bootstrap::{DEFAULT_KEY, NETWORK_KEY, inline};
 pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
-pub(crate) use image::Image;
+pub(crate) use image::{Image, follows_tag};
 pub(crate) use network::Attachments;
-pub(crate) use root_claim::VOLUME_MODE;
+pub(crate) use root_claim::{VOLUME_MODE, named as named_root_claim};
+pub(crate) use source::Source;
 pub(crate) use volumes::{Disk, disk_bytes};
 
 /// A part that is missing: reason and message of its condition.
@@ -131,6 +133,22 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Prerequisites> {
         image,
         attachments,
     })
+}
+
+/// What a clone is copied from.
+pub(crate) fn source(pass: &Pass<'_>) -> Result<Source, Missing> {
+    source::check(pass)
+}
+
+/// Shows that in its condition.
+pub(crate) fn show_source(pass: &mut Pass<'_>, found: &Result<Source, Missing>) {
+    let kind = conditions::SOURCE_READY;
+    match found {
+        Ok(source) => pass.condition(kind, Status::True, "", &source.words),
+        Err(missing) => {
+            pass.condition(kind, Status::False, missing.reason, &missing.message);
+        }
+    }
 }
 
 /// The class, whatever else is missing.

@@ -30,6 +30,8 @@ const NO_IDENTITY: &str = "!has(self.spec.biosUUID) && !has(self.spec.instanceUU
 
 const NO_OPERATION: &str = "!has(self.spec.currentSnapshotName) && !has(self.spec.nextRestartTime)";
 
+const NO_SOURCE: &str = "!has(self.spec.source)";
+
 const NO_DATA_VOLUMES: &str =
     "!has(self.spec.dataVolumeTemplates) || size(self.spec.dataVolumeTemplates) == 0";
 
@@ -43,6 +45,8 @@ const NO_ADDRESSES: &str = "!has(self.spec.network) || !has(self.spec.network.in
     validation = rule(NO_IDENTITY, "biosUUID and instanceUUID cannot be set in a template: each machine has its \
         own"),
     validation = rule(NO_OPERATION, "currentSnapshotName and nextRestartTime cannot be set in a template"),
+    validation = rule(NO_SOURCE, "source cannot be set in a template: the right to clone is that of the author of a \
+        machine, and the controller is the author of these"),
     validation = rule(NO_DATA_VOLUMES, "dataVolumeTemplates cannot be set in a template: all machines would \
         have the same volumes; use volumeClaimTemplates"),
     validation = rule(NO_ADDRESSES, "macAddr and addresses cannot be set in a template: all machines would have \

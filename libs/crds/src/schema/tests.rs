@@ -293,7 +293,7 @@ fn what_is_derived_fits_whatever_it_is_derived_from() {
 }
 
 /// The lists of a status, and the most that a program puts there.
-const LISTS: [(&str, usize); 21] = [
+const LISTS: [(&str, usize); 25] = [
     ("ClusterVirtualMachineImage.status.disks", 1),
     (
         "ClusterVirtualMachineImage.status.nodeNames",
@@ -303,6 +303,14 @@ const LISTS: [(&str, usize); 21] = [
         "ClusterVirtualMachineImage.status.prePull.nodes",
         crate::PrePullStatus::MOST_NODES,
     ),
+    (
+        "ClusterVirtualMachineImage.status.update.pulls.nodes",
+        crate::PrePullStatus::MOST_NODES,
+    ),
+    (
+        "ClusterVirtualMachineImage.status.versions",
+        crate::ImageVersion::MOST,
+    ),
     ("VirtualMachineImage.status.disks", 1),
     (
         "VirtualMachineImage.status.nodeNames",
@@ -311,6 +319,14 @@ const LISTS: [(&str, usize); 21] = [
     (
         "VirtualMachineImage.status.prePull.nodes",
         crate::PrePullStatus::MOST_NODES,
+    ),
+    (
+        "VirtualMachineImage.status.update.pulls.nodes",
+        crate::PrePullStatus::MOST_NODES,
+    ),
+    (
+        "VirtualMachineImage.status.versions",
+        crate::ImageVersion::MOST,
     ),
     ("VirtualMachine.status.network.config.addresses", 16),
     (

@@ -62,6 +62,8 @@ fields! {
     "image.kind" Controller Once;
     "image.name" Controller Once;
     "imageName" Controller Once;
+    "source.snapshot.name" Controller Once;
+    "source.virtualMachine.name" Controller Once;
     "className" Node NextStart;
     "hardware.cpus" Node NextStart;
     "hardware.memory" Node NextStart;

@@ -39,8 +39,14 @@ pub(super) const SUSPENDED_WITHOUT_SHARES: &str = "!has(self.powerState) || self
     self.template.metadata.annotations['vmlet.dev/shares'] == 'off')";
 
 /// An image may be missing only where something else is the root disk.
-pub(super) const SOME_ROOT: &str = "has(self.image) || has(self.imageName) || (has(self.volumes) && \
+pub(super) const SOME_ROOT: &str = "has(self.image) || has(self.imageName) || has(self.source) || (has(self.volumes) && \
     self.volumes.exists(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root))";
+
+pub(super) const ONE_SOURCE: &str = "has(self.snapshot) != has(self.virtualMachine)";
+
+/// A clone is a disk of the node of its source.
+pub(super) const SOURCE_WITHOUT_CLAIM: &str = "!has(self.source) || (!has(self.storageClass) && (!has(self.volumes) || \
+    !self.volumes.exists(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root)))";
 
 pub(super) const ONE_ROOT: &str = "!has(self.volumes) || \
     self.volumes.filter(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root).size() <= 1";

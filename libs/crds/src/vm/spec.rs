@@ -13,17 +13,18 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{self, edit, edit_of, rule};
+use crate::rules::{self, edit, edit_of, immutable, rule};
 
 use super::rules::{
     AFFINITY_FIXED, BIOS_UUID_FIXED, BOOT_DISK_GROWS, BOOTSTRAP_TYPE, IMAGE_FIXED,
     INSTANCE_UUID_FIXED, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF, NAME,
     NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
-    REVERT_UNDER_WAY, SOME_ROOT, STORAGE_CLASS_FIXED, SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON,
-    SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
+    REVERT_UNDER_WAY, SOME_ROOT, SOURCE_WITHOUT_CLAIM, STORAGE_CLASS_FIXED,
+    SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON, SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
 };
 use super::{
-    Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
+    Bootstrap, CloneSource, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus,
+    Volume,
 };
 
 /// A virtual machine: a persistent root disk, and a pod while the machine runs.
@@ -82,7 +83,12 @@ use super::{
         cannot be suspended: their state cannot be saved"),
     validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not \
         both"),
-    validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),
+    validation = rule("!has(self.source) || !(has(self.image) || has(self.imageName))", "set source, or image or \
+        imageName, not both"),
+    validation = rule(SOURCE_WITHOUT_CLAIM, "source excludes storageClass and a volume with root: true: the root \
+        disk of a clone is a disk of the node of its source"),
+    validation = immutable("source"),
+    validation = rule(SOME_ROOT, "set image or imageName, a source, or a volume with root: true"),
     validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, \
         not both"),
     validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName \
@@ -105,6 +111,11 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_name: Option<String>,
+    /// Snapshot or machine whose root disk is copied for this machine, in place of an image. Everything else is as this
+    /// specification says, and nothing is taken from that of the source. Requires the right to create
+    /// `virtualmachinesnapshots/source` or `virtualmachines/source`. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<CloneSource>,
     /// VirtualMachineClass that defines the size. A change resizes the machine while it is off or
     /// when it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,7 +203,7 @@ pub struct VirtualMachineSpec {
     )]
     #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub instance_uuid: Option<String>,
-    /// Size of the root disk. Defaults to the size of the image. Can only grow once the machine
+    /// Size of the root disk. Defaults to the size of the image or the source. Can only grow once the machine
     /// has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::mebibytes(), validation = rules::between("1Mi", "64Ti"))]

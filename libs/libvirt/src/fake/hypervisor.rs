@@ -13,11 +13,12 @@ use uuid::Uuid;
 use super::size::begun;
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::error::readable;
-use crate::read::{Definition, console_file, first_disk_file, is_emulated, machine_type};
+use crate::read::{Definition, console_file, first_disk_files, is_emulated, machine_type};
 use crate::saved::WHOLE;
 use crate::{
-    Cable, DomainInfo, DomainStats, DomainType, End, Error, Event, FailedDisk, Hypervisor, Layout,
-    Pause, Power, Result, Shutdown, Size, State, Versions, is_saved_memory,
+    BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, End, Error,
+    Event, FailedDisk, Hypervisor, Layout, OpenFile, Pause, Power, Result, Shutdown, Size, State,
+    Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -106,10 +107,11 @@ impl Hypervisor for FakeHypervisor {
             state: State::Inactive(End::Unknown),
             paused: None,
             fails: None,
-            root: None,
+            files: Vec::new(),
+            job: None,
         });
         domain.mark = mark;
-        domain.root = first_disk_file(&xml);
+        domain.files = first_disk_files(&xml).unwrap_or_default();
         domain.xml = xml;
         Ok(())
     }
@@ -265,33 +267,35 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn switch_root(&self, domain: Uuid, file: PathBuf) -> Result<()> {
-        let mut inner = self.lock();
-        let failure = inner.switch_failure.clone();
-        let found = inner.domain(domain)?;
-        let refused = |reason: String| Error::Refused {
-            call: "switch disk",
-            reason,
-        };
-        if found.state != State::Active {
-            return Err(refused("the domain is not running".to_owned()));
-        }
-        match failure {
-            Some((reason, false)) => return Err(refused(reason)),
-            Some((reason, true)) => {
-                found.root = Some(file);
-                return Err(refused(reason));
-            }
-            None => found.root = Some(file),
-        }
-        Ok(())
+        drop(self.switches.read().await);
+        self.lock().switch(domain, file)
     }
 
     async fn root_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
-        match self.lock().domain(domain) {
-            Ok(found) if found.state == State::Active => Ok(found.root.clone()),
-            Ok(_) | Err(Error::NoDomain(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let files = self.lock().files(domain);
+        self.switch_late(domain);
+        Ok(files?.and_then(|files| files.into_iter().next()))
+    }
+
+    async fn commit_root(&self, domain: Uuid, commit: BlockCommit) -> Result<()> {
+        self.lock().commit(domain, commit)
+    }
+
+    async fn root_job(&self, domain: Uuid) -> Result<Option<BlockJob>> {
+        self.lock().job(domain)
+    }
+
+    async fn end_root_job(&self, domain: Uuid, end: BlockJobEnd) -> Result<()> {
+        self.lock().end_job(domain, end)
+    }
+
+    async fn disk_files(&self, domain: Uuid) -> Result<Option<Vec<OpenFile>>> {
+        let files = self.lock().files(domain)?;
+        let open = |(number, path)| OpenFile {
+            path,
+            is_read_only: number > 0,
+        };
+        Ok(files.map(|files| files.into_iter().enumerate().map(open).collect()))
     }
 
     async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {

@@ -21,10 +21,10 @@ use crate::{Error, Result, ffi, read};
 const LIST: &str = r#"{"execute":"query-block"}"#;
 
 /// Requests the emulator to list what its disks are made of, each part by itself.
-const NODES: &str = r#"{"execute":"query-named-block-nodes","arguments":{"flat":true}}"#;
+pub(super) const NODES: &str = r#"{"execute":"query-named-block-nodes","arguments":{"flat":true}}"#;
 
 /// What the name of a file begins with that stands for more than its path.
-const OPTIONS: &str = "json:";
+pub(super) const OPTIONS: &str = "json:";
 
 /// What is to be switched, as libvirt reads it.
 #[derive(Debug, Serialize)]

@@ -20,8 +20,20 @@ struct Devices {
 struct Disk {
     target: Target,
     alias: Option<Alias>,
+    mirror: Option<Mirror>,
     #[cfg(any(test, feature = "fake"))]
     source: Option<Source>,
+    #[cfg(any(test, feature = "fake"))]
+    #[serde(rename = "backingStore")]
+    backing: Option<Backing>,
+}
+
+#[cfg(any(test, feature = "fake"))]
+#[derive(Debug, Deserialize)]
+struct Backing {
+    source: Option<Source>,
+    #[serde(rename = "backingStore")]
+    next: Option<Box<Backing>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -34,6 +46,12 @@ struct Target {
 struct Alias {
     #[serde(rename = "@name")]
     name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Mirror {
+    #[serde(rename = "@ready")]
+    ready: Option<String>,
 }
 
 #[cfg(any(test, feature = "fake"))]
@@ -56,16 +74,48 @@ pub(crate) fn first_disk_alias(xml: &str) -> Option<String> {
     Some(domain.devices.disk.into_iter().next()?.alias?.name)
 }
 
-/// The file that the first disk is described with.
+/// Whether libvirt knows that a copy of the file that the first disk writes to is complete.
+pub(crate) fn first_disk_can_pivot(xml: &str) -> bool {
+    let domain = quick_xml::de::from_str::<Domain>(xml).ok();
+    let first = domain.and_then(|domain| domain.devices.disk.into_iter().next());
+    let mirror = first.and_then(|disk| disk.mirror);
+    mirror.is_some_and(|mirror| mirror.ready.as_deref() == Some("yes"))
+}
+
+/// The files that the first disk is described with, the one that the guest writes to first.
 #[cfg(any(test, feature = "fake"))]
-pub(crate) fn first_disk_file(xml: &str) -> Option<std::path::PathBuf> {
+pub(crate) fn first_disk_files(xml: &str) -> Option<Vec<std::path::PathBuf>> {
     let domain: Domain = quick_xml::de::from_str(xml).ok()?;
-    domain.devices.disk.into_iter().next()?.source?.file
+    let disk = domain.devices.disk.into_iter().next()?;
+    let mut files = vec![disk.source?.file?];
+    let mut next = disk.backing;
+    while let Some(backing) = next {
+        files.extend(backing.source.and_then(|source| source.file));
+        next = backing.next.map(|next| *next);
+    }
+    Some(files)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_can_pivot_when_libvirt_says_that_its_mirror_is_ready() {
+        let xml = |mirror: &str| {
+            let target = "<target dev='vda' bus='virtio'/>";
+            let other = "<disk><mirror ready='yes'/><target dev='vdb'/></disk>";
+            format!("<domain><devices><disk>{mirror}{target}</disk>{other}</devices></domain>")
+        };
+        let source = "<format type='qcow2'/><source file='/d/root.qcow2'/>";
+        let mirror =
+            |ready| format!("<mirror type='file' job='active-commit'{ready}>{source}</mirror>");
+        assert!(first_disk_can_pivot(&xml(&mirror(" ready='yes'"))));
+        assert!(!first_disk_can_pivot(&xml(&mirror(" ready='pivot'"))));
+        assert!(!first_disk_can_pivot(&xml(&mirror(""))));
+        assert!(!first_disk_can_pivot(&xml("")));
+        assert!(!first_disk_can_pivot("<domain"));
+    }
 
     #[test]
     fn the_first_disk_is_the_file_above_its_backing_files() {
@@ -81,10 +131,11 @@ mod tests {
         let drive = "<disk type='file' device='cdrom'><target dev='sda'/></disk>";
         let xml =
             format!("<domain id='3'><devices>{first}{second}{drive}<serial/></devices></domain>");
-        assert_eq!(first_disk_file(&xml), Some("/d/layers/1.qcow2".into()));
+        let files = ["/d/layers/1.qcow2", "/d/root.qcow2"].map(Into::into);
+        assert_eq!(first_disk_files(&xml), Some(files.into()));
         assert_eq!(disk_targets(&xml).unwrap(), ["vda", "vdb", "sda"]);
         assert_eq!(first_disk_alias(&xml).unwrap(), "virtio-disk0");
-        assert_eq!(first_disk_file("<domain><devices/></domain>"), None);
+        assert_eq!(first_disk_files("<domain><devices/></domain>"), None);
         assert_eq!(disk_targets("<domain/>"), None);
     }
 }

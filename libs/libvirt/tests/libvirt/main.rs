@@ -12,4 +12,5 @@
 mod daemon;
 mod driver;
 mod fake;
+mod merge;
 mod switch;

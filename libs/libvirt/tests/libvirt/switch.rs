@@ -6,16 +6,19 @@
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use libvirt::harness::Libvirtd;
 use libvirt::{Error, Hypervisor, Libvirt, Settings};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use uuid::Uuid;
 
 /// A user of QEMU that nothing else has.
 const OWNER: u32 = 4_000_124;
 
-fn create(file: &Path, below: Option<&Path>) {
+pub(super) fn create(file: &Path, below: Option<&Path>) {
     let mut create = Command::new("qemu-img");
     create.args(["create", "-q", "-u", "-f", "qcow2"]);
     if let Some(below) = below {
@@ -39,7 +42,7 @@ fn backing(below: &[PathBuf]) -> String {
     )
 }
 
-fn xml(id: Uuid, folder: &Path, below: &[PathBuf]) -> String {
+pub(super) fn xml(id: Uuid, folder: &Path, below: &[PathBuf]) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
     let root = file("root.qcow2");
     let second = file("second.qcow2");
@@ -66,7 +69,7 @@ fn xml(id: Uuid, folder: &Path, below: &[PathBuf]) -> String {
     )
 }
 
-async fn root(hv: &Libvirt, id: Uuid) -> Option<PathBuf> {
+pub(super) async fn root(hv: &Libvirt, id: Uuid) -> Option<PathBuf> {
     loop {
         match hv.root_file(id).await {
             Err(error) if error.is_unavailable() => hv.connected().await,
@@ -75,12 +78,12 @@ async fn root(hv: &Libvirt, id: Uuid) -> Option<PathBuf> {
     }
 }
 
-fn allow(path: &Path, mode: u32) {
+pub(super) fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// A directory with all disks of the domain but the first one.
-fn disks(libvirtd: &Libvirtd) -> PathBuf {
+pub(super) fn disks(libvirtd: &Libvirtd) -> PathBuf {
     let folder = libvirtd.dir().join("disks");
     std::fs::create_dir(&folder).unwrap();
     allow(&folder, 0o755);
@@ -132,6 +135,87 @@ async fn a_running_machine_writes_to_another_file_and_an_error_changes_nothing()
     assert_eq!(root(&hv, id).await, Some(file("layer.qcow2")));
     hv.destroy(id).await.unwrap();
     assert_eq!(root(&hv, id).await, None);
+    hv.undefine(id).await.unwrap();
+}
+
+/// A client that has requested a switch, and can be killed.
+fn requesting_switch(libvirtd: &Libvirtd, file: &Path) -> Child {
+    let disk = |name: &str, rest: &str| format!(r#"<disk name="{name}" snapshot={rest}/disk>"#);
+    let source = format!(
+        r#""external" type="file"><driver type="qcow2"/><source file="{}"/><"#,
+        file.display()
+    );
+    let none = r#""no"><"#;
+    let disks = disk("vda", &source) + &disk("vdb", none) + &disk("sda", none);
+    let xml = libvirtd.dir().join("switch.xml");
+    let text = format!("<domainsnapshot><disks>{disks}</disks></domainsnapshot>");
+    std::fs::write(&xml, text).unwrap();
+    let mut client = Command::new("virsh");
+    client.args(["-q", "-c", &libvirtd.uri(), "snapshot-create", "switched"]);
+    client.arg(&xml).args([
+        "--disk-only",
+        "--atomic",
+        "--reuse-external",
+        "--no-metadata",
+    ]);
+    let quiet = client.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.spawn().unwrap()
+}
+
+/// Waits until libvirtd works on the switch: it writes that down first.
+async fn begun(status: &Path) {
+    let end = Instant::now() + Duration::from_secs(60);
+    let begins = |text: String| text.contains("async='snapshot'");
+    while !std::fs::read_to_string(status).is_ok_and(begins) {
+        assert!(Instant::now() < end, "no switch begins");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The emulator stalls, the client of a switch that libvirtd has accepted is killed, and another one looks.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_file_that_has_lost_its_name_is_opened_by_no_switch_that_is_in_progress() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let folder = disks(&libvirtd);
+    let file = |name: &str| folder.join(name);
+    create(&file("root.qcow2"), None);
+    let id = Uuid::new_v4();
+    hv.define(xml(id, &folder, &[])).await.unwrap();
+    hv.start(id).await.unwrap();
+    assert_eq!(root(&hv, id).await, Some(file("root.qcow2")));
+    let status = libvirtd.dir().join("run/libvirt/qemu/switched.xml");
+    let emulator = Pid::from_raw(libvirtd.emulators()[0]);
+    for (layer, is_renamed) in [("one.qcow2", true), ("two.qcow2", false)] {
+        create(&file(layer), Some(&file("root.qcow2")));
+        kill(emulator, Signal::SIGSTOP).unwrap();
+        let mut client = requesting_switch(&libvirtd, &file(layer));
+        begun(&status).await;
+        client.kill().unwrap();
+        client.wait().unwrap();
+        let doubt = file(layer).with_extension("doubt");
+        if is_renamed {
+            std::fs::rename(file(layer), &doubt).unwrap();
+        }
+        let next = libvirtd.connect(Settings::default()).await.unwrap();
+        let look = tokio::spawn(async move { root(&next, id).await });
+        tokio::task::yield_now().await;
+        kill(emulator, Signal::SIGCONT).unwrap();
+        let expected = if is_renamed { "root.qcow2" } else { layer };
+        assert_eq!(look.await.unwrap(), Some(file(expected)));
+        // What begins only now does not find the file either.
+        if is_renamed {
+            let late = hv.switch_root(id, file(layer)).await;
+            assert!(matches!(late, Err(Error::Refused { .. })), "{late:?}");
+            assert_eq!(root(&hv, id).await, Some(file("root.qcow2")));
+        }
+    }
+    // The emulator names a file as it was when it opened it.
+    let renamed = file("two.doubt");
+    std::fs::rename(file("two.qcow2"), renamed).unwrap();
+    assert_eq!(root(&hv, id).await, Some(file("two.qcow2")));
+    hv.destroy(id).await.unwrap();
     hv.undefine(id).await.unwrap();
 }
 

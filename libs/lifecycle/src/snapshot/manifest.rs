@@ -91,6 +91,7 @@ fn kept(now: &VirtualMachineSpec, old: VirtualMachineSpec, name: &str) -> Virtua
     VirtualMachineSpec {
         image: now.image,
         image_name: now.image_name,
+        source: now.source,
         storage_class: now.storage_class,
         affinity: now.affinity,
         bios_uuid: now.bios_uuid,

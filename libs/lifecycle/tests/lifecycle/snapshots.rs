@@ -135,6 +135,7 @@ fn a_machine_gets_back_what_its_owner_may_set() {
             "className": "large", "imageName": "j", "minMachineType": "pc-q35-9.0",
             "bootDiskCapacity": "2Gi", "instanceUUID": "new", "currentSnapshotName": "a",
             "nextRestartTime": "2026-01-01T00:00:00Z", "storageClass": "s",
+            "source": { "snapshot": { "name": "n" } },
             "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "c" } }],
             "dataVolumeTemplates": [{ "name": "c", "spec": {} }],
         }),
@@ -156,6 +157,8 @@ fn a_machine_gets_back_what_its_owner_may_set() {
     for field in ["currentSnapshotName", "volumes", "dataVolumeTemplates"] {
         assert!(json[field].is_null(), "{field}: {json}");
     }
+    // It cannot change.
+    assert_eq!(json["source"], json!({ "snapshot": { "name": "n" } }));
     let map = |all: &std::collections::BTreeMap<String, String>| json!(all);
     assert_eq!(
         map(&back.labels),

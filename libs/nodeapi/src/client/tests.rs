@@ -14,13 +14,14 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::*;
 use crate::v1::node_server::{Node, NodeServer};
 use crate::v1::{
-    CancelTaskRequest, ExportDiskRequest, ExportEvent, ForgetExportRequest, ForgetExportResponse,
-    ForgetTaskRequest, ForgetTaskResponse, GetManifestRequest, GetManifestResponse, InfoRequest,
-    InfoResponse, ListDisksRequest, ListDisksResponse, MachineEvent, ProvideSourceRequest,
-    ProvideSourceResponse, PullEvent, RunTaskRequest, SetImageMappingsRequest,
-    SetImageMappingsResponse, SetManifestRequest, SetManifestResponse, SetNodeSettingsRequest,
-    SetNodeSettingsResponse, SourceEvent, TaskEvent, TaskStatus, UploadEvent, UploadRequest,
-    WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest, WatchTasksRequest,
+    CancelTaskRequest, ExportDiskRequest, ExportEvent, ExportSnapshotRequest, ForgetExportRequest,
+    ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse, GetManifestRequest,
+    GetManifestResponse, InfoRequest, InfoResponse, ListDisksRequest, ListDisksResponse,
+    MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent, RunTaskRequest,
+    SetImageMappingsRequest, SetImageMappingsResponse, SetManifestRequest, SetManifestResponse,
+    SetNodeSettingsRequest, SetNodeSettingsResponse, SourceEvent, TaskEvent, TaskStatus,
+    UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest,
+    WatchTasksRequest,
 };
 
 /// For calls that are answered, however slow the machine is.
@@ -141,6 +142,15 @@ impl Node for Silent {
         _: Request<ExportDiskRequest>,
     ) -> Result<Response<Self::ExportDiskStream>, Status> {
         Err(Status::unimplemented("no disk has a file here"))
+    }
+
+    type ExportSnapshotStream = ReceiverStream<Result<ExportEvent, Status>>;
+
+    async fn export_snapshot(
+        &self,
+        _: Request<ExportSnapshotRequest>,
+    ) -> Result<Response<Self::ExportSnapshotStream>, Status> {
+        Err(Status::unimplemented("no snapshot has a file here"))
     }
 
     async fn forget_export(

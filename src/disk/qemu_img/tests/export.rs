@@ -18,6 +18,7 @@ fn source(disk: &Path) -> (Source<'_>, Weak<()>) {
         below: &[],
         base: None,
         size: LARGE,
+        access: Access::Lent,
         guard,
     };
     (source, held)

@@ -1,12 +1,12 @@
 //! Options for the emulator that libvirt does not know.
 //!
-//! Invariant: variables for `vmwrapper`, the one argument that libvirt cannot express, and the one
+//! Invariant: variables for `vmwrapper`, the arguments that libvirt cannot express, or not so, and the one
 //! capability that libvirt is better off without.
 //! Failure: none.
 
 use serde::Serialize;
 
-use crate::vm::domain::{DomainSpec, Variable};
+use crate::vm::domain::{DomainSpec, VM_GENERATION_ID, Variable};
 
 /// Namespace of the elements, which the root element declares.
 pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
@@ -61,12 +61,19 @@ impl Capabilities {
 impl CommandLine {
     pub(super) fn new(spec: &DomainSpec) -> Self {
         // libvirt insists that a system UUID be the domain's own.
-        let arguments = spec.system_uuid.iter().flat_map(|uuid| {
+        let system = spec.system_uuid.map(|uuid| {
             let value = format!("type=1,uuid={uuid}");
-            ["-smbios".to_owned(), value].map(|value| Argument { value })
+            ["-smbios".to_owned(), value]
         });
+        // libvirt gives a guest that returns from saved memory another ID than the one described to it, and refuses
+        // the next return then.
+        let generation = spec.generation.map(|id| {
+            let value = format!("{VM_GENERATION_ID},id=generation,guid={id}");
+            ["-device".to_owned(), value]
+        });
+        let arguments = system.into_iter().chain(generation).flatten();
         Self {
-            arguments: arguments.collect(),
+            arguments: arguments.map(|value| Argument { value }).collect(),
             environment: spec.environment.iter().map(Env::new).collect(),
         }
     }

@@ -68,6 +68,7 @@ fn spec() -> DomainSpec {
         guest_socket: Some("/var/lib/vmlet/console/c0ffee/guest".into()),
         shares: Vec::new(),
         system_uuid: None,
+        generation: None,
         owner: Some(Owner {
             uid: 1_900_000_007,
             gid: 107,
@@ -122,6 +123,17 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
         },
     ];
     insta::assert_snapshot!(to_xml(&spec).unwrap());
+}
+
+#[test]
+fn a_guest_sees_its_generation_id() {
+    let mut spec = spec();
+    assert!(!to_xml(&spec).unwrap().contains("vmgenid"));
+    let id = Uuid::from_u128(42);
+    spec.generation = Some(id);
+    let xml = to_xml(&spec).unwrap();
+    let device = format!("<qemu:arg value=\"vmgenid,id=generation,guid={id}\"/>");
+    assert!(xml.contains(&device), "{xml}");
 }
 
 #[test]

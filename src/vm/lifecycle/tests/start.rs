@@ -113,3 +113,28 @@ async fn assert_left_nothing(node: &Node, id: &podspec::ContainerId) {
     let left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[tokio::test]
+async fn a_guest_sees_the_generation_id_of_its_disk_unless_its_memory_was_saved_without() {
+    let node = Node::new().await;
+    let uid = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b01";
+    let vm = uid.parse().unwrap();
+    node.make_disk(vm).await;
+    let sandbox = node.annotated("machine", &[("vm-disk", uid)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    let id = id.unwrap();
+    node.containers.start(&id).await.unwrap();
+    let known = node.disks.generation(vm).await.unwrap();
+    let xml = node.hypervisor.xml(node.row(&id).domain()).unwrap();
+    assert!(xml.contains(&format!("guid={known}")), "{xml}");
+    let row = node.row(&id);
+    let saved = async |xml: &str| {
+        let generation = node.containers.generation(&row, Some(xml)).await;
+        generation.unwrap()
+    };
+    assert_eq!(saved("<domain/>").await, None);
+    assert_eq!(saved(&xml).await, Some(known));
+    let other = node.created().await;
+    let row = node.row(&other);
+    assert_eq!(node.containers.generation(&row, None).await.unwrap(), None);
+}

@@ -128,6 +128,32 @@ async fn a_guest_that_its_owner_paused_while_its_disk_failed_waits_for_a_request
     assert!(!node.row(&id).held);
 }
 
+/// Its emulator may write to another layer than the record names.
+#[tokio::test]
+async fn a_guest_is_not_resumed_in_a_merge_before_the_record_says_where_it_writes() {
+    let (node, id) = stalled_vm().await;
+    let snapshot = vm();
+    let change = node.disks.begin_snapshot(vm(), snapshot, true).await;
+    let change = change.unwrap();
+    node.disks.make_layer(vm(), change).await.unwrap();
+    let taken = node.disks.commit_change(vm(), change.layer, false);
+    taken.await.unwrap();
+    let deleted = node.disks.delete_snapshot_of_chain(vm(), snapshot, &id);
+    deleted.await.unwrap();
+    let merge = node.disks.merge_in_use(vm()).unwrap();
+    node.disks.begin_merge(vm(), merge, &id).await.unwrap();
+    node.disks
+        .begin_pivot(vm(), merge.layer, true)
+        .await
+        .unwrap();
+    node.hypervisor.mend_disk(vm().uuid());
+    let before = node.hypervisor.resumes(vm().uuid());
+    let _resuming = resuming(&node);
+    stands(&node).await;
+    node.disks.end_merge(vm(), merge.layer).await.unwrap();
+    resumed(&node, vm().uuid(), before + 1).await;
+}
+
 #[tokio::test]
 async fn a_guest_that_was_unpaused_in_vain_is_resumed_once_its_disk_has_space() {
     let (node, _) = stalled_vm().await;

@@ -85,6 +85,7 @@ impl TestEnvironment {
                 instance_uid: None,
                 probe: None,
                 snapshot: None,
+                source: None,
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;

@@ -35,16 +35,25 @@ fn allow(
     resource: &str,
     verbs: &[&str],
 ) -> anyhow::Result<()> {
+    let rule = json!({
+        "apiGroups": ["cdi.kubevirt.io"], "resources": [resource], "verbs": verbs,
+    });
+    let name = resource.replace('/', "-");
+    allow_rules(control, who, namespace, &name, &json!([rule]))
+}
+
+/// Gives a user rights in a namespace.
+fn allow_rules(
+    control: &Control,
+    who: &str,
+    namespace: &str,
+    name: &str,
+    rules: &Value,
+) -> anyhow::Result<()> {
     let group = "rbac.authorization.k8s.io";
     let version = format!("{group}/v1");
-    let name = resource.replace('/', "-");
     for (kind, rest) in [
-        (
-            "Role",
-            json!({ "rules": [{
-                "apiGroups": ["cdi.kubevirt.io"], "resources": [resource], "verbs": verbs,
-            }] }),
-        ),
+        ("Role", json!({ "rules": rules })),
         (
             "RoleBinding",
             json!({
@@ -193,6 +202,86 @@ pub(super) async fn a_data_volume_is_adopted_only_for_those_who_may_delete_it(
         made.map(|_| ()).map_err(Error::msg)
     })
     .await
+}
+
+/// The right to create machines is no right to read the disks of all others.
+pub(super) async fn a_clone_needs_the_authors_right_to_its_source(
+    control: &Control,
+) -> anyhow::Result<()> {
+    let namespace = "cloners";
+    control.namespace(namespace).await?;
+    let who = Who::user("cloner");
+    let cloner = control.objects_as(&who, namespace)?;
+    let rule = |resources: Value, verbs: Value, names: Value| {
+        json!({
+            "apiGroups": ["vmlet.dev"], "resources": resources, "verbs": verbs,
+            "resourceNames": names,
+        })
+    };
+    let machines = rule(
+        json!(["virtualmachines"]),
+        json!(["create", "get", "patch"]),
+        json!([]),
+    );
+    let of = |source: Value| json!({ "metadata": { "name": "m" }, "spec": { "running": true, "source": source } });
+    let of_snapshot = |name: &str| of(json!({ "snapshot": { "name": name } }));
+    let of_machine = |name: &str| of(json!({ "virtualMachine": { "name": name } }));
+    let words =
+        "needs the right to create virtualmachinesnapshots/source or virtualmachines/source";
+    allow_rules(control, "cloner", namespace, "cloner", &json!([machines]))?;
+    let plain = json!({ "metadata": { "name": "m" }, "spec": {
+        "running": true, "imageName": "debian",
+    } });
+    eventually(Duration::from_secs(60), "the right to create", || async {
+        let made = cloner.create(VM, &plain, Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
+    for source in [of_snapshot("a"), of_machine("a")] {
+        denied(cloner.create(VM, &source, Effect::DryRun).await?, words);
+    }
+
+    // The right to one source is none to another.
+    let snapshot = rule(
+        json!(["virtualmachinesnapshots/source"]),
+        json!(["create"]),
+        json!(["a"]),
+    );
+    let rules = json!([machines, snapshot]);
+    allow_rules(control, "cloner", namespace, "cloner", &rules)?;
+    eventually(Duration::from_secs(60), "the right to clone", || async {
+        let made = cloner.create(VM, &of_snapshot("a"), Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
+    for source in [of_snapshot("b"), of_machine("a")] {
+        denied(cloner.create(VM, &source, Effect::DryRun).await?, words);
+    }
+    let machine = rule(
+        json!(["virtualmachines/source"]),
+        json!(["create"]),
+        json!([]),
+    );
+    let rules = json!([machines, snapshot, machine]);
+    allow_rules(control, "cloner", namespace, "cloner", &rules)?;
+    eventually(Duration::from_secs(60), "the right to clone", || async {
+        let made = cloner
+            .create(VM, &of_machine("any"), Effect::DryRun)
+            .await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
+    // A machine does not become a clone, nor one of another source.
+    let made = cloner.create(VM, &of_snapshot("a"), Effect::Real).await?;
+    made.map_err(Error::msg)?;
+    let other = json!({ "spec": { "source": { "snapshot": { "name": "b" } } } });
+    let patched = cloner.patch(VM, "m", &other, Effect::DryRun).await?;
+    let refused = patched.err().unwrap_or_default();
+    anyhow::ensure!(refused.contains("source is immutable"), "{refused}");
+    let on = json!({ "spec": { "running": false } });
+    let patched = cloner.patch(VM, "m", &on, Effect::DryRun).await?;
+    patched.map_err(Error::msg)?;
+    Ok(())
 }
 
 /// With the rights of `deploy/controller`, as a started controller has them.

@@ -4,15 +4,16 @@
 //! compared with each other in the objects, and with no clock.
 //! Failure: the object as it was last seen, or the end of the controller's log.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
 use crds::names::{APPLY_POWER_STATE_TIME, GROUP_POWER_STATE};
-use e2e::machines::{class, condition, image, machine};
+use e2e::machines::{condition, machine};
 use e2e::{Control, Effect, Objects, cases, eventually};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+
+use crate::played::{installed, ready_node};
 
 const SOON: Duration = Duration::from_secs(240);
 const VM: &str = "VirtualMachine";
@@ -23,24 +24,8 @@ const NODE: &str = "n1";
 #[ignore = "needs root"]
 async fn groups_power_their_members_and_leave_them_to_their_owners() -> Result<()> {
     let control = Control::up().await?;
-    let cluster = control.cluster();
-    cluster.apply(&class("tiny", "64Mi"))?;
-    cluster.apply(&image("registry.example/guest:1"))?;
-    let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/runtimeclass.yaml");
-    cluster.kubectl(&["apply", "-f", &runtime.to_string_lossy()])?;
-    cluster.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }))?;
-    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
-    let ready = ready.to_string();
-    let patch = [
-        "patch",
-        "node",
-        NODE,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &ready,
-    ];
-    cluster.kubectl(&patch)?;
+    let cluster = installed(&control).await?;
+    ready_node(cluster, NODE)?;
     let controller = control
         .controller("controller", &["--lease-enabled", "false"])
         .await?;

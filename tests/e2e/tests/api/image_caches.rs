@@ -4,15 +4,14 @@
 //! Invariant: the agent's lease is written once, and no other agent renews: no agent counts as lost then.
 //! Failure: the object as it was last seen, or the end of the controller's log.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::machines::{class, condition, image, machine};
+use e2e::machines::{condition, machine};
 use e2e::{Cluster, Control, eventually};
 use serde_json::{Value, json};
 
-use crate::played::{SYSTEM, bind, node, report};
+use crate::played::{SYSTEM, bind, installed, node, report};
 
 const SOON: Duration = Duration::from_secs(240);
 const CACHED: &str = "VirtualMachineConditionImageCacheReady";
@@ -21,12 +20,7 @@ const CACHED: &str = "VirtualMachineConditionImageCacheReady";
 #[ignore = "needs root"]
 async fn a_machine_shows_the_progress_of_its_node_until_the_files_are_there() -> Result<()> {
     let control = Control::up().await?;
-    let cluster = control.cluster();
-    cluster.apply(&class("tiny", "64Mi"))?;
-    cluster.apply(&image("registry.example/guest:1"))?;
-    let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/runtimeclass.yaml");
-    cluster.kubectl(&["apply", "-f", &runtime.to_string_lossy()])?;
-    control.namespace(SYSTEM).await?;
+    let cluster = installed(&control).await?;
     node(cluster, "n1", &["PullImage"])?;
     let controller = control
         .controller("controller", &["--lease-enabled", "false"])

@@ -72,6 +72,13 @@ fn images() -> Vec<Case> {
     let secured =
         |url: &str| json!({ "source": { "http": { "url": url, "tlsSecret": "images-tls" } } });
     let public = "prePull needs a source that nodes pull without credentials";
+    let tagged = "update needs source.oci with a tag, without digest and pullSecret";
+    let followed = |update: Value| {
+        with(
+            oci(json!({ "reference": "a:1" })),
+            json!({ "update": update }),
+        )
+    };
     let mut cases = vec![
         Case::create(own, claim.clone()),
         Case::create(own, with(claim.clone(), json!({ "prePull": {} }))).refused(public),
@@ -101,6 +108,20 @@ fn images() -> Vec<Case> {
             Case::create(kind, with(oci(json!({ "reference": "a" })), json!({ "prePull": {} }))),
             Case::create(kind, with(oci(json!({ "reference": "a", "pullSecret": "s" })), json!({ "prePull": {} }))).refused(public),
             Case::edit(kind, with(http(good), json!({ "prePull": {} })), json!({ "prePull": null })),
+            Case::create(kind, followed(json!({}))),
+            Case::create(kind, followed(json!({ "schedule": "30 2 * * MON-FRI", "retain": 0, "checkRequest": "now" }))),
+            Case::create(kind, followed(json!({ "schedule": "@daily", "digest": format!("sha256:{}", "0".repeat(64)) }))),
+            Case::create(kind, followed(json!({ "schedule": "30 2 * *" }))).refused("should match"),
+            Case::create(kind, followed(json!({ "schedule": "0 30 2 * * *" }))).refused("should match"),
+            Case::create(kind, followed(json!({ "schedule": "CRON_TZ=UTC 0 2 * * *" }))).refused("should match"),
+            Case::create(kind, followed(json!({ "digest": "stable" }))).refused("should match"),
+            Case::create(kind, followed(json!({ "retain": 17 }))).refused("should be less than or equal to 16"),
+            Case::create(kind, followed(json!({ "checkRequest": "" }))).refused("should be at least 1 chars long"),
+            Case::edit(kind, oci(json!({ "reference": "a" })), json!({ "update": { "schedule": "@daily" } })),
+            Case::edit(kind, followed(json!({})), json!({ "update": null })),
+            Case::edit(kind, followed(json!({})), oci(json!({ "pullSecret": "s" }))).refused(tagged),
+            Case::create(kind, with(http(good), json!({ "update": {} }))).refused(tagged),
+            Case::create(kind, with(oci(json!({ "reference": "a@sha256:0" })), json!({ "update": {} }))).refused(tagged),
             Case::edit(kind, with(http(good), json!({ "prePull": {} })), json!({ "prePull": { "nodeSelector": { "pool": "db" } } })),
             Case::edit(kind, with(oci(json!({ "reference": "a" })), json!({ "prePull": {} })), oci(json!({ "pullSecret": "s" }))).refused(public),
         ]);

@@ -4,11 +4,13 @@
 //! needs an agent that lives needs [`renewals`], too.
 //! Failure: what kubectl printed.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use crds::names::{NODE_FACTS, NODE_LEASE_LABEL};
-use e2e::Cluster;
+use e2e::machines::{class, image};
+use e2e::{Cluster, Control};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
@@ -19,8 +21,19 @@ pub(crate) const SYSTEM: &str = "vmlet-system";
 /// How often an agent renews its lease.
 const RENEWAL: Duration = Duration::from_secs(10);
 
-/// A node that is ready, and the lease of its agent, whose daemon runs these kinds of task.
-pub(crate) fn node(cluster: &Cluster, name: &str, kinds: &[&str]) -> Result<()> {
+/// What machines need beside a node: a class, an image, the RuntimeClass and the namespace of Vmlet.
+pub(crate) async fn installed(control: &Control) -> Result<&Cluster> {
+    let cluster = control.cluster();
+    cluster.apply(&class("tiny", "64Mi"))?;
+    cluster.apply(&image("registry.example/guest:1"))?;
+    let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/runtimeclass.yaml");
+    cluster.kubectl(&["apply", "-f", &runtime.to_string_lossy()])?;
+    control.namespace(SYSTEM).await?;
+    Ok(cluster)
+}
+
+/// A node that is ready.
+pub(crate) fn ready_node(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } }))?;
     let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     let ready = ready.to_string();
@@ -31,7 +44,14 @@ pub(crate) fn node(cluster: &Cluster, name: &str, kinds: &[&str]) -> Result<()> 
         "--subresource=status",
         "--type=merge",
     ];
-    cluster.kubectl(&[&patch[..], &["-p", &ready]].concat())?;
+    cluster
+        .kubectl(&[&patch[..], &["-p", &ready]].concat())
+        .map(drop)
+}
+
+/// A node that is ready, and the lease of its agent, whose daemon runs these kinds of task.
+pub(crate) fn node(cluster: &Cluster, name: &str, kinds: &[&str]) -> Result<()> {
+    ready_node(cluster, name)?;
     let facts = json!({ "daemon": { "reachable": true, "taskKinds": kinds } });
     cluster.apply(&json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",

@@ -85,6 +85,7 @@ async fn users_cannot_change_protected_fields_and_objects() -> anyhow::Result<()
             only_the_controller_speaks_for_the_controller,
             clones::clones_across_namespaces_need_the_authors_right,
             clones::a_data_volume_is_adopted_only_for_those_who_may_delete_it,
+            clones::a_clone_needs_the_authors_right_to_its_source,
             hostile::whatever_is_taken_can_be_read_and_no_rule_gives_up,
             hostile::the_largest_machine_is_within_the_budget_of_the_rules,
             hostile::metadata_that_cannot_be_read_is_refused,

@@ -159,6 +159,8 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults(
 async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyhow::Result<()> {
     let one_power_field = "set exactly one of powerState, runStrategy and running";
     let volumes = |list: &[Value]| on(json!({ "volumes": list }));
+    let snapshot = json!({ "snapshot": { "name": "a" } });
+    let machine = json!({ "virtualMachine": { "name": "a" } });
     let cases = [
         create(on(json!({}))),
         create(json!({ "imageName": "debian", "runStrategy": "Always" })),
@@ -179,10 +181,38 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         ))
         .refused("set image or imageName, not both"),
         create(json!({ "running": true }))
-            .refused("set image or imageName, or a volume with root: true"),
+            .refused("set image or imageName, a source, or a volume with root: true"),
         create(json!({ "running": true, "volumes": [claim("root", false)] }))
-            .refused("set image or imageName, or a volume with root: true"),
+            .refused("set image or imageName, a source, or a volume with root: true"),
         create(json!({ "running": true, "volumes": [claim("root", true)] })),
+        create(json!({ "running": true, "source": snapshot })),
+        create(json!({ "running": true, "source": machine, "bootDiskCapacity": "10Gi" })),
+        create(json!({ "running": true, "source": {} })).refused("exactly one of source.snapshot"),
+        create(json!({ "running": true, "source": with(snapshot.clone(), machine.clone()) }))
+            .refused("exactly one of source.snapshot"),
+        create(json!({ "running": true, "source": { "snapshot": { "name": "No name" } } }))
+            .refused("should match"),
+        create(on(json!({ "source": snapshot }))).refused("set source, or image or imageName"),
+        create(json!({ "running": true, "source": snapshot, "storageClass": "fast" }))
+            .refused("source excludes storageClass"),
+        create(json!({ "running": true, "source": machine, "volumes": [claim("root", true)] }))
+            .refused("source excludes storageClass"),
+        create(json!({ "running": true, "source": machine, "volumes": [claim("data", false)] })),
+        edit(
+            json!({ "running": true, "source": snapshot }),
+            json!({ "source": { "snapshot": { "name": "b" } } }),
+        )
+        .refused("source is immutable"),
+        edit(
+            json!({ "running": true, "source": snapshot }),
+            json!({ "source": null, "imageName": "debian" }),
+        )
+        .refused("source is immutable"),
+        edit(
+            on(json!({})),
+            json!({ "imageName": null, "source": machine }),
+        )
+        .refused("source is immutable"),
         create(json!({ "running": true, "image": { "kind": "Pod", "name": "debian" } }))
             .refused("Unsupported value"),
         create(on(

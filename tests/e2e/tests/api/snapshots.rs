@@ -4,15 +4,14 @@
 //! Invariant: the machine is off, so that no pod is needed; every rule of the kinds and every policy counts.
 //! Failure: the object as it was last seen, or the end of the controller's log.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::machines::{class, condition, image, machine};
+use e2e::machines::{condition, machine};
 use e2e::{Cluster, Control, eventually};
 use serde_json::{Value, json};
 
-use crate::played::{SYSTEM, bind, node, renewals, report};
+use crate::played::{bind, installed, node, renewals, report};
 
 const SOON: Duration = Duration::from_secs(240);
 const CREATED: &str = "VirtualMachineSnapshotCreated";
@@ -22,12 +21,7 @@ const ENDED: &str = "2026-01-01T00:00:00Z";
 #[ignore = "needs root"]
 async fn a_machine_is_as_its_snapshot_after_a_revert() -> Result<()> {
     let control = Control::up().await?;
-    let cluster = control.cluster();
-    cluster.apply(&class("tiny", "64Mi"))?;
-    cluster.apply(&image("registry.example/guest:1"))?;
-    let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/runtimeclass.yaml");
-    cluster.kubectl(&["apply", "-f", &runtime.to_string_lossy()])?;
-    control.namespace(SYSTEM).await?;
+    let cluster = installed(&control).await?;
     node(cluster, "n1", &["Snapshot", "Revert", "DeleteSnapshot"])?;
     let controller = control
         .controller("controller", &["--lease-enabled", "false"])

@@ -51,6 +51,7 @@ async fn a_user_with_edit_works_with_machines_and_one_with_view_reads_them() -> 
     })
     .await?;
     let status = "--subresource=status";
+    let source = "--subresource=source";
     for (user, is_allowed, words) in [
         (
             "viewer",
@@ -100,6 +101,16 @@ async fn a_user_with_edit_works_with_machines_and_one_with_view_reads_them() -> 
             "editer",
             false,
             &["patch", "virtualmachineimages.vmlet.dev", status],
+        ),
+        (
+            "editer",
+            true,
+            &["create", "virtualmachines.vmlet.dev", source],
+        ),
+        (
+            "viewer",
+            false,
+            &["create", "virtualmachinesnapshots.vmlet.dev", source],
         ),
         (
             "editer",

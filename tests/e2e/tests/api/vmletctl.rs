@@ -321,6 +321,8 @@ async fn machines_are_created_listed_and_watched() -> Result<()> {
 
     let invalid = ctl.refused("create vm bad --image debian --memory 1 --apply")?;
     ensure!(invalid.contains("the cluster refuses that"), "{invalid}");
+    crate::recovered::two_disks_of_one_machine(&control, &ctl)?;
+    crate::grouped::groups_are_powered_and_get_members(&control, &ctl).await?;
     crate::trial::guests_are_tried(&control, &ctl).await?;
     control.down()
 }

@@ -14,6 +14,11 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Options, eventually, machines, program, ticks, vm_pod, xtask};
 use serde_json::{Value, json};
 
+use super::import::a_package_becomes_a_machine;
+
+mod groups;
+mod publish;
+
 const READY: Duration = Duration::from_secs(600);
 const NAMESPACE: &str = "vmlet-system";
 const PARTS: [&str; 3] = [
@@ -74,8 +79,12 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
 
     machines_on_off_and_suspended(&cluster).await?;
     a_stopped_machine_is_exported(&cluster).await?;
+    publish::a_running_machine_is_exported_and_published(&cluster).await?;
     manifests_are_kept_and_read_by_the_pods(&cluster).await?;
     a_machine_starts_from_the_exported_disk(&cluster).await?;
+    let exported = cluster.stack().dir().join("first.qcow2");
+    a_package_becomes_a_machine(&cluster, &exported).await?;
+    groups::a_group_within_a_group_powers_a_machine(&cluster).await?;
     remove_in_order(&cluster).await?;
     undeploy(&cluster)?;
     remove_state(&cluster)?;
@@ -169,7 +178,7 @@ fn deploy(cluster: &Cluster, tag: &str) -> Result<()> {
     let settings = fs::read_to_string(deploy.join("node/vmlet.toml"))?;
     let url = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     let images = format!(
-        "\n[images]\nallowed_addresses = [\"127.0.0.1/32\"]\n\n\
+        "\n[images]\nallowed_addresses = [\"127.0.0.1/32\"]\nconvert = [\"vmdk\"]\n\n\
          [[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n"
     );
     fs::write(overlay.join("vmlet.toml"), settings + &images)?;

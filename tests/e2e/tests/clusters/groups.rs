@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{condition, machine};
-use e2e::{Cluster, eventually};
+use e2e::{Cluster, eventually, program};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -90,8 +90,16 @@ pub(super) async fn a_group_powers_its_tiers_in_order_and_off_in_reverse(
 /// Powers the group, and waits until every member is so; the times of the tiers in the order in which they
 /// changed.
 async fn power(cluster: &Cluster, state: &str, within: Duration) -> Result<Vec<Timestamp>> {
-    let change = json!({ "spec": { "powerState": state } }).to_string();
-    cluster.kubectl(&["patch", "vmg", "tiers", "--type=merge", "-p", &change])?;
+    let verb = if state == "PoweredOn" {
+        "start"
+    } else {
+        "stop"
+    };
+    let mut watch = cluster.stack().command("timeout");
+    watch.arg(e2e::scaled(within)?.as_secs().to_string());
+    watch.args(["vmletctl", "group", verb, "tiers", "--watch"]);
+    let watched = program::output(&mut watch)?;
+    ensure!(watched.status.success(), "{watched:?}");
     let group = eventually(within, &format!("the group is {state}"), || async {
         let group = cluster.get_json(&["vmg", "tiers"])?;
         let is_ready = condition(&group, "Ready")["status"] == "True";

@@ -69,7 +69,7 @@ async fn restart(cluster: &Cluster) -> Result<()> {
     cluster.patch_vm("vm", &json!({ "runStrategy": "Always" }))
 }
 
-async fn await_taken(cluster: &Cluster, name: &str) -> Result<Value> {
+pub(crate) async fn await_taken(cluster: &Cluster, name: &str) -> Result<Value> {
     let snapshot = eventually(UP, "the snapshot", || async {
         let snapshot = cluster.get_json(&["vmsnap", name])?;
         let created = condition(&snapshot, "VirtualMachineSnapshotCreated");

@@ -20,8 +20,8 @@ const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b2a";
 const MIB: usize = 1 << 20;
 
 /// Where the guest writes, and where the node's files are compared.
-const AT: usize = 100;
-const COUNT: usize = 24;
+pub(super) const AT: usize = 100;
+pub(super) const COUNT: usize = 24;
 
 fn pod(name: &str, stack: &Stack) -> PodOptions {
     let mut pod = PodOptions::named(name, stack);
@@ -32,10 +32,10 @@ fn pod(name: &str, stack: &Stack) -> PodOptions {
 
 /// What a client has.
 #[derive(Default)]
-struct Fetched {
-    bytes: Vec<u8>,
-    offset: u64,
-    sum: Option<String>,
+pub(super) struct Fetched {
+    pub(super) bytes: Vec<u8>,
+    pub(super) offset: u64,
+    pub(super) sum: Option<String>,
 }
 
 async fn export(node: &NodeApi, received: &Path) -> Result<Streaming<v1::ExportEvent>, Status> {
@@ -52,7 +52,10 @@ async fn export(node: &NodeApi, received: &Path) -> Result<Streaming<v1::ExportE
 }
 
 /// Reads all, or this many bytes.
-async fn read(events: &mut Streaming<v1::ExportEvent>, most: usize) -> Result<Fetched, Status> {
+pub(super) async fn read(
+    events: &mut Streaming<v1::ExportEvent>,
+    most: usize,
+) -> Result<Fetched, Status> {
     let mut fetched = Fetched::default();
     while let Some(event) = events.message().await? {
         match event.event {
@@ -79,7 +82,7 @@ async fn refusal(node: &NodeApi) -> Result<Status> {
     }
 }
 
-fn sum_of(file: &Path) -> Result<String> {
+pub(super) fn sum_of(file: &Path) -> Result<String> {
     let sum = program::output(Command::new("sha256sum").arg(file))?;
     let text = String::from_utf8(sum.stdout)?;
     Ok(text.split_whitespace().next().context("a sum")?.to_owned())
@@ -97,13 +100,27 @@ fn copies(stack: &Stack) -> Result<Vec<PathBuf>> {
     paths.collect()
 }
 
-async fn await_copies(stack: &Stack, count: usize) -> Result<()> {
+pub(super) async fn await_copies(stack: &Stack, count: usize) -> Result<()> {
     eventually(TASK, "the removal of the copy", || async {
         let there = copies(stack)?;
         ensure!(there.len() == count, "{there:?}");
         Ok(())
     })
     .await
+}
+
+/// What a file that was fetched has in the guest's part of the disk. It is a disk that stands alone.
+pub(super) fn sum_in_file(file: &Path) -> Result<String> {
+    ensure!(qemu_img(&["check", "-f", "qcow2"], &[file])?.contains("No errors"));
+    let info = qemu_img(&["info", "-f", "qcow2"], &[file])?;
+    ensure!(!info.contains("backing"), "{info}");
+    let raw = file.with_extension("raw");
+    qemu_img(&["convert", "-O", "raw"], &[file, &raw])?;
+    let bytes = fs::read(&raw)?;
+    fs::write(&raw, &bytes[AT * MIB..(AT + COUNT) * MIB])?;
+    let sum = sum_of(&raw)?;
+    fs::remove_file(raw)?;
+    Ok(sum)
 }
 
 /// What the guest has in its part of the disk.
@@ -181,14 +198,8 @@ async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Resul
     let all = [received, some.bytes, rest.bytes].concat();
     fs::write(&file, &all)?;
     ensure!(rest.sum == Some(sum_of(&file)?), "{:?}", rest.sum);
-    ensure!(qemu_img(&["check", "-f", "qcow2"], &[&file])?.contains("No errors"));
-    let info = qemu_img(&["info", "-f", "qcow2"], &[&file])?;
-    ensure!(!info.contains("backing"), "{info}");
-    let raw = stack.dir().join("fetched.raw");
-    qemu_img(&["convert", "-O", "raw"], &[&file, &raw])?;
-    let bytes = fs::read(&raw)?;
-    fs::write(&raw, &bytes[AT * MIB..(AT + COUNT) * MIB])?;
-    ensure!(sum_of(&raw)? == written, "the guest wrote something else");
+    let fetched = sum_in_file(&file)?;
+    ensure!(fetched == written, "the guest wrote something else");
     await_text(&second.log(0), "VMLET-GUEST-READY", BOOT).await?;
     cri.await_agent(&container).await?;
     ensure!(sum_in_guest(&cri, &container).await? == written);
@@ -205,9 +216,7 @@ async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Resul
     let ended = ended.err().context("the export of a deleted disk")?;
     ensure!(ended.code() == Code::NotFound, "{ended:?}");
     await_copies(&stack, 0).await?;
-    for file in [file, raw] {
-        fs::remove_file(file)?;
-    }
+    fs::remove_file(file)?;
     stack.await_clean().await?;
     stack.down()
 }

@@ -41,6 +41,7 @@ mod refusals;
 mod registries;
 mod resize;
 mod shares;
+mod snapshot_exports;
 mod snapshots;
 mod stats;
 mod storm;

@@ -6,7 +6,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Cri, NodeApi, PodOptions, Stack, await_text, eventually, uid};
@@ -125,6 +125,33 @@ async fn disk(node: &NodeApi) -> Result<v1::Disk> {
     disks.into_iter().next().context("the disk is listed")
 }
 
+/// A layer that is only read, and then the one below the guest's own, while the guest writes.
+async fn merge_while_it_runs(stack: &Stack, node: &NodeApi, machine: &Machine<'_>) -> Result<()> {
+    let before = layers(stack)?.len();
+    let listed = disk(node).await?.snapshots;
+    node.done(&uid(12), VM, take(5, 0), TASK).await?;
+    machine.write(200_000, "five").await?;
+    machine.write(220_000, "five").await?;
+    node.done(&uid(13), VM, take(6, 0), TASK).await?;
+    machine.write(200_000, "six").await?;
+    for (task, number) in [(14, 5), (15, 6)] {
+        let begun = Instant::now();
+        node.done(&uid(task), VM, delete(number), TASK).await?;
+        eprintln!("snapshot {number} deleted in {:?}", begun.elapsed());
+        machine.reads(200_000, "six").await?;
+        machine.reads(220_000, "five").await?;
+    }
+    for line in stack.log("vmlet").lines() {
+        if line.contains("layers of a running machine merged") {
+            eprintln!("{line}");
+        }
+    }
+    ensure!(layers(stack)?.len() == before, "{:?}", layers(stack)?);
+    ensure!(disk(node).await?.snapshots.len() == listed.len());
+    machine.write(200_000, "ten").await?;
+    machine.write(200_000, "six").await
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_guest_finds_what_it_had_at_a_snapshot_whatever_is_killed() -> Result<()> {
@@ -182,11 +209,18 @@ async fn a_guest_finds_what_it_had_at_a_snapshot_whatever_is_killed() -> Result<
     ensure!(third.snapshot.is_none_or(|taken| taken.quiesced));
     machine.write(200_000, "four").await?;
     machine.reads(200_000, "four").await?;
+    merge_while_it_runs(&stack, &node, &machine).await?;
     let refused = node.end(&uid(5), VM, revert(1), TASK).await?;
     ensure!(
         refused.state() == State::Error && refused.transient,
         "{refused:?}"
     );
+    machine.end().await?;
+    ensure_taken_back(&stack)?;
+    let machine = Machine::boot(&stack, &cri, &image, "merged").await?;
+    machine.reads(200_000, "six").await?;
+    machine.reads(220_000, "five").await?;
+    ensure!(machine.image_sum().await? == image_sum);
     machine.end().await?;
     ensure_taken_back(&stack)?;
 
@@ -213,7 +247,7 @@ async fn a_guest_finds_what_it_had_at_a_snapshot_whatever_is_killed() -> Result<
 
     node.done(&uid(11), VM, Kind::DeleteDisk(v1::DeleteDisk {}), TASK)
         .await?;
-    for number in 1..=11 {
+    for number in 1..=15 {
         node.forget(&uid(number)).await?;
     }
     stack.await_clean().await?;

@@ -3,14 +3,18 @@
 //! Invariant: without a scope the image of the namespace is meant first, as by machines.
 //! Failure: the cluster's; tasks that may not be listed have no percents.
 
+use std::fmt::Debug;
+
 use clap::ValueEnum;
 use crds::guard::Guarded;
 use crds::{
-    ClusterVirtualMachineImage, PrePull, PrePullStatus, TaskKind, VirtualMachineImage,
-    VirtualMachineTask,
+    ClusterVirtualMachineImage, ImageUpdate, PrePull, PrePullStatus, TaskKind, VirtualMachineImage,
+    VirtualMachineImageStatus, VirtualMachineTask,
 };
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::ObjectMeta;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::about;
 use super::request::Request;
@@ -18,7 +22,7 @@ use crate::cluster::{Cluster, ClusterError};
 
 /// Which image is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Scope {
+pub(in crate::commands::image) enum Scope {
     /// The image of the namespace.
     Namespace,
     /// The image of the cluster.
@@ -26,7 +30,7 @@ pub(super) enum Scope {
 }
 
 /// The image, as it was when the command began.
-pub(super) struct Target {
+pub(in crate::commands::image) struct Target {
     cluster: Cluster,
     scope: Scope,
     name: String,
@@ -43,7 +47,7 @@ pub(super) struct State {
 }
 
 impl Target {
-    pub(super) async fn find(
+    pub(in crate::commands::image) async fn find(
         cluster: &Cluster,
         name: &str,
         scope: Option<Scope>,
@@ -87,7 +91,7 @@ impl Target {
     }
 
     /// Kind and name, as kubectl prints them.
-    pub(super) fn title(&self) -> String {
+    pub(in crate::commands::image) fn title(&self) -> String {
         let kind = match self.scope {
             Scope::Namespace => "virtualmachineimage",
             Scope::Cluster => "clustervirtualmachineimage",
@@ -104,23 +108,7 @@ impl Target {
             serde_json::from_value(patch)
                 .map_err(|error| ClusterError::Other(Box::new(kube::Error::SerdeError(error))))?,
         );
-        let params = PatchParams {
-            field_manager: Some("vmletctl".to_owned()),
-            ..PatchParams::default()
-        };
-        let written = match self.scope {
-            Scope::Namespace => self
-                .own()
-                .patch(&self.name, &params, &patch)
-                .await
-                .map(|i| i.metadata),
-            Scope::Cluster => self
-                .shared()
-                .patch(&self.name, &params, &patch)
-                .await
-                .map(|i| i.metadata),
-        };
-        let meta = written.map_err(|error| about(self, error))?;
+        let meta = self.patch(&patch).await?;
         Ok(meta.generation.unwrap_or_default())
     }
 
@@ -130,6 +118,32 @@ impl Target {
             is_requested: present.is_some(),
             status,
         })
+    }
+
+    /// How the image follows its tag, and what is known of it.
+    pub(in crate::commands::image) async fn versions(
+        &self,
+    ) -> Result<(Option<ImageUpdate>, VirtualMachineImageStatus), ClusterError> {
+        let read = match self.scope {
+            Scope::Namespace => self.own().get(&self.name).await.map(|image| {
+                let status = image.status.unwrap_or_default();
+                (image.spec.update, status)
+            }),
+            Scope::Cluster => self.shared().get(&self.name).await.map(|image| {
+                let status = image.status.unwrap_or_default();
+                (image.spec.update, status)
+            }),
+        };
+        read.map_err(|error| about(self, error))
+    }
+
+    /// Changes fields of `spec.update`. One that was made again meanwhile is not changed.
+    pub(in crate::commands::image) async fn edit_update(
+        &self,
+        update: &Value,
+    ) -> Result<(), ClusterError> {
+        let patch = json!({ "metadata": { "uid": self.uid }, "spec": { "update": update } });
+        self.patch(&Patch::Merge(patch)).await.map(drop)
     }
 
     /// The percents of the tasks in progress, by node.
@@ -154,6 +168,28 @@ impl Target {
         let mut all: Vec<_> = tasks.filter(is_ours).map(percent).collect();
         all.sort();
         all
+    }
+
+    /// Writes to the image; its metadata afterwards.
+    async fn patch<P: Serialize + Debug>(
+        &self,
+        patch: &Patch<P>,
+    ) -> Result<ObjectMeta, ClusterError> {
+        let params = PatchParams {
+            field_manager: Some("vmletctl".to_owned()),
+            ..PatchParams::default()
+        };
+        let written = match self.scope {
+            Scope::Namespace => {
+                let written = self.own().patch(&self.name, &params, patch).await;
+                written.map(|image| image.metadata)
+            }
+            Scope::Cluster => {
+                let written = self.shared().patch(&self.name, &params, patch).await;
+                written.map(|image| image.metadata)
+            }
+        };
+        written.map_err(|error| about(self, error))
     }
 
     async fn read(

@@ -9,7 +9,7 @@ use crds::vm::ProviderStatus;
 use crds::{PowerState, VirtualMachineTask};
 use lifecycle::Volumes;
 
-use super::{adopt, config, handover, identity, provision, slot};
+use super::{adopt, clone, config, handover, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error;
 use crate::reconcile::vm::observe::{find, group, location, root_disk, view};
@@ -61,6 +61,9 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
     if let Some(task) = task.as_ref().filter(|t| !t.is_final()) {
         location::while_making(pass, &task.spec.node_name);
         provision::has_place_and_image(pass);
+        if clone::is_wanted(pass) {
+            clone::follow(pass, task);
+        }
         return Ok(slot::is_being_made(pass));
     }
     if let Some(task) = task.filter(|t| succeeded(t)) {
@@ -72,6 +75,9 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
     }
     if let Some(why) = group::holds_disk(pass) {
         return Ok(Flow::Waiting(why));
+    }
+    if clone::is_wanted(pass) {
+        return clone::run(pass).await;
     }
     if pass.root_claim().is_none() && provision::waits_on_node(pass) {
         // It needs a slot only once its node has the image.
@@ -112,6 +118,7 @@ fn succeeded(task: &VirtualMachineTask) -> bool {
 /// on.
 pub(super) fn done(pass: &mut Pass<'_>) -> Outcome {
     exists(pass);
+    clone::forget_source(pass);
     config::first_size(pass)?;
     pass.count_change();
     Ok(Flow::Done("created"))

@@ -156,11 +156,12 @@ fn delayed(pass: &mut Pass<'_>) -> Outcome {
 /// A task of another kind is in progress; one of the same kind is the operation itself.
 fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
     let own: &[TaskKind] = match action {
-        Action::Shutdown { .. } => &[TaskKind::GuestShutdown],
-        Action::Save { .. } => &[TaskKind::Save],
+        // A merge of layers makes way on the node for what needs the disk; others run beside it.
+        Action::Shutdown { .. } => &[TaskKind::GuestShutdown, TaskKind::DeleteSnapshot],
+        Action::Save { .. } => &[TaskKind::Save, TaskKind::DeleteSnapshot],
         Action::DiscardSaved => &[TaskKind::Restore],
-        Action::Pause { .. } => &[TaskKind::Pause],
-        Action::Unpause { .. } => &[TaskKind::Unpause],
+        Action::Pause { .. } => &[TaskKind::Pause, TaskKind::DeleteSnapshot],
+        Action::Unpause { .. } => &[TaskKind::Unpause, TaskKind::DeleteSnapshot],
         Action::Nothing | Action::Wait(_) => return false,
         // A harder way off overtakes what waits for the guest. The node itself keeps an instance and the
         // merge of a layer apart.

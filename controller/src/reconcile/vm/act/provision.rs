@@ -24,7 +24,7 @@ use kube::ResourceExt;
 
 use super::pod::{self, Plan};
 use super::tasks::{self, Progress};
-use super::{effects, identity, promotion, slot};
+use super::{clone, effects, identity, promotion, slot};
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::again;
 use crate::reconcile::group::placement::Grouping;
@@ -57,9 +57,13 @@ const NO_PULL: [&str; 4] = [
 /// Seconds that kubelet has to remove a placeholder before its object is deleted.
 pub(super) const GRACE: u32 = 1;
 
-/// The task that makes, or made, the root disk.
+/// The task that makes, or made, the root disk. What the machine is made of decides about its kind for good.
 pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
-    let name = node_tasks::name(&pass.key.name, TaskKind::Provision, &pass.uid());
+    let kind = match clone::is_wanted(pass) {
+        true => TaskKind::CloneDisk,
+        false => TaskKind::Provision,
+    };
+    let name = node_tasks::name(&pass.key.name, kind, &pass.uid());
     tasks::find(pass, &name)
 }
 
@@ -224,6 +228,7 @@ async fn give_up(pass: &mut Pass<'_>, node: &str, pod: Option<&Pod>) -> Outcome<
     pass.ctx.shared.avoided.add(pass.key, node, pass.seconds());
     pass.status().node_name = None;
     pass.status().zone = None;
+    root_disk::forget(pass);
     match pod {
         // Perhaps no kubelet is left to confirm it, and no guest could outlive it.
         Some(pod) => effects::delete(pass, pod, 0).await,
@@ -399,7 +404,7 @@ pub(crate) fn has_place_and_image(pass: &mut Pass<'_>) {
 }
 
 /// Puts the node on record, on the version of the machine that the task is for.
-async fn record(pass: &mut Pass<'_>, node: &str) -> Outcome<()> {
+pub(super) async fn record(pass: &mut Pass<'_>, node: &str) -> Outcome<()> {
     let is_recorded = |pass: &Pass<'_>| {
         let status = pass.base.status.as_ref();
         status.and_then(|status| status.node_name.as_deref()) == Some(node)
@@ -441,7 +446,12 @@ async fn make(
         .status
         .as_ref()
         .is_some_and(|s| s.node_name.is_some());
+    let is_of_another_size = root_disk::record_version(pass, &prerequisites.image);
     record(pass, node).await?;
+    if is_of_another_size {
+        // An earlier attempt has recorded the node.
+        patch::status(pass).await?;
+    }
     if let Some(object) = &prerequisites.image.object
         && let Err(error) = used::record(pass.ctx, object).await
     {

@@ -66,6 +66,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         instance_uid: None,
         probe: None,
         snapshot: None,
+        source: None,
     }
 }
 
@@ -154,6 +155,16 @@ pub(crate) async fn ensure(
             .into())
         }
     }
+}
+
+/// Lets work be done again whose task was deleted in this pass.
+pub(crate) async fn repeat(
+    pass: &mut Pass<'_>,
+    spec: VirtualMachineTaskSpec,
+    seed: &str,
+) -> Outcome<()> {
+    let places = places(pass, spec.kind, seed);
+    create(pass, &places, spec).await
 }
 
 async fn create(

@@ -1,6 +1,7 @@
 //! The mode by which the root disk of a machine is created.
 //!
-//! Invariant: decided again in every pass, from the annotation, the setting and the storage class.
+//! Invariant: decided again in every pass, from the source, the annotation, the setting and the storage
+//! class.
 //! Failure: none; a storage class that does not exist changes nothing here, and a condition reports
 //! it elsewhere.
 
@@ -43,6 +44,10 @@ impl Mode {
 
 /// Decides.
 pub(crate) fn resolve(ctx: &Context, vm: &VirtualMachine) -> Mode {
+    // A clone stands alone.
+    if vm.spec.source.is_some() {
+        return Mode::Plain;
+    }
     let usual = ctx.config.machines.fast_deploy.as_str();
     if usual.is_empty() {
         return Mode::Plain;

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::pods;
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites::{self, bytes, quantity};
+use crate::reconcile::vm::prerequisites::{self, Image, bytes, quantity};
 
 /// Records the size of a disk that exists, as far as it is known.
 pub(crate) fn record(pass: &mut Pass<'_>) {
@@ -34,13 +34,54 @@ pub(crate) fn record(pass: &mut Pass<'_>) {
     }
 }
 
+/// Records the size of a disk that is to be a copy of one of this size. Whether it was another one.
+pub(crate) fn record_source(pass: &mut Pass<'_>, source: Option<i128>) -> bool {
+    match source.max(capacity(pass)) {
+        Some(size) => set(pass, Some(size)),
+        None => false,
+    }
+}
+
+/// Records the size of a disk that is about to be made from an image that follows a tag: it may not know
+/// the version any more when the disk is there. What an attempt with another version or image has recorded ends.
+/// Whether it was another size.
+pub(crate) fn record_version(pass: &mut Pass<'_>, image: &Image) -> bool {
+    let object = image.object.as_ref();
+    let follows_tag = object.is_some_and(|object| object.update().is_some());
+    if !follows_tag && recorded(pass).is_none() {
+        return false;
+    }
+    let size = image.virtual_bytes.max(capacity(pass));
+    set(pass, size)
+}
+
+/// There is no disk, and the next one may be of another image.
+pub(crate) fn forget(pass: &mut Pass<'_>) {
+    set(pass, None);
+}
+
+fn set(pass: &mut Pass<'_>, size: Option<i128>) -> bool {
+    let is_another = size != recorded(pass);
+    if is_another {
+        let storage = pass.status().storage.get_or_insert_default();
+        storage.requested = size.map(quantity);
+    }
+    is_another
+}
+
 /// What a pod that is built now requests of its node for the disk; `None`: nothing.
 pub(crate) fn request(pass: &Pass<'_>) -> Option<Quantity> {
     let percent = i128::from(pass.ctx.config.machines.disk_request_percent);
     if pass.root_claim().is_some() || percent == 0 {
         return None;
     }
-    let known = recorded(pass).or_else(|| of_image(pass));
+    let recorded = recorded(pass);
+    let known = if pass.is_created() {
+        recorded.or_else(|| of_image(pass))
+    } else {
+        // What was begun for another version of the image says nothing about this one.
+        of_image(pass).or(recorded)
+    };
     let size = known.max(capacity(pass))?;
     Some(quantity(size.checked_mul(percent)?.div_euclid(100)))
 }

@@ -19,6 +19,7 @@ use super::{group, pods};
 use crate::context::{Key, Stores};
 use crate::reconcile::vm::act::tasks;
 use crate::reconcile::vm::pass::{Pass, View};
+use crate::reconcile::vm::prerequisites;
 use crate::shared::expectations;
 
 /// Finalizer of a deletion that leaves dependents alone.
@@ -51,6 +52,7 @@ pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volum
         ..before
     };
     record_image(pass);
+    record_claim(pass);
 }
 
 /// The memory cannot be saved, or the node has failed to do it a moment ago.
@@ -80,6 +82,26 @@ fn record_image(pass: &mut Pass<'_>) {
     let url = url.map(str::to_owned);
     let status = pass.status();
     (status.image, status.image_url) = (image, url);
+}
+
+/// The claim, named by the machine, on which its guest has run: the image in it is whole. The registry may
+/// drop the version of an image that follows a tag, so that later pods are not to need it.
+fn record_claim(pass: &mut Pass<'_>) {
+    let instance = pass.view.instance.as_ref();
+    let has_run = instance.is_some_and(Instance::ever_ran);
+    let Some(claim) = prerequisites::named_root_claim(pass).filter(|_| has_run) else {
+        return;
+    };
+    // The pod of an earlier claim of that name has run on that one.
+    let pod = pass.view.pod.as_deref();
+    let made = pod.and_then(ResourceExt::creation_timestamp);
+    let is_of_pod = claim.creation_timestamp() <= made;
+    if let Some(uid) = claim.uid().filter(|_| is_of_pod)
+        && prerequisites::follows_tag(pass)
+    {
+        let annotations = pass.vm.annotations_mut();
+        annotations.insert(names::ROOT_CLAIM_UID.to_owned(), uid);
+    }
 }
 
 /// Says why the placeholder does not get on.

@@ -1,16 +1,17 @@
 //! The image of the root disk.
 //!
 //! Invariant: an image of the namespace precedes one of the cluster with the same name. A machine whose
-//! root disk is a clone of a claim needs neither its image nor that claim any more. A root disk that has
+//! root disk is a clone of a claim needs neither its image nor that claim any more; a clone of a machine never has one. A root disk that has
 //! its content needs no image on its node, whose server may be gone.
 //! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
 
-use crds::{IpAssurance, names};
+use crds::{IpAssurance, conditions, names};
+use kube::ResourceExt;
 
 use super::{Missing, Pass, bytes, root_claim, volumes};
 use crate::context::Key;
-use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
+use crate::reconcile::vm::act::clone;
 
 /// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed
 /// set here.
@@ -74,7 +75,11 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
             let found = found.unwrap_or_else(|_| none());
             Ok(Image {
                 is_on_disk: is_on_disk(pass),
-                virtual_bytes: found.virtual_bytes.filter(|_| found.name == name),
+                virtual_bytes: if found.name == name {
+                    found.virtual_bytes
+                } else {
+                    found.object.as_ref().and_then(|o| bytes_of(o, &name))
+                },
                 tls_secret: found.tls_secret.clone().filter(|_| found.name == name),
                 name,
                 url,
@@ -86,25 +91,51 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
     }
 }
 
+/// Whether the machine names an image that follows a tag, of which the registry may drop the version that
+/// the root disk was made from.
+pub(crate) fn follows_tag(pass: &Pass<'_>) -> bool {
+    let found = find(pass).ok().flatten();
+    found.is_some_and(|found| found.update().is_some())
+}
+
+/// Size of the disk in a version of an image that follows a tag.
+fn bytes_of(image: &Object, name: &str) -> Option<i128> {
+    image.bytes_of_version(name).map(i128::from)
+}
+
 /// Whether the pod of a machine with a recorded image can be without it. The image of the machine's
 /// own claim is recorded after its guest has run, and forgotten before the claim is made again; a claim
-/// that its owner named may be another one with every start.
+/// that its owner named may be another one with every start, unless its UID is on record.
 fn is_on_disk(pass: &Pass<'_>) -> bool {
     if pass.root_claim().is_some() {
-        return pass.own_root_claim().is_some();
+        return pass.own_root_claim().is_some() || is_claim_on_record(pass);
     }
     let agents = &pass.ctx.stores.agents;
     let node_can = |node: String| agents.has(&node, names::DISK_WITHOUT_IMAGE);
     pass.node_name().is_some_and(node_can)
 }
 
+fn is_claim_on_record(pass: &Pass<'_>) -> bool {
+    let recorded = pass.vm.annotations().get(names::ROOT_CLAIM_UID);
+    let claim = root_claim::named(pass);
+    recorded.is_some() && claim.and_then(|claim| claim.uid()).as_ref() == recorded
+}
+
 fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
+    match find(pass)? {
+        Some(found) => of_object(pass, found),
+        None if pass.root_claim().is_some() || clone::is_wanted(pass) => Ok(none()),
+        None => Err(Missing::new("NotSet", "the machine names no image")),
+    }
+}
+
+/// The image that the machine names, if it names one.
+fn find(pass: &Pass<'_>) -> Result<Option<Object>, Missing> {
     let spec = &pass.vm.spec;
     let (kind, name) = match (&spec.image, &spec.image_name) {
         (Some(image), _) => (Some(image.kind.as_str()), image.name.as_str()),
         (None, Some(name)) => (None, name.as_str()),
-        (None, None) if pass.root_claim().is_some() => return Ok(none()),
-        (None, None) => return Err(Missing::new("NotSet", "the machine names no image")),
+        (None, None) => return Ok(None),
     };
     let stores = &pass.ctx.stores;
     let local = || Object::find(stores, &Key::new(&pass.key.namespace, name));
@@ -130,21 +161,33 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
         let message = format!("image {name} does not exist: {where_sought}");
         return Err(Missing::new("NotFound", message));
     };
+    Ok(Some(found))
+}
+
+fn of_object(pass: &Pass<'_>, found: Object) -> Result<Image, Missing> {
+    let key = found.key();
+    let name = key.name.as_str();
     ready(name, &found)?;
-    let named = name::of(found.source());
+    if found.lacks_version() {
+        return Err(Missing::new("NotReady", without_version(name, &found)));
+    }
+    let named = found.named();
     let named = named.map_err(|refused| Missing::new("NotSupported", refused.0))?;
     if let Some(claim) = found.claim() {
         can_clone(pass, name, claim)?;
     }
     let source = found.source();
+    let of_version = bytes_of(&found, &named.name);
+    let of_status = || {
+        let size = found.virtual_size().filter(|_| found.claim().is_none());
+        size.and_then(bytes)
+    };
     Ok(Image {
+        virtual_bytes: of_version.or_else(of_status),
         name: named.name,
         is_on_disk: false,
         url: named.url,
         claim: found.claim().map(str::to_owned),
-        virtual_bytes: (found.virtual_size())
-            .filter(|_| found.claim().is_none())
-            .and_then(bytes),
         pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
         ip_assurance: found.ip_assurance(),
         tls_secret: found.tls_secret().map(str::to_owned),
@@ -163,6 +206,18 @@ fn ready(name: &str, image: &Object) -> Result<(), Missing> {
             Err(Missing::new(own.copied().unwrap_or("NotReady"), message))
         }
         None => Ok(()),
+    }
+}
+
+/// Why an image that follows a tag has no version.
+fn without_version(name: &str, image: &Object) -> String {
+    let status = image
+        .status()
+        .filter(|status| !status.conditions.is_empty());
+    let ready = status.and_then(|status| conditions::find(&status.conditions, conditions::READY));
+    match ready.map(|ready| ready.message.as_str()) {
+        None | Some("") => format!("image {name} has no version yet"),
+        Some(message) => format!("image {name} has no version yet: {message}"),
     }
 }
 

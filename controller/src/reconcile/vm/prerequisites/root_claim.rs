@@ -167,6 +167,12 @@ async fn forget_content(pass: &mut Pass<'_>) -> Outcome<()> {
     patch::status(pass).await
 }
 
+/// The claim of the root disk that the machine's owner named.
+pub(crate) fn named(pass: &Pass<'_>) -> Option<Arc<PersistentVolumeClaim>> {
+    let name = pass.root_claim()?;
+    claim(pass, &name).filter(|_| pass.own_root_claim().is_none())
+}
+
 /// Whether the claim exists and is, or becomes, a clone.
 pub(super) fn is_clone(pass: &Pass<'_>) -> bool {
     let found = pass.own_root_claim().and_then(|name| claim(pass, &name));

@@ -89,6 +89,10 @@ fn list(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<String> {
             "the annotation vmlet.dev/fast-deploy (the root disk is a claim, and no node makes it)",
             facts.asks_for_fast_deploy && facts.has_root_claim,
         ),
+        (
+            "the annotation vmlet.dev/fast-deploy (the root disk is a clone, which is a full copy)",
+            facts.asks_for_fast_deploy && spec.source.is_some(),
+        ),
     ];
     let elsewhere = elsewhere.into_iter().filter(|(_, is_so)| *is_so);
     found.extend(elsewhere.map(|(name, _)| name.to_owned()));

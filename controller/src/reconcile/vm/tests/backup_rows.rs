@@ -321,3 +321,13 @@ async fn a_request_of_a_machine_that_has_another_disk_is_dropped_in_words() {
     bench.settle().await.ok();
     assert_eq!(bench.events(), Vec::<String>::new(), "the disk is its own");
 }
+
+/// A task that is restored would be run again.
+#[tokio::test]
+async fn backup_tools_leave_tasks_out() {
+    let mut bench = Bench::new();
+    let uid = bench.provisioning(json!({})).await;
+    let labels = &bench.task("Provision")["metadata"]["labels"];
+    assert_eq!(labels[names::EXCLUDE_FROM_BACKUP], "true");
+    assert_eq!(labels[names::VM_UID_LABEL], uid);
+}

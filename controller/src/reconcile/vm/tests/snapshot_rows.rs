@@ -251,6 +251,22 @@ async fn a_node_that_cannot_delete_a_snapshot_says_why_and_holds_up_no_other() {
     assert_eq!(open.count(), 1);
 }
 
+/// A merge may take long, and makes way on the node.
+#[tokio::test]
+async fn a_machine_powers_off_and_is_suspended_while_a_snapshot_is_deleted() {
+    for (state, kind) in [("PoweredOff", "GuestShutdown"), ("Suspended", "Save")] {
+        let mut bench = with_machine(json!({})).await;
+        bench.taken("a").await;
+        bench.delete_snapshot("a");
+        bench.settles().await;
+        assert!(bench.task("DeleteSnapshot")["status"].is_null());
+        let spec = json!({ "runStrategy": null, "powerState": state, "powerOffMode": "Soft" });
+        bench.edit(VMS, "vm", json!({ "spec": spec }));
+        bench.settle().await.ok();
+        assert_eq!(bench.tasks(kind).len(), 1, "{state}");
+    }
+}
+
 #[tokio::test]
 async fn a_deletion_that_fails_while_the_guest_runs_is_repeated_when_it_is_off() {
     let mut bench = with_machine(json!({})).await;

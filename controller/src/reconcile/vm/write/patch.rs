@@ -25,13 +25,14 @@ pub(crate) const STATUS_MANAGER: &str = "vmlet-controller";
 /// Owner of our labels, annotations and finalizer.
 pub(crate) const META_MANAGER: &str = "vmlet-controller-meta";
 /// Annotations of the machine that the controller writes.
-const OUR_ANNOTATIONS: [&str; 9] = [
+const OUR_ANNOTATIONS: [&str; 10] = [
     names::CREATED_AT_BUILD,
     names::CREATED_AT_SCHEMA,
     names::DISK_RECORD,
     names::FIRST_BOOT_DONE,
     names::IMAGE_CACHE_LOCATION,
     names::REVERT_IN_PROGRESS,
+    names::ROOT_CLAIM_UID,
     names::UPGRADED_TO_BUILD,
     names::UPGRADED_TO_FEATURE,
     names::UPGRADED_TO_SCHEMA,

@@ -118,6 +118,8 @@ pub(super) fn replica_sets() -> Vec<Case> {
         // The rules of machines, but for those about edits.
         of_machine(&json!({ "powerState": "PoweredOn" })).refused("exactly one of powerState"),
         of_machine(&json!({ "imageName": null })).refused("set image or imageName"),
+        of_machine(&json!({ "imageName": null, "source": { "snapshot": { "name": "s" } } }))
+            .refused("source cannot be set in a template"),
         edit(
             &json!({ "template": { "spec": { "minMachineType": "pc-q35-8.0", "bootDiskCapacity": "2Gi" } } }),
             &json!({ "template": { "spec": { "imageName": "other", "storageClass": "fast" } } }),

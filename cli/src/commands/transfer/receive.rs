@@ -1,6 +1,6 @@
-//! One attempt: what the program on the node writes goes to the destination.
+//! One attempt: what the program on the node writes goes to a [`Target`].
 //!
-//! Invariant: nothing counts as received but what is at the destination; the file is complete when
+//! Invariant: nothing counts as received but what the target has; the file is complete when
 //! its checksum is the one that the node has computed.
 //! Failure: [`ReceiveError`]; whether another attempt can continue is in [`ReceiveError::is_passing`].
 
@@ -8,13 +8,36 @@ use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
-use super::destination::{Destination, DestinationError};
-use crate::commands::transfer::line::Line;
-use crate::commands::transfer::progress::Progress;
+use super::line::Line;
+use super::progress::Progress;
+
+/// What takes a file from its beginning to its end.
+pub(in crate::commands) trait Target {
+    /// Why it takes no more.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Bytes that it has, from the beginning of the file.
+    fn received(&self) -> u64;
+
+    /// Their checksum, in hexadecimal digits.
+    fn checksum(&self) -> String;
+
+    /// The rest of a file of this size follows.
+    async fn begin(&mut self, size: u64) -> Result<(), Self::Error>;
+
+    /// Takes the next bytes.
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// Drops what it has.
+    async fn restart(&mut self) -> Result<(), Self::Error>;
+
+    /// Whether another attempt can continue after this error.
+    fn is_passing(error: &Self::Error) -> bool;
+}
 
 /// An attempt that has failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReceiveError {
+pub(in crate::commands) enum ReceiveError<E: std::error::Error + Send + Sync + 'static> {
     #[error("failed to read from the node")]
     Read(#[source] io::Error),
     #[error("the node ended the export early")]
@@ -27,27 +50,30 @@ pub(super) enum ReceiveError {
     )]
     Checksum { received: String, sent: String },
     #[error(transparent)]
-    Destination(#[from] DestinationError),
+    Target(#[from] E),
 }
 
-impl ReceiveError {
+impl<E: std::error::Error + Send + Sync + 'static> ReceiveError<E> {
     /// Whether another attempt can continue.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(in crate::commands) fn is_passing<T: Target<Error = E>>(&self) -> bool {
         match self {
             // Text that is no line of ours is of this kind.
             Self::Read(error) => error.kind() != io::ErrorKind::InvalidData,
             Self::Early => true,
-            Self::Protocol | Self::Checksum { .. } | Self::Destination(_) => false,
+            Self::Target(error) => T::is_passing(error),
+            Self::Protocol | Self::Checksum { .. } => false,
         }
     }
 }
 
+type Received<T, R = ()> = Result<R, ReceiveError<<T as Target>::Error>>;
+
 /// Receives what is missing.
-pub(super) async fn receive(
+pub(in crate::commands) async fn receive<T: Target>(
     from: &mut (impl AsyncBufRead + Unpin),
-    to: &mut Destination,
+    to: &mut T,
     progress: &Progress,
-) -> Result<(), ReceiveError> {
+) -> Received<T> {
     let size = begin(from, to, progress).await?;
     while to.received() < size {
         let bytes = from.fill_buf().await.map_err(ReceiveError::Read)?;
@@ -56,11 +82,11 @@ pub(super) async fn receive(
         if count == 0 {
             return Err(ReceiveError::Early);
         }
-        to.write(&bytes[..count])?;
+        to.write(&bytes[..count]).await?;
         from.consume(count);
         progress.received(to.received());
     }
-    let Line::End { sha256: sent } = line(from).await? else {
+    let Line::End { sha256: sent } = line::<T>(from).await? else {
         return Err(ReceiveError::Protocol);
     };
     let received = to.checksum();
@@ -68,26 +94,28 @@ pub(super) async fn receive(
         return Ok(());
     }
     // Nothing of it can be trusted. On standard output there is nothing that can be removed.
-    let _ = to.restart();
+    let _ = to.restart().await;
     Err(ReceiveError::Checksum { received, sent })
 }
 
 /// Waits until the bytes begin; returns the size of the file.
-async fn begin(
+async fn begin<T: Target>(
     from: &mut (impl AsyncBufRead + Unpin),
-    to: &mut Destination,
+    to: &mut T,
     progress: &Progress,
-) -> Result<u64, ReceiveError> {
+) -> Received<T, u64> {
     loop {
-        match line(from).await? {
+        match line::<T>(from).await? {
             Line::Preparing(percent) => progress.preparing(percent),
             Line::Begin { size, offset } if offset == to.received() && offset <= size => {
+                to.begin(size).await?;
                 progress.begin(size, offset);
                 return Ok(size);
             }
             Line::Begin { size, offset: 0 } => {
-                to.restart()?;
-                progress.say("the disk is not the one of the earlier export: starting anew");
+                to.restart().await?;
+                to.begin(size).await?;
+                progress.say("the disk is not the one of the earlier export: beginning again");
                 progress.begin(size, 0);
                 return Ok(size);
             }
@@ -96,7 +124,7 @@ async fn begin(
     }
 }
 
-async fn line(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Line, ReceiveError> {
+async fn line<T: Target>(from: &mut (impl AsyncBufRead + Unpin)) -> Received<T, Line> {
     let line = Line::read(from).await.map_err(ReceiveError::Read)?;
     line.ok_or(ReceiveError::Early)
 }
@@ -109,6 +137,9 @@ mod tests {
     use sha2::{Digest as _, Sha256};
 
     use super::*;
+    use crate::commands::export::destination::{Destination, DestinationError};
+
+    type Failed = ReceiveError<DestinationError>;
 
     const CONTENT: &[u8] = b"what the disk has";
 
@@ -139,7 +170,7 @@ mod tests {
         .concat()
     }
 
-    async fn attempt(path: &Path, mut bytes: &[u8]) -> Result<(), ReceiveError> {
+    async fn attempt(path: &Path, mut bytes: &[u8]) -> Result<(), Failed> {
         let mut to = Destination::open(path, false).unwrap();
         let received = receive(&mut bytes, &mut to, &Progress::hidden()).await;
         if received.is_ok() {
@@ -150,7 +181,8 @@ mod tests {
 
     fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
-        let (path, part) = (dir.path().join("d"), dir.path().join("d.part"));
+        let path = dir.path().join("d");
+        let part = dir.path().join("d.part");
         (dir, path, part)
     }
 
@@ -160,7 +192,7 @@ mod tests {
         for cut in 0..all.len() {
             let (_dir, path, part) = place();
             let broken = attempt(&path, &all[..cut]).await.unwrap_err();
-            assert!(broken.is_passing(), "{cut}: {broken:?}");
+            assert!(broken.is_passing::<Destination>(), "{cut}: {broken:?}");
             let there = fs::read(&part).unwrap();
             assert!(CONTENT.starts_with(&there) && !path.exists());
             attempt(&path, &sent(CONTENT, there.len())).await.unwrap();
@@ -183,7 +215,9 @@ mod tests {
         let at = bytes.windows(4).position(|four| four == b"disk").unwrap();
         bytes[at] = b'r';
         let wrong = attempt(&path, &bytes).await.unwrap_err();
-        assert!(matches!(wrong, ReceiveError::Checksum { .. }) && !wrong.is_passing());
+        assert!(
+            matches!(wrong, ReceiveError::Checksum { .. }) && !wrong.is_passing::<Destination>()
+        );
         assert!(!path.exists());
         assert_eq!(fs::read(&part).unwrap(), b"");
     }
@@ -195,7 +229,7 @@ mod tests {
         let odd = Line::Begin { size: 9, offset: 3 }.text().unwrap();
         for bytes in [odd.as_bytes(), b"QFI\xfb\n", b"{\"later\":1}\n"] {
             let refused = attempt(&path, bytes).await.unwrap_err();
-            assert!(!refused.is_passing(), "{refused:?}");
+            assert!(!refused.is_passing::<Destination>(), "{refused:?}");
         }
         assert_eq!(fs::read(&part).unwrap(), b"four");
     }

@@ -1,0 +1,194 @@
+//! Images that follow a tag: a node checks it, nodes pull a new version, then new machines use it.
+//!
+//! ```text
+//! due ─► task on one node ─ same digest ─► time recorded
+//!          │       └─ another digest ─► version Pulling ─► tasks of nodes ─ all, or late ─► Ready ─► current
+//!          └─ Error ─► recorded; the former version stays current; after a while another node
+//! ```
+//!
+//! Invariant: the version of new machines changes only by the write of the status that names it, and
+//! never to one that no node could read. What a check found is recorded before its task is deleted.
+//! Failure: shows in `UpToDate`; new machines use the former version.
+
+mod check;
+mod events;
+mod pulls;
+mod schedule;
+mod verdict;
+pub(super) mod versions;
+
+use std::time::Duration;
+
+use crds::{ImageUpdate, ImageUpdateStatus, ImageVersion, InspectedImage, PrePullStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use self::check::Check;
+pub(super) use self::events::record as record_events;
+use self::schedule::Due;
+pub(crate) use self::verdict::UP_TO_DATE;
+pub(super) use self::verdict::Verdict;
+use super::name::{self, Named};
+use super::nodes::Holders;
+use super::object::Object;
+use super::{LONGEST, RECHECK};
+use crate::context::Context;
+use crate::flow::Outcome;
+
+/// Seconds for which a version waits for the last of its nodes.
+const LIMIT: i64 = 3600;
+/// Longest time until an image is checked for what its schedule requires: the clock may be set.
+const LONGEST_WAIT: i64 = 3600;
+
+/// What is known of the versions of an image.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Updates {
+    /// None without `spec.update`.
+    pub(super) status: Option<ImageUpdateStatus>,
+    pub(super) versions: Vec<ImageVersion>,
+    /// None without `spec.update`.
+    pub(super) verdict: Option<Verdict>,
+    /// Names of images that only tasks of an update have: the tag, and the version that nodes pull.
+    pub(super) names: Vec<String>,
+    /// When the image is to be checked again.
+    pub(super) again: Option<Duration>,
+}
+
+impl Updates {
+    /// Whether a task for this image is one of the update.
+    pub(super) fn owns(&self, image: Option<&str>) -> bool {
+        image.is_some_and(|image| self.names.iter().any(|name| name == image))
+    }
+
+    fn refused(verdict: Verdict) -> Self {
+        Self {
+            verdict: Some(verdict),
+            ..Self::default()
+        }
+    }
+}
+
+/// One check of an image, from what is on record.
+struct Step<'a> {
+    ctx: &'a Context,
+    object: &'a Object,
+    update: &'a ImageUpdate,
+    tag: Named,
+    now: Time,
+}
+
+/// What a check has shown of the version that new machines use, if that is not on record yet. A former
+/// version that no node has may be gone from the registry: a node reads it again.
+pub(super) fn known(ctx: &Context, object: &Object, named: &Named) -> Option<InspectedImage> {
+    let digest = object.version().filter(|_| !object.is_answered())?;
+    let all = object.versions();
+    let version = all.iter().find(|version| version.digest == digest)?;
+    let is_newest = all.first().is_some_and(|newest| newest.digest == digest);
+    let is_there = is_newest || !Holders::of(&ctx.stores, &named.name).nodes.is_empty();
+    is_there.then(|| version.image.clone())
+}
+
+/// Its state; begins what is next.
+pub(super) async fn observe(ctx: &Context, object: &Object) -> Outcome<Updates> {
+    let Some(update) = object.update() else {
+        return Ok(Updates::default());
+    };
+    match name::of_tag(object.source()) {
+        Ok(tag) => {
+            let step = Step {
+                ctx,
+                object,
+                update,
+                tag,
+                now: (ctx.clock)(),
+            };
+            step.run().await
+        }
+        Err(refused) => Ok(Updates::refused(Verdict::not_supported(refused.0))),
+    }
+}
+
+impl Step<'_> {
+    async fn run(self) -> Outcome<Updates> {
+        let mut status = self.object.updates().cloned().unwrap_or_default();
+        let mut versions = self.object.versions().to_vec();
+        let oci = self.object.source().oci.as_ref();
+        status.reference = oci.map(|oci| oci.reference.clone()).unwrap_or_default();
+        let busy_until = busy_until(&status, &versions);
+        let due = schedule::due(self.update, &status, busy_until, self.now.0);
+        let check = check::observe(self.ctx, self.object, &self.tag, &status, due).await?;
+        let mut again = match &check {
+            Check::Idle => self.wait_until(due),
+            Check::Waiting { .. } | Check::NoNode => Some(RECHECK),
+            // The event of the write wakes the image.
+            Check::Found { .. } | Check::Failed(_) => None,
+        };
+        self.record(&check, &mut status, &mut versions);
+        let mut names = vec![self.tag.name.clone()];
+        let pulled = pulls::observe(&self, &status, &mut versions).await?;
+        if let Some(pulled) = pulled {
+            status.pulls = pulled.status;
+            names.push(pulled.name);
+            again = [again, pulled.again].into_iter().flatten().min();
+        }
+        let pin = self.update.digest.as_deref();
+        status.current = versions::current(&versions, pin).map(str::to_owned);
+        let current = status.current.as_deref();
+        versions::retain(&mut versions, self.update.retain, current);
+        let problem = schedule::problem(self.update);
+        let verdict = verdict::of_step(&check, problem, self.update, (&status, &versions));
+        Ok(Updates {
+            status: Some(status),
+            versions,
+            verdict: Some(verdict),
+            names,
+            again,
+        })
+    }
+
+    /// Takes up what a check has led to.
+    fn record(
+        &self,
+        check: &Check,
+        status: &mut ImageUpdateStatus,
+        versions: &mut Vec<ImageVersion>,
+    ) {
+        match check {
+            Check::Idle | Check::Waiting { .. } | Check::NoNode => return,
+            Check::Found { digest, image } => {
+                status.failed_checks = 0;
+                status.message.clear();
+                let is_another = versions.first().is_some_and(|v| v.digest != *digest);
+                if is_another {
+                    let nodes = status.pulls.as_ref().map_or(0, |pulls| pulls.ready);
+                    versions::keep_pinned(versions, self.update.digest.as_deref(), nodes);
+                }
+                if versions::add(versions, digest, image, &self.now) {
+                    status.pulls = None;
+                }
+            }
+            Check::Failed(message) => {
+                status.failed_checks = status.failed_checks.saturating_add(1);
+                let end = message.floor_char_boundary(LONGEST);
+                message[..end].clone_into(&mut status.message);
+            }
+        }
+        status.last_check_time = Some(self.now.clone());
+        let request = self.update.check_request.clone();
+        status.observed_check_request = request;
+    }
+
+    fn wait_until(&self, due: Due) -> Option<Duration> {
+        let Due::At(at) = due else { return None };
+        let left = (at - self.now.0.as_second()).clamp(1, LONGEST_WAIT);
+        u64::try_from(left).ok().map(Duration::from_secs)
+    }
+}
+
+/// Until when nodes pull the newest version. A tag that moves more often than they can pull would
+/// otherwise never reach new machines.
+fn busy_until(status: &ImageUpdateStatus, all: &[ImageVersion]) -> Option<i64> {
+    let newest = all.first().filter(|newest| !versions::is_ready(newest))?;
+    let pulls = status.pulls.as_ref();
+    let is_stalled = pulls.is_some_and(PrePullStatus::is_stalled);
+    (!is_stalled).then(|| newest.found_time.0.as_second() + LIMIT)
+}

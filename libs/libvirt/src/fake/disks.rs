@@ -1,0 +1,182 @@
+//! The files of the first disk of a fake domain, and its block jobs.
+//!
+//! Invariant: no file is read or written; a job makes a step with each look at it, and nothing else happens by
+//! itself.
+//! Failure: the errors that the real hypervisor gives in the same place.
+
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use super::{FakeHypervisor, Inner};
+use crate::{BlockCommit, BlockJob, BlockJobEnd, Error, Result, State};
+
+/// How many steps a job has.
+const STEPS: u64 = 2;
+
+/// A block job of a fake domain.
+#[derive(Debug)]
+pub(super) struct Job {
+    commit: BlockCommit,
+    done: u64,
+}
+
+/// A switch that takes place when its domain was looked at this often, if its file is there then.
+#[derive(Debug)]
+pub(super) struct LateSwitch {
+    domain: Uuid,
+    file: PathBuf,
+    looks: usize,
+}
+
+impl FakeHypervisor {
+    /// A client that is gone has left a request for a switch: it takes place after so many looks at the file of the
+    /// first disk, unless the file has no such name by then.
+    pub fn leave_switch(&self, domain: Uuid, file: PathBuf, looks: usize) {
+        self.lock().late_switch = Some(LateSwitch {
+            domain,
+            file,
+            looks,
+        });
+    }
+
+    /// Block jobs make no progress from now on, or again do.
+    pub fn hold_jobs(&self, holds: bool) {
+        self.lock().holds_jobs = holds;
+    }
+
+    /// Pivots fail from now on; `takes_place`: the guest writes to the other file all the same.
+    pub fn fail_pivots(&self, reason: &str, takes_place: bool) {
+        self.lock().pivot_failure = Some((reason.to_owned(), takes_place));
+    }
+
+    /// Whether the first disk of a domain has a block job.
+    pub fn has_job(&self, domain: Uuid) -> bool {
+        let inner = self.lock();
+        let found = inner.domains.get(&domain);
+        found.is_some_and(|found| found.job.is_some())
+    }
+
+    pub(super) fn switch_late(&self, domain: Uuid) {
+        let mut inner = self.lock();
+        let Some(mut late) = inner.late_switch.take() else {
+            return;
+        };
+        if late.domain != domain {
+            inner.late_switch = Some(late);
+            return;
+        }
+        late.looks = late.looks.saturating_sub(1);
+        if late.looks > 0 {
+            inner.late_switch = Some(late);
+        } else if late.file.exists()
+            && let Ok(found) = inner.domain(domain)
+        {
+            found.files.insert(0, late.file);
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn switch(&mut self, domain: Uuid, file: PathBuf) -> Result<()> {
+        let failure = self.switch_failure.clone();
+        let found = self.domain(domain)?;
+        let refused = |reason: &str| Error::Refused {
+            call: "switch disk",
+            reason: reason.to_owned(),
+        };
+        if found.state != State::Active {
+            return Err(refused("the domain is not running"));
+        }
+        if found.job.is_some() {
+            return Err(refused("the disk has an active block job"));
+        }
+        match failure {
+            Some((reason, false)) => return Err(refused(&reason)),
+            Some((reason, true)) => {
+                found.files.insert(0, file);
+                return Err(refused(&reason));
+            }
+            None => found.files.insert(0, file),
+        }
+        Ok(())
+    }
+
+    pub(super) fn files(&mut self, domain: Uuid) -> Result<Option<Vec<PathBuf>>> {
+        match self.domain(domain) {
+            Ok(found) if found.state == State::Active => Ok(Some(found.files.clone())),
+            Ok(_) | Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn commit(&mut self, domain: Uuid, commit: BlockCommit) -> Result<()> {
+        let found = self.domain(domain)?;
+        let refused = |reason: &str| Error::Refused {
+            call: "merge disk files",
+            reason: reason.to_owned(),
+        };
+        if found.state != State::Active || found.job.is_some() {
+            return Err(refused("it does not run, or has a block job"));
+        }
+        let top = found.files.iter().position(|file| *file == commit.top);
+        let base = found.files.iter().position(|file| *file == commit.base);
+        let is_next = top.is_some_and(|top| base == Some(top + 1));
+        if !is_next || (top == Some(0)) != commit.is_active {
+            return Err(refused("the disk has no such files"));
+        }
+        found.job = Some(Job { commit, done: 0 });
+        Ok(())
+    }
+
+    pub(super) fn job(&mut self, domain: Uuid) -> Result<Option<BlockJob>> {
+        let holds = self.holds_jobs;
+        let found = self.domain(domain)?;
+        let Some(job) = &mut found.job else {
+            return Ok(None);
+        };
+        if !holds {
+            job.done = STEPS.min(job.done + 1);
+        }
+        if job.done == STEPS && !job.commit.is_active {
+            let top = job.commit.top.clone();
+            found.files.retain(|file| *file != top);
+            found.job = None;
+            return Ok(None);
+        }
+        Ok(Some(BlockJob {
+            done: job.done,
+            total: STEPS,
+        }))
+    }
+
+    pub(super) fn end_job(&mut self, domain: Uuid, end: BlockJobEnd) -> Result<()> {
+        let failure = self.pivot_failure.clone();
+        let found = self.domain(domain)?;
+        let refused = |reason: &str| Error::Refused {
+            call: "end block job",
+            reason: reason.to_owned(),
+        };
+        let job = found.job.take();
+        let job = job.ok_or_else(|| refused("no current block job"))?;
+        if end == BlockJobEnd::Cancel {
+            return Ok(());
+        }
+        match failure {
+            _ if job.done < STEPS => {
+                found.job = Some(job);
+                return Err(refused("the block job is not ready for a pivot"));
+            }
+            Some((reason, false)) => {
+                found.job = Some(job);
+                return Err(refused(&reason));
+            }
+            Some((reason, true)) => {
+                found.files.remove(0);
+                return Err(refused(&reason));
+            }
+            None => found.files.remove(0),
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Requests of a daemon that was killed in the middle of a pivot, which libvirtd may still have.
+//!
+//! Invariant: until none can be left, no merge of the disk begins, and the guest is resumed once more at the end: a
+//! pause that was requested may have waited until after the first time. A pause of its owner stays. That the guest is
+//! paused is found out, and ended, while no pivot can be recorded: the pause of one comes after its record.
+//! Failure: a daemon that is killed meanwhile as well does not know of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::{Hypervisor, Pause, Power};
+use podspec::{ContainerId, VmUid};
+use service::backoff::Backoff;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::merge::pause_name;
+use super::snapshots::report;
+use crate::disk::{Disks, Step};
+use crate::locks::Locks;
+use crate::metadata::Table;
+use crate::vm::error::{Result, hypervisor};
+use crate::vm::model::Container;
+
+/// How long libvirtd lets a request wait for another one, and some more.
+const LATE: Duration = Duration::from_secs(40);
+
+/// Time to the next attempt to resume a guest; each further failure doubles it.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The longest time between these attempts.
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// Disks whose emulators may get such requests, each with the number of pivots that were cut short.
+#[derive(Debug, Clone)]
+pub(in crate::vm) struct LateRequests(Arc<watch::Sender<HashMap<VmUid, usize>>>);
+
+/// That a disk has some, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Late {
+    all: LateRequests,
+    vm: VmUid,
+}
+
+/// The guest of a merge that was interrupted.
+#[derive(Debug)]
+pub(super) struct PausedGuest<H> {
+    pub(super) driver: Arc<H>,
+    pub(super) disks: Arc<Disks>,
+    pub(super) table: Arc<Table<Container>>,
+    pub(super) locks: Locks,
+    pub(super) id: ContainerId,
+    pub(super) vm: VmUid,
+}
+
+impl Default for LateRequests {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(HashMap::new())))
+    }
+}
+
+impl LateRequests {
+    /// Requests may be left from now on.
+    pub(super) fn note(&self, vm: VmUid) -> Late {
+        self.0.send_modify(|all| *all.entry(vm).or_default() += 1);
+        Late {
+            all: self.clone(),
+            vm,
+        }
+    }
+
+    /// Waits until none can be left.
+    pub(super) async fn outlast(&self, vm: VmUid) {
+        let mut all = self.0.subscribe();
+        // It ends only so: the sender is here.
+        let _ = all.wait_for(|all| !all.contains_key(&vm)).await;
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.all.0.send_modify(|all| {
+            let left = all.get(&self.vm).map_or(0, |count| count.saturating_sub(1));
+            if left == 0 {
+                all.remove(&self.vm);
+            } else {
+                all.insert(self.vm, left);
+            }
+        });
+    }
+}
+
+impl<H: Hypervisor> PausedGuest<H> {
+    /// Lets the guest run, unless its owner has paused it meanwhile, or it has ended.
+    pub(super) async fn resume(&self) -> Result<()> {
+        let _still = self.locks.lock(&pause_name(self.vm)).await;
+        self.resume_alone().await
+    }
+
+    /// Waits until no request can be left. `resumes`: then the guest runs again, if it is paused.
+    pub(super) async fn outlive(self, late: Late, resumes: bool) {
+        tokio::time::sleep(LATE).await;
+        if resumes {
+            let mut backoff = Backoff::new(RETRY, SELDOM);
+            while let Err(error) = self.resume_forgotten().await {
+                report(self.vm, Err(error));
+                tokio::time::sleep(backoff.failed(Instant::now())).await;
+            }
+        }
+        drop(late);
+    }
+
+    /// Lets a guest run that is paused for no reason that is known.
+    async fn resume_forgotten(&self) -> Result<()> {
+        let _still = self.locks.lock(&pause_name(self.vm)).await;
+        let disk = self.disks.get(self.vm);
+        let is_kept = disk.is_none_or(|disk| {
+            let change = disk.layers.as_ref().and_then(|layers| layers.change());
+            let is_pivoting =
+                change.is_some_and(|now| matches!(now.step, Step::Pivot { .. } | Step::Resume));
+            is_pivoting || disk.is_being_saved()
+        });
+        if is_kept || !self.disks.is_held_by(self.vm, &self.id) {
+            return Ok(());
+        }
+        let Some(row) = self.table.get(&self.id) else {
+            return Ok(());
+        };
+        let power = self.driver.power(row.domain()).await;
+        match power.map_err(hypervisor("look at"))? {
+            Some(Power::Paused(Pause::Asked)) => self.resume_alone().await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn resume_alone(&self) -> Result<()> {
+        let row = self.table.get(&self.id).filter(|row| !row.held);
+        let Some(row) = row.filter(|_| self.disks.is_held_by(self.vm, &self.id)) else {
+            return Ok(());
+        };
+        let resumed = self.driver.resume(row.domain()).await;
+        resumed.map_err(hypervisor("resume"))
+    }
+}
