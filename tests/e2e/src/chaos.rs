@@ -1,17 +1,29 @@
-//! Chaos: the desired states of machines change at random, while programs are killed at random; at
-//! the end every machine must be as its object specifies, no disk may ever have had two machines,
-//! and nothing may be left.
+//! Chaos: the desired states of machines change at random, snapshots are taken and reverted to, a group and a
+//! replica set change, images are evicted, disks and images are transferred, while programs are killed at
+//! random; at the end every machine must be as its object specifies, no disk may ever have had two machines or
+//! a state that it must not have, and nothing may be left.
 //!
 //! Invariant: the same seed makes the same choices in the same order; each is printed before it is
 //! made.
-//! Failure: names the machine or the finding; what programs and objects said is kept in
+//! Failure: names every machine and finding; what programs and objects said is kept in
 //! `target/chaos/SEED`.
 
+mod boots;
+mod clones;
+mod desired;
+mod differences;
 mod evidence;
 mod machines;
+mod nodes;
+mod objects;
+mod operation;
 mod programs;
 mod report;
+mod run;
 mod script;
+mod sets;
+mod snapshots;
+mod transfers;
 mod verdict;
 mod witness;
 
@@ -19,12 +31,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::machines::Machines;
 pub use self::report::Report;
+use self::run::Run;
 use self::script::{Round, Script};
 use self::witness::Witness;
 use crate::{Cluster, eventually};
 
+/// A run of this length makes some of everything, whatever the host: what it did not do is a finding.
+const LONG: Duration = Duration::from_secs(15 * 60);
+/// The fewest machines: a group and a replica set have four of them.
+pub const FEWEST: usize = 6;
 /// Making and starting all of them takes a while on a small host.
 const RUNNING: Duration = Duration::from_secs(900);
 /// After the last kill all machines reach their desired state within this time; mostly that is
@@ -40,8 +56,10 @@ pub struct Plan {
     pub duration: Duration,
     /// Of the choices.
     pub seed: u64,
-    /// How many machines.
+    /// How many machines, at least [`FEWEST`].
     pub machines: usize,
+    /// How many nodes the cluster has.
+    pub nodes: u8,
 }
 
 /// Does it, on a cluster that has a controller and an agent.
@@ -60,15 +78,17 @@ pub async fn run(cluster: &Cluster, plan: Plan) -> Result<Report> {
 }
 
 async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
-    let mut script = Script::new(plan.seed, plan.machines);
+    ensure!(plan.machines >= FEWEST, "chaos needs {FEWEST} machines");
+    let single = run::single(plan.machines);
+    let mut script = Script::new(plan.seed, single, cluster.nodes().count());
     let mut report = Report::new(plan);
-    let mut machines = Machines::create(cluster, plan.machines)?;
-    let witness = Witness::new(cluster.stack());
-    verdict::settle(cluster, &mut machines, RUNNING)
+    let mut run = Run::create(cluster, plan.machines)?;
+    let witness = Witness::new(cluster);
+    verdict::settle(cluster, &mut run, RUNNING)
         .await
         .context("before the first blow")?;
     // Each disk has counted a boot by then, however slow the host is.
-    verdict::guests_live(cluster, &machines)
+    verdict::guests_live(cluster, &run)
         .await
         .context("before the first blow")?;
     report.ended("all running");
@@ -76,50 +96,99 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
     while begin.elapsed() < plan.duration && !witness.has_found() {
         let round = script.round();
         report.announce(begin.elapsed(), &round);
-        report.lost_leases += play_round(cluster, &mut machines, &round).await?;
+        play_round(cluster, &mut run, &round, &mut report).await?;
     }
     if witness.has_found() {
-        witness.verdict(&machines.creations())?;
+        witness.verdict(&run.histories())?;
         bail!("the witness left early");
     }
     report.ended("rounds");
-    verdict::settle(cluster, &mut machines, SETTLED).await?;
-    report.ended("desired states reached");
-    verdict::guests_live(cluster, &machines).await?;
-    report.testimony = witness.verdict(&machines.creations())?;
+    judge(cluster, &mut run, witness, &mut report).await?;
     let boots = report.testimony.boots;
     ensure!(
-        boots >= plan.machines,
+        boots >= plan.machines - sets::REPLICAS,
         "the witness saw {boots} boots of {} machines",
         plan.machines
     );
-    report.ended("guests live");
+    let missing = report.missing();
+    ensure!(
+        plan.duration < LONG || missing.is_empty(),
+        "not once in all this time: {missing:?}"
+    );
     let keep = || evidence::keep(cluster, plan.seed);
-    machines.delete(cluster, SETTLED, keep).await?;
+    run.delete(cluster, SETTLED, keep).await?;
     report.ended("deleted");
     nothing_is_left(cluster).await?;
     report.ended("nothing left");
     Ok(report)
 }
 
-/// Changes first: the kill interrupts their effects.
-async fn play_round(cluster: &Cluster, machines: &mut Machines, round: &Round) -> Result<u32> {
-    machines.write_pending(cluster).await?;
+/// Changes and the operation first: the kill interrupts their effects.
+async fn play_round(
+    cluster: &Cluster,
+    run: &mut Run,
+    round: &Round,
+    report: &mut Report,
+) -> Result<()> {
+    run.machines.write_pending(cluster).await?;
     for change in &round.changes {
-        machines.change(cluster, *change).await?;
+        run.machines.change(cluster, *change).await?;
+    }
+    for operation in run.due(round.operation) {
+        let outcome = run.play(cluster, operation).await?;
+        report.played(operation, &outcome);
     }
     // Chaos is in the choice of the moment; nothing is awaited in these pauses on purpose.
     tokio::time::sleep(round.before).await;
-    let lost = programs::blow(cluster.stack(), round).await?;
+    report.lost_leases += programs::blow(cluster, round).await?;
     tokio::time::sleep(round.after).await;
-    Ok(lost)
+    Ok(())
 }
 
-/// Disks, pods, domains, namespaces, links, leases, tasks in the daemon.
+/// Collects every finding, so that one does not hide another.
+async fn judge(
+    cluster: &Cluster,
+    run: &mut Run,
+    witness: Witness,
+    report: &mut Report,
+) -> Result<()> {
+    let mut findings = run.transfers.finish().await;
+    report.transfers = run.transfers.complete();
+    report.ended("transfers");
+    let mut lives = verdict::settle(cluster, run, SETTLED).await;
+    report.ended("desired states reached");
+    if lives.is_ok() {
+        lives = verdict::guests_live(cluster, run).await;
+    }
+    findings.extend(lives.err().map(|error| format!("{error:#}")));
+    match witness.verdict(&run.histories()) {
+        Ok(testimony) => report.testimony = testimony,
+        Err(error) => findings.push(format!("{error:#}")),
+    }
+    report.ended("guests live");
+    ensure!(
+        findings.is_empty(),
+        "{} findings:\n{}",
+        findings.len(),
+        findings.join("\n")
+    );
+    Ok(())
+}
+
+/// Disks, pods, domains, namespaces, links, leases, tasks in the daemons, caches of the image.
 async fn nothing_is_left(cluster: &Cluster) -> Result<()> {
-    eventually(FORGOTTEN, "a daemon without tasks", || async {
-        let tasks = cluster.stack().node().await?.tasks().await?;
-        ensure!(tasks.is_empty(), "tasks without an object: {tasks:?}");
+    for node in cluster.nodes() {
+        eventually(FORGOTTEN, "a daemon without tasks", || async {
+            let tasks = node.node().await?.tasks().await?;
+            ensure!(tasks.is_empty(), "tasks without an object: {tasks:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    cluster.kubectl(&["delete", "vmimage", "guest"])?;
+    eventually(FORGOTTEN, "no cache without its image", || async {
+        let caches = cluster.kubectl(&["get", "vmicache", "-A", "-o", "name"])?;
+        ensure!(caches.is_empty(), "{caches}");
         Ok(())
     })
     .await?;

@@ -6,6 +6,7 @@
 
 mod controller;
 mod cri;
+mod deploy;
 mod flood;
 mod images;
 mod machine;
@@ -25,6 +26,7 @@ use serde_json::json;
 
 use self::controller::Controller;
 use self::cri::Cri;
+use self::deploy::Deploy;
 use self::flood::Flood;
 use self::images::Images;
 use self::machine::Machine;
@@ -55,6 +57,8 @@ enum Subject {
     Cri(Cri),
     /// Images: root disks, pulls beside curl and containerd, lists.
     Images(Images),
+    /// Virtual machines of one image beside QEMU by hand, snapshots, exports and uploads.
+    Deploy(Deploy),
     /// Flood of DHCP requests of one guest: CPU of the tapmanager, leases of another guest.
     Flood(Flood),
     /// What programs hold after the lives of many pods.
@@ -80,6 +84,7 @@ impl Bench {
             Subject::Proxy(proxy) => proxy.run(),
             Subject::Cri(cri) => cri.run(),
             Subject::Images(images) => images.run(),
+            Subject::Deploy(deploy) => deploy.run(),
             Subject::Flood(flood) => flood.run(),
             Subject::Soak(soak) => soak.run(),
             Subject::Queue(queue) => queue.run(),

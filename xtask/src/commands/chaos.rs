@@ -1,4 +1,5 @@
-//! `chaos`: programs are killed and desired states change at random, on a cluster of its own.
+//! `chaos`: programs are killed, desired states change, snapshots are taken and reverted to at random, on a
+//! cluster of its own.
 //!
 //! Invariant: everything it needs is built first; the seed is printed, and repeats a run.
 //! Failure: exit code 1 with the finding.
@@ -10,8 +11,8 @@ use anyhow::Result;
 use super::{guest, setup, up};
 use crate::{run, suite, workspace};
 
-/// Kills programs and changes desired states at random, then checks that every machine reaches the
-/// state in its object.
+/// Kills programs, changes desired states, takes and reverts to snapshots at random, then checks that every
+/// machine reaches the state in its object.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chaos {
     /// Duration of the chaos, in minutes.
@@ -20,9 +21,12 @@ pub(crate) struct Chaos {
     /// Seed of the random choices [default: from the clock].
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of machines.
+    /// Number of machines, at least 6.
     #[arg(long, default_value_t = 10)]
     machines: u32,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 2)]
+    nodes: u8,
 }
 
 impl Chaos {
@@ -38,6 +42,7 @@ impl Chaos {
         let mut chaos = run::root_command(workspace::target().join("debug/chaos"));
         chaos.arg("--minutes").arg(self.minutes.to_string());
         chaos.arg("--machines").arg(self.machines.to_string());
+        chaos.arg("--nodes").arg(self.nodes.to_string());
         if let Some(seed) = self.seed {
             chaos.arg("--seed").arg(seed.to_string());
         }

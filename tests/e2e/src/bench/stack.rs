@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::{Cri, PodOptions, v1};
+use crate::{Cri, NodeApi, PodOptions, v1};
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
@@ -84,6 +84,16 @@ impl Stack {
     /// A client of the daemon.
     pub async fn cri(&self) -> Result<Cri> {
         Cri::connect(&self.path("run/vmlet.sock")).await
+    }
+
+    /// A client of the daemon's node API.
+    pub async fn node(&self) -> Result<NodeApi> {
+        NodeApi::connect(&self.path("run/node/node.sock")).await
+    }
+
+    /// The name of the image that boots.
+    pub fn image(&self) -> &str {
+        &self.image
     }
 
     /// A client of a daemon that has the image.

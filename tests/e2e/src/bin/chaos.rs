@@ -6,12 +6,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
-use e2e::Cluster;
-use e2e::chaos::{Plan, run};
+use e2e::chaos::{FEWEST, Plan, run};
+use e2e::{Cluster, Options};
 
-/// Kills programs and changes desired states at random; then every machine must match its object.
+/// Kills programs, changes desired states, takes and reverts to snapshots at random; then every machine must
+/// match its object.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Minutes of chaos.
@@ -23,6 +24,9 @@ struct Arguments {
     /// How many machines.
     #[arg(long, default_value_t = 10)]
     machines: usize,
+    /// How many nodes.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
 }
 
 #[tokio::main]
@@ -39,13 +43,22 @@ async fn main() -> ExitCode {
 #[allow(clippy::print_stdout, reason = "its output is its purpose")]
 async fn chaos(arguments: &Arguments) -> Result<()> {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    // Before the cluster, which takes a while.
+    ensure!(
+        arguments.machines >= FEWEST,
+        "--machines must be {FEWEST} at least"
+    );
     let plan = Plan {
         duration: Duration::from_secs(arguments.minutes * 60),
         seed: arguments.seed.unwrap_or(clock),
         machines: arguments.machines,
+        nodes: arguments.nodes,
     };
     println!("chaos: --seed {}", plan.seed);
-    let cluster = Cluster::up()?;
+    let cluster = Cluster::with(Options {
+        nodes: plan.nodes,
+        ..Options::default()
+    })?;
     let report = run(&cluster, plan).await?;
     cluster.down()?;
     println!("{report}");

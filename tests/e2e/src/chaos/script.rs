@@ -1,46 +1,36 @@
 //! The script of a chaos run, round by round: a pure function of the seed.
 //!
-//! Invariant: the same seed and number of machines give the same rounds in the same order; how many
-//! of them are played depends on the time that the machine underneath needs.
+//! Invariant: the same seed and numbers of machines and nodes give the same rounds in the same order;
+//! how many of them are played depends on the time that the machine underneath needs.
 //! Failure: none.
 
 use std::time::Duration;
 
 use fastrand::Rng;
-use serde_json::{Value, json};
 
-/// Who dies: ours, except the tapmanager, whose death `cluster_restarts` covers, and the API
-/// server. In the order in which they are started again: those who need the API server come after
-/// it.
-pub(super) const PROGRAMS: [&str; 5] = [
-    "kube-apiserver",
-    "vmlet",
-    "vmlet-criproxy",
-    "vmlet-agent",
-    "vmlet-controller",
+use super::desired::{DesiredState, Mode, Promotion};
+use super::operation::{Deck, Kind, Operation};
+
+/// Where a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the first node, for the whole cluster.
+    Cluster,
+    /// On every node.
+    Node,
+}
+
+/// Who dies, in the order in which they are started again: those who need others come after them.
+/// kubelet and containerd are not ours.
+pub(super) const PROGRAMS: [(&str, Place); 7] = [
+    ("kube-apiserver", Place::Cluster),
+    ("libvirtd", Place::Node),
+    ("vmlet-tapmanager", Place::Node),
+    ("vmlet", Place::Node),
+    ("vmlet-criproxy", Place::Node),
+    ("vmlet-agent", Place::Node),
+    ("vmlet-controller", Place::Cluster),
 ];
-
-/// The desired state of a machine, in both fields that have more than two values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
-    On,
-    Off,
-    Suspended,
-    Always,
-    Halted,
-    RerunOnFailure,
-    Manual,
-    Once,
-    /// No object at all.
-    Gone,
-}
-
-/// What a machine shall be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DesiredState {
-    pub(super) mode: Mode,
-    pub(super) class: &'static str,
-}
 
 /// A change of one desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,14 +43,24 @@ pub(super) struct Change {
     pub(super) name: &'static str,
 }
 
+/// A program that dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Victim {
+    pub(super) program: &'static str,
+    /// Number of its node, from 1 on.
+    pub(super) node: usize,
+}
+
 /// One round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) changes: Vec<Change>,
+    /// `None` where a change of the round is all of it.
+    pub(super) operation: Option<Operation>,
     /// From the last change to the blow.
     pub(super) before: Duration,
-    /// One or two of [`PROGRAMS`], in their order.
-    pub(super) victims: Vec<&'static str>,
+    /// One or two, in the order of [`PROGRAMS`].
+    pub(super) victims: Vec<Victim>,
     /// How long they stay dead.
     pub(super) dead: Duration,
     /// From their return to the next round.
@@ -71,77 +71,58 @@ pub(super) struct Round {
 #[derive(Debug)]
 pub(super) struct Script {
     rng: Rng,
+    deck: Deck,
     desired: Vec<DesiredState>,
-}
-
-impl Mode {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::On => "PoweredOn",
-            Self::Off => "PoweredOff",
-            Self::Suspended => "Suspended",
-            Self::Always => "Always",
-            Self::Halted => "Halted",
-            Self::RerunOnFailure => "RerunOnFailure",
-            Self::Manual => "Manual",
-            Self::Once => "Once",
-            Self::Gone => "deleted",
-        }
-    }
-
-    const fn is_off(self) -> bool {
-        matches!(self, Self::Off | Self::Halted | Self::Gone)
-    }
-}
-
-impl DesiredState {
-    pub(super) const FIRST: Self = Self {
-        mode: Mode::On,
-        class: "large",
-    };
-
-    /// The fields of a specification, `null` where one must not be.
-    pub(super) fn spec(self) -> Value {
-        let name = self.mode.name();
-        let (power, strategy) = match self.mode {
-            Mode::On | Mode::Off | Mode::Suspended => (json!(name), Value::Null),
-            _ => (Value::Null, json!(name)),
-        };
-        json!({ "className": self.class, "powerState": power, "runStrategy": strategy })
-    }
+    nodes: usize,
 }
 
 impl Script {
     /// All machines begin with [`DesiredState::FIRST`].
-    pub(super) fn new(seed: u64, machines: usize) -> Self {
+    pub(super) fn new(seed: u64, machines: usize, nodes: usize) -> Self {
         Self {
             rng: Rng::with_seed(seed),
+            deck: Deck::default(),
             desired: vec![DesiredState::FIRST; machines],
+            nodes,
         }
     }
 
     /// The next round.
     pub(super) fn round(&mut self) -> Round {
         let count = self.rng.usize(1..=2);
-        let changes = (0..count).map(|_| self.change()).collect();
-        let first = self.rng.usize(..PROGRAMS.len());
-        // Sometimes the same one again: then it dies alone.
-        let second = if self.rng.u8(..4) == 0 {
-            self.rng.usize(..PROGRAMS.len())
-        } else {
-            first
-        };
-        let victims = (0..PROGRAMS.len())
-            .filter(|n| *n == first || *n == second)
-            .map(|n| PROGRAMS[n])
-            .collect();
+        let mut changes: Vec<_> = (0..count).map(|_| self.change()).collect();
+        let mut operation = Some(self.deck.deal(&mut self.rng));
+        if let Some(promote) = operation.take_if(|dealt| dealt.kind == Kind::Promote) {
+            changes.push(self.promote(promote.choice));
+        }
         Round {
             changes,
+            operation,
             before: self.pause(3000),
-            victims,
+            victims: self.victims(),
             dead: self.pause(4000),
             after: self.pause(6000),
         }
+    }
+
+    fn victims(&mut self) -> Vec<Victim> {
+        let first = self.rng.usize(..PROGRAMS.len());
+        // Sometimes the same one again: then it dies alone.
+        let second = match self.rng.u8(..4) {
+            0 => self.rng.usize(..PROGRAMS.len()),
+            _ => first,
+        };
+        let node = self.rng.usize(1..=self.nodes);
+        let chosen = PROGRAMS.into_iter().enumerate();
+        let chosen = chosen.filter(|(n, _)| *n == first || *n == second);
+        let victim = |(_, (program, place))| Victim {
+            program,
+            node: match place {
+                Place::Cluster => 1,
+                Place::Node => node,
+            },
+        };
+        chosen.map(victim).collect()
     }
 
     fn change(&mut self) -> Change {
@@ -156,9 +137,26 @@ impl Script {
         }
     }
 
+    /// Off, with a disk that is to be independent of its image.
+    fn promote(&mut self, choice: usize) -> Change {
+        let machine = choice % self.desired.len();
+        let desired = DesiredState {
+            mode: Mode::Off,
+            promotion: Promotion::Offline,
+            ..self.desired[machine]
+        };
+        self.desired[machine] = desired;
+        let name = Kind::Promote.name();
+        Change {
+            machine,
+            desired,
+            name,
+        }
+    }
+
     /// Machines are on most of the time, and mostly exist.
     fn other(&mut self, old: DesiredState) -> (DesiredState, &'static str) {
-        let mode = match self.rng.u8(..20) {
+        let mode = match self.rng.u8(..21) {
             0..=2 => Mode::On,
             3 => Mode::Once,
             4..=6 => Mode::Off,
@@ -168,7 +166,8 @@ impl Script {
             13 | 14 => Mode::RerunOnFailure,
             15 => Mode::Manual,
             16 | 17 => Mode::Gone,
-            _ => return Self::resized(old),
+            18 => return (self.promoted(old), "promoteDisksMode"),
+            _ => return (resized(old), "class"),
         };
         // The API server refuses to suspend what is off, and nothing is born so.
         let mode = match mode {
@@ -178,13 +177,10 @@ impl Script {
         (DesiredState { mode, ..old }, mode.name())
     }
 
-    fn resized(old: DesiredState) -> (DesiredState, &'static str) {
-        let class = if old.class == "large" {
-            "small"
-        } else {
-            "large"
-        };
-        (DesiredState { class, ..old }, "class")
+    fn promoted(&mut self, old: DesiredState) -> DesiredState {
+        let number = self.rng.usize(..Promotion::ALL.len());
+        let promotion = Promotion::ALL[number];
+        DesiredState { promotion, ..old }
     }
 
     fn pause(&mut self, millis: u64) -> Duration {
@@ -192,12 +188,23 @@ impl Script {
     }
 }
 
+fn resized(old: DesiredState) -> DesiredState {
+    let class = match old.class {
+        "large" => "small",
+        _ => "large",
+    };
+    DesiredState { class, ..old }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::operation::CARDS;
     use super::*;
 
     fn rounds(seed: u64, count: usize) -> Vec<Round> {
-        let mut script = Script::new(seed, 10);
+        let mut script = Script::new(seed, 6, 2);
         (0..count).map(|_| script.round()).collect()
     }
 
@@ -209,13 +216,26 @@ mod tests {
     }
 
     #[test]
-    fn twenty_minutes_of_rounds_kill_every_program_and_use_every_desired_state() {
-        let all = rounds(1, 100);
-        for program in PROGRAMS {
-            assert!(
-                all.iter().any(|r| r.victims.contains(&program)),
-                "{program}"
-            );
+    fn twenty_minutes_of_rounds_kill_every_program_on_every_node_and_use_every_desired_state() {
+        let all = rounds(1, 120);
+        let died: BTreeSet<_> = all
+            .iter()
+            .flat_map(|round| &round.victims)
+            .map(|victim| (victim.program, victim.node))
+            .collect();
+        for (program, place) in PROGRAMS {
+            let nodes = match place {
+                Place::Cluster => 1..=1,
+                Place::Node => 1..=2,
+            };
+            for node in nodes {
+                assert!(died.contains(&(program, node)), "{program} of node {node}");
+            }
+            let others = match place {
+                Place::Cluster => died.contains(&(program, 2)),
+                Place::Node => false,
+            };
+            assert!(!others, "there is no {program} on node 2");
         }
         let has = |name| all.iter().flat_map(|r| &r.changes).any(|c| c.name == name);
         for name in [
@@ -229,6 +249,7 @@ mod tests {
             "Once",
             "deleted",
             "class",
+            "promoteDisksMode",
         ] {
             assert!(has(name), "{name}");
         }
@@ -236,8 +257,22 @@ mod tests {
     }
 
     #[test]
+    fn three_minutes_of_rounds_have_an_operation_of_each_kind() {
+        for seed in 0..50 {
+            let mut seen = BTreeSet::new();
+            for round in rounds(seed, CARDS) {
+                seen.extend(round.operation.map(|one| one.kind.name()));
+                seen.extend(round.changes.iter().map(|change| change.name));
+            }
+            for kind in Kind::ALL {
+                assert!(seen.contains(kind.name()), "seed {seed}: {}", kind.name());
+            }
+        }
+    }
+
+    #[test]
     fn a_powered_off_machine_gets_no_save_task() {
-        let mut script = Script::new(3, 4);
+        let mut script = Script::new(3, 4, 1);
         let mut desired = [DesiredState::FIRST; 4];
         for _ in 0..500 {
             for change in script.round().changes {

@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, reason = "the samples are this program's output")]
 
 mod clone;
+mod disks;
 mod download;
 mod files;
 mod list;
@@ -53,6 +54,10 @@ enum Part {
     Registry,
     /// The list of many images.
     List,
+    /// Root disks of virtual machines, linked and direct, from images of three sizes.
+    Disks,
+    /// A disk that a client reads and a file that it sends, beside curl.
+    Transfer,
 }
 
 #[tokio::main]
@@ -79,6 +84,8 @@ async fn measure(args: Args) -> Result<Samples> {
         Part::Download => download::measure(&cri, &files, args.count).await,
         Part::Registry => registry::measure(&stack, &cri, args.count).await,
         Part::List => list::measure(&cri, &files, args.count).await,
+        Part::Disks => disks::provision(&stack, &cri, &files, args.count).await,
+        Part::Transfer => disks::transfer(&stack, &cri, &files, args.count).await,
     }
     .with_context(|| format!("{:?}", args.part))
 }

@@ -8,11 +8,13 @@
 
 mod by_hand;
 mod console;
+mod deploy;
 mod first_write;
 mod lists;
 mod marker;
 mod memory;
 mod record;
+mod snapshots;
 mod starts;
 mod trial;
 mod wrapper;
@@ -38,6 +40,9 @@ struct Args {
     /// The image that boots.
     #[arg(long, env = "VMLET_TEST_IMAGE")]
     image: String,
+    /// Where the stack's web server has it.
+    #[arg(long, env = "VMLET_TEST_IMAGE_URL")]
+    url: String,
     /// The image of Debian.
     #[arg(long, env = "VMLET_DEBIAN_IMAGE")]
     debian: String,
@@ -57,6 +62,10 @@ enum Part {
     Console,
     /// User data of Debian, with and without us.
     Marker,
+    /// Guests of virtual machines that run, for one machine and for many, with and without us.
+    Deploy,
+    /// Snapshots of a running guest, and reverts.
+    Snapshots,
     /// The detour over vmwrapper.
     Wrapper,
     /// Both lists, and resident memory afterwards.
@@ -93,6 +102,8 @@ async fn measure(args: Args) -> Result<Samples> {
         Part::Starts => starts::measure(&stack, args.count).await,
         Part::Console => console::measure(&stack, args.count).await,
         Part::Marker => marker::measure(&stack, args.count).await,
+        Part::Deploy => deploy::measure(&stack, &args.url, args.count).await,
+        Part::Snapshots => snapshots::measure(&stack, args.count).await,
         Part::Wrapper => wrapper::measure(&stack, args.count).await,
         Part::Lists => lists::measure(&stack, args.count).await,
         Part::Machines => memory::measure(&stack, args.count).await,

@@ -149,7 +149,7 @@ impl Awaited {
 }
 
 /// The process of a container's emulator.
-fn emulator(container: &str) -> Result<i32> {
+pub(crate) fn emulator(container: &str) -> Result<i32> {
     let name = format!("guest=vmlet-{}", &container[..DIGITS]);
     let mut processes = std::fs::read_dir("/proc")?.flatten();
     let found = processes.find_map(|entry| {

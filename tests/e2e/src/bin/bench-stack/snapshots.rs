@@ -1,0 +1,266 @@
+//! Measures snapshots of a running guest, as the guest notices them, reverts and clones.
+//!
+//! Two things could hold a guest up: QEMU stops it, which its events `STOP` and `RESUME` say, or its writes wait,
+//! which the guest measures by its own clock in hundredths of a second. The same is measured without a snapshot:
+//! an emulated guest needs a while for each write.
+//!
+//! Invariant: the guest writes and syncs without a pause, one block after the other, before, during and after.
+//! Failure: a task that failed, or a guest that says nothing.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::bench::Stack;
+use e2e::{NodeApi, eventually, uid};
+use nodeapi::v1::{self, run_task_request::Kind};
+
+use crate::samples::Samples;
+
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+/// A machine that gets a copy.
+const CLONE: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1b";
+const TASK: Duration = Duration::from_secs(300);
+const LISTENS: Duration = Duration::from_secs(60);
+/// Digits of an id in the name of its domain.
+const DIGITS: usize = 20;
+/// Writes of the guest in one measurement.
+const WRITES: u32 = 60;
+/// Bytes of the disk: more than the image has.
+const SIZE: u64 = 128 << 20;
+/// What the guest prints when it has written enough.
+const LONGEST: &str = "longest ";
+
+/// Measures `count` snapshots, and as many reverts and clones.
+pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
+    let cri = stack.cri_with_image().await?;
+    let node = stack.node().await?;
+    let mut tasks = Tasks { node, next: 0 };
+    let disk = v1::Provision {
+        image: stack.image().to_owned(),
+        size_bytes: SIZE,
+        vm_name: "default/vm".to_owned(),
+        ..v1::Provision::default()
+    };
+    tasks.run(Kind::Provision(disk)).await?;
+    let mut pod = stack.pod("snapshots");
+    let disk = ("vmlet.dev/vm-disk".to_owned(), VM.to_owned());
+    pod.annotations.extend([disk]);
+    let booted = stack.boot(&cri, &pod).await?.0;
+    cri.await_agent(&booted.container).await?;
+    let domain = format!("vmlet-{}", &booted.container[..DIGITS]);
+    let mut events = Events::follow(stack, &domain).await?;
+    let mut samples = Samples::default();
+    for number in 0..=count {
+        let without = longest_write(&cri, &booted.container).await?;
+        if number == 0 {
+            // The last events of the proof have come by now.
+            events.forget()?;
+        }
+        let writes = longest_write(&cri, &booted.container);
+        // The snapshot falls into the middle of the writes.
+        let take = Kind::Snapshot(v1::Snapshot {
+            uid: uid(1000 + number),
+            quiesce_seconds: 0,
+        });
+        let took = tasks.run(take);
+        let both = tokio::join!(writes, took);
+        if number > 0 {
+            samples.time("write_without", without);
+            samples.time("write_with", both.0?);
+            samples.time("snapshot", both.1?);
+        }
+    }
+    samples.number("stopped", events.stopped()?);
+    drop(events);
+    stack.remove(&cri, &booted.sandbox).await?;
+    for number in 0..=count {
+        let revert = Kind::Revert(v1::Revert {
+            uid: uid(1000 + number),
+        });
+        samples.time("revert", tasks.run(revert).await?);
+        let clone = Kind::CloneDisk(v1::CloneDisk {
+            source_vm_uid: VM.to_owned(),
+            snapshot_uid: uid(1000 + number),
+            vm_name: "default/clone".to_owned(),
+            ..v1::CloneDisk::default()
+        });
+        samples.time("clone", tasks.run_for(CLONE, clone).await?);
+        let delete = Kind::DeleteDisk(v1::DeleteDisk {});
+        tasks.run_for(CLONE, delete).await?;
+    }
+    tasks.run(Kind::DeleteDisk(v1::DeleteDisk {})).await?;
+    Ok(samples)
+}
+
+/// Tasks, one after the other.
+struct Tasks {
+    node: NodeApi,
+    next: u32,
+}
+
+impl Tasks {
+    async fn run(&mut self, kind: Kind) -> Result<Duration> {
+        self.run_for(VM, kind).await
+    }
+
+    async fn run_for(&mut self, vm: &str, kind: Kind) -> Result<Duration> {
+        self.next += 1;
+        let task = uid(self.next);
+        let took = self.node.timed(&task, vm, kind, TASK).await?;
+        self.node.forget(&task).await?;
+        Ok(took)
+    }
+}
+
+/// The longest time from one write of the guest to the next, as it measures it itself.
+async fn longest_write(cri: &e2e::Cri, container: &str) -> Result<Duration> {
+    // Hundredths of a second, without the point.
+    let line = format!(
+        "now() {{ read -r up idle </proc/uptime; up=${{up%.*}}${{up#*.}}; }}; now; last=$up; long=0; n=0; \
+         while [ $n -lt {WRITES} ]; do \
+         dd if=/dev/zero of=/dev/vda bs=512 seek=200000 count=1 conv=fsync,notrunc 2>/dev/null; \
+         now; took=$((up - last)); last=$up; [ $took -le $long ] || long=$took; n=$((n + 1)); \
+         done; echo {LONGEST}$long"
+    );
+    let printed = cri.shell(container, &line).await?;
+    hundredths(&printed)
+}
+
+fn hundredths(printed: &str) -> Result<Duration> {
+    let found = printed.lines().find_map(|line| line.strip_prefix(LONGEST));
+    let number: u64 = found.with_context(|| printed.to_owned())?.trim().parse()?;
+    Ok(Duration::from_millis(10 * number))
+}
+
+/// QEMU's events about the processors of a machine, as virsh prints them.
+struct Events {
+    virsh: Child,
+    printed: PathBuf,
+    /// What the proof that virsh listens has caused.
+    before: usize,
+}
+
+impl Events {
+    /// Listens from now on: a machine that is suspended and resumed proves it.
+    async fn follow(stack: &Stack, domain: &str) -> Result<Self> {
+        let printed = stack.path("qemu-events");
+        // Line by line: virsh prints into a file in blocks.
+        let mut command = Command::new("stdbuf");
+        command.args(["--output=L", "virsh", "-c", &uri(stack)]);
+        command.args(["qemu-monitor-event", "--loop", "--timestamp"]);
+        command.args(["--domain", domain]).stdin(Stdio::null());
+        command.stdout(File::create(&printed)?);
+        let mut this = Self {
+            virsh: command.spawn().context("follow QEMU's events")?,
+            printed,
+            before: 0,
+        };
+        eventually(LISTENS, "virsh prints QEMU's events", || async {
+            for verb in ["suspend", "resume"] {
+                let mut virsh = Command::new("virsh");
+                let done = virsh.args(["-c", &uri(stack), verb, domain]).output()?;
+                ensure!(done.status.success(), "virsh {verb}: {done:?}");
+            }
+            ensure!(this.read()?.contains(": event RESUME"), "no event");
+            Ok(())
+        })
+        .await?;
+        this.forget()?;
+        Ok(this)
+    }
+
+    fn read(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.printed)?)
+    }
+
+    /// What was printed until now does not count.
+    fn forget(&mut self) -> Result<()> {
+        self.before = self.read()?.len();
+        Ok(())
+    }
+
+    /// Milliseconds for which the machine was stopped, since [`Self::forget`].
+    fn stopped(&mut self) -> Result<f64> {
+        let ended = self.virsh.try_wait()?;
+        ensure!(ended.is_none(), "virsh ended early: {ended:?}");
+        let printed = self.read()?;
+        stopped(printed.get(self.before..).unwrap_or_default())
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.virsh.kill();
+        let _ = self.virsh.wait();
+        let _ = std::fs::remove_file(&self.printed);
+    }
+}
+
+fn uri(stack: &Stack) -> String {
+    let socket = stack.path("libvirt/sock/libvirt-sock");
+    format!("qemu+unix:///system?socket={}", socket.display())
+}
+
+/// The sum of the times between `STOP` and `RESUME`.
+fn stopped(printed: &str) -> Result<f64> {
+    let mut since = None;
+    let mut sum = 0.0;
+    for line in printed.lines() {
+        let Some((time, event)) = line.split_once(": event ") else {
+            continue;
+        };
+        match (event.split_whitespace().next(), since) {
+            (Some("STOP"), None) => since = Some(milliseconds(time)?),
+            (Some("RESUME"), Some(begin)) => {
+                sum += milliseconds(time)? - begin;
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    ensure!(since.is_none(), "the machine was not resumed: {printed}");
+    Ok(sum)
+}
+
+/// `2026-11-29 10:00:00.123+0000` since the epoch.
+fn milliseconds(time: &str) -> Result<f64> {
+    let stamp = time.trim().replacen(' ', "T", 1);
+    let stamp: jiff::Timestamp = stamp.parse().with_context(|| time.to_owned())?;
+    Ok(stamp.as_duration().as_secs_f64() * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_between_stop_and_resume_are_added() {
+        let line = |time: &str, event: &str| {
+            format!("2026-11-29 10:00:{time}+0000: event {event} for domain 'vm': <null>\n")
+        };
+        let printed = [
+            line("01.100", "STOP"),
+            line("01.150", "RESUME"),
+            line("02.000", "BLOCK_JOB_COMPLETED"),
+            line("03.000", "STOP"),
+            line("03.025", "RESUME"),
+        ];
+        let sum = stopped(&printed.concat()).unwrap();
+        assert!((sum - 75.0).abs() < 0.5, "{sum}");
+        assert!(stopped(&printed[0]).is_err());
+        assert_eq!(stopped("events received: 0\n").unwrap().to_bits(), 0);
+    }
+
+    #[test]
+    fn a_guest_that_says_nothing_is_no_measurement() {
+        assert_eq!(
+            hundredths("longest 12\n").unwrap(),
+            Duration::from_millis(120)
+        );
+        assert!(hundredths("sh: dd: not found\n").is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! `bench deploy`: virtual machines of one image beside QEMU by hand, snapshots of a running guest, disks that
+//! leave the node and files that reach it.
+//!
+//! Invariant: what is compared is measured in one run on one node.
+//! Failure: the part that could not be measured, or what the stack leaked.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use super::samples::Samples;
+use super::table::{Figure, Row};
+use super::{build_program, plan, publish};
+use crate::commands::build::Build;
+use crate::commands::{guest, setup};
+use crate::stack::Session;
+
+/// The program that measures images and disks without guests.
+const IMAGES: &str = "bench-images";
+const DEPLOY: &str = "deploy";
+const SNAPSHOTS: &str = "snapshots";
+const DISKS: &str = "disks";
+const TRANSFER: &str = "transfer";
+
+/// Measures virtual machines of one image.
+#[derive(Debug, clap::Args)]
+pub(super) struct Deploy {
+    /// Use the release builds and the guest image without building them.
+    #[arg(long)]
+    no_build: bool,
+    /// Number of machines of the large rounds.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=100))]
+    machines: u32,
+}
+
+impl Deploy {
+    /// Runs the command.
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        if setup::ensure(false)? != ExitCode::SUCCESS {
+            return Ok(ExitCode::FAILURE);
+        }
+        if !self.no_build {
+            println!("bench: building");
+            guest::ensure()?;
+            Build::RELEASE.programs()?;
+            build_program(plan::PROGRAM)?;
+            build_program(IMAGES)?;
+        }
+        let session = Session::up_release("bench")?;
+        let measured = self.measure(&session);
+        let down = session.down();
+        let samples = measured?;
+        down.context("take the stack down")?;
+        publish(DEPLOY, &samples, &rows(&samples, self.machines)?)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn measure(&self, session: &Session) -> Result<Samples> {
+        let mut samples = Samples::default();
+        for (program, part, count) in [
+            (IMAGES, DISKS, 10),
+            (IMAGES, TRANSFER, 5),
+            (plan::PROGRAM, SNAPSHOTS, 10),
+            (plan::PROGRAM, DEPLOY, self.machines),
+        ] {
+            plan::part(session, program, part, count, part, &mut samples)?;
+        }
+        Ok(samples)
+    }
+}
+
+fn rows(samples: &Samples, machines: u32) -> Result<Vec<Row>> {
+    let mut rows = guests(samples, 1)?;
+    rows.extend(guests(samples, machines)?);
+    rows.extend(disks(samples)?);
+    rows.extend(snapshots(samples)?);
+    rows.extend(transfers(samples)?);
+    Ok(rows)
+}
+
+/// A row of milliseconds.
+fn row(samples: &Samples, what: &str, part: &str, name: &str) -> Result<Row> {
+    Ok(Row::many(what, "ms", samples.series(part, name)?))
+}
+
+/// The medians of two series, one by the other.
+fn ratio(samples: &Samples, part: &str, ours: &str, other: &str) -> Result<f64> {
+    Ok(samples.series(part, ours)?.p50() / samples.series(part, other)?.p50())
+}
+
+fn guests(samples: &Samples, machines: u32) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (what, name) in [
+        ("by hand, only boots", "by_hand_boot"),
+        ("by hand, qemu-img convert", "by_hand_convert"),
+        ("by hand, curl and qemu-img convert", "by_hand_fetch"),
+        ("linked, warm", "linked_warm"),
+        ("linked, cold", "linked_cold"),
+        ("direct, warm", "direct_warm"),
+        ("direct, cold", "direct_cold"),
+    ] {
+        let what = format!("guests up, {machines}: {what}");
+        rows.push(row(samples, &what, DEPLOY, &format!("{name}_{machines}"))?);
+    }
+    let compared = |ours: &str, other: &str| {
+        let ours = format!("{ours}_{machines}");
+        ratio(samples, DEPLOY, &ours, &format!("{other}_{machines}"))
+    };
+    let boots = compared("linked_warm", "by_hand_boot")?;
+    let boots = Row::one("  linked, warm beside only boots", "×", boots);
+    rows.push(match machines {
+        1 => boots,
+        _ => boots.within(Figure::P50, 1.3, "each guest also has a network of its own"),
+    });
+    for (what, ours, other) in [
+        (
+            "  linked, warm beside convert",
+            "linked_warm",
+            "by_hand_convert",
+        ),
+        (
+            "  direct, warm beside convert",
+            "direct_warm",
+            "by_hand_convert",
+        ),
+        (
+            "  linked, cold beside curl and convert",
+            "linked_cold",
+            "by_hand_fetch",
+        ),
+        (
+            "  direct, cold beside curl and convert",
+            "direct_cold",
+            "by_hand_fetch",
+        ),
+    ] {
+        rows.push(Row::one(what, "×", compared(ours, other)?));
+    }
+    Ok(rows)
+}
+
+fn disks(samples: &Samples) -> Result<Vec<Row>> {
+    let flat = ratio(samples, DISKS, "linked_40", "linked_1")?;
+    let flat = Row::one("  linked, 40 GiB beside 1 GiB", "×", flat);
+    Ok(vec![
+        row(samples, "linked disk, image of 1 GiB", DISKS, "linked_1")?,
+        row(samples, "  of 10 GiB", DISKS, "linked_10")?,
+        row(samples, "  of 40 GiB", DISKS, "linked_40")?,
+        flat.within(Figure::P50, 1.1, "a larger disk has a larger table"),
+        row(samples, "direct disk, image of 1 GiB", DISKS, "direct_1")?,
+        row(samples, "  of 40 GiB", DISKS, "direct_40")?,
+    ])
+}
+
+fn snapshots(samples: &Samples) -> Result<Vec<Row>> {
+    let number = |name| samples.last(SNAPSHOTS, name);
+    let taken = samples.series(SNAPSHOTS, "snapshot")?;
+    // All snapshots of the part, and one that is not counted.
+    let stopped = number("stopped")? / f64::from(u32::try_from(taken.len() + 1)?);
+    let longest = |name| -> Result<f64> { Ok(samples.series(SNAPSHOTS, name)?.p50()) };
+    let held = (longest("write_with")? - longest("write_without")?).max(0.0);
+    let why = "the guest's writes wait while QEMU switches to the new layer";
+    Ok(vec![
+        Row::many("snapshot of a running guest", "ms", taken),
+        Row::one("  guest stopped by QEMU, each", "ms", stopped).within(Figure::P50, 100.0, ""),
+        row(
+            samples,
+            "  longest write of the guest without",
+            SNAPSHOTS,
+            "write_without",
+        )?,
+        row(
+            samples,
+            "  longest write of the guest during one",
+            SNAPSHOTS,
+            "write_with",
+        )?,
+        Row::one("  difference", "ms", held).within(Figure::P50, 100.0, why),
+        row(samples, "revert", SNAPSHOTS, "revert")?,
+        row(samples, "clone of a snapshot", SNAPSHOTS, "clone")?,
+    ])
+}
+
+fn transfers(samples: &Samples) -> Result<Vec<Row>> {
+    let beside = |name| -> Result<Row> {
+        let ratio = ratio(samples, TRANSFER, name, "curl")?;
+        Ok(Row::one("  time beside curl", "×", ratio))
+    };
+    let copied = "the node makes a whole file of the disk first";
+    let checked = "the node checks the whole file, and syncs it";
+    Ok(vec![
+        row(samples, "256 MiB: curl, sync and digest", TRANSFER, "curl")?,
+        row(samples, "  export by the node API", TRANSFER, "export")?,
+        beside("export")?.within(Figure::P50, 1.25, copied),
+        row(samples, "  upload by the node API", TRANSFER, "upload")?,
+        beside("upload")?.within(Figure::P50, 1.25, checked),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn add(samples: &mut Samples, part: &str, numbers: &Value) {
+        let printed = json!({ "samples": numbers, "facts": {} }).to_string();
+        samples.add(part, &printed).unwrap();
+    }
+
+    /// Machines take ten times as long as one; Vmlet takes `ours` times as long as by hand.
+    fn samples(ours: f64, stopped: f64) -> Samples {
+        let mut samples = Samples::default();
+        let mut numbers = serde_json::Map::new();
+        for (machines, factor) in [(1, 1.0), (20, 10.0)] {
+            for name in ["boot", "convert", "fetch"] {
+                let key = format!("by_hand_{name}_{machines}");
+                numbers.insert(key, json!([100.0 * factor]));
+            }
+            for name in ["linked_warm", "linked_cold", "direct_warm", "direct_cold"] {
+                let key = format!("{name}_{machines}");
+                numbers.insert(key, json!([100.0 * factor * ours]));
+            }
+        }
+        add(&mut samples, DEPLOY, &Value::Object(numbers));
+        let disks = json!({
+            "linked_1": [10.0], "linked_10": [10.0], "linked_40": [10.0 * ours],
+            "direct_1": [90.0], "direct_40": [90.0],
+        });
+        add(&mut samples, DISKS, &disks);
+        let snapshots = json!({
+            "snapshot": [50.0], "stopped": [stopped], "write_without": [40.0], "write_with": [60.0],
+            "revert": [30.0], "clone": [70.0],
+        });
+        add(&mut samples, SNAPSHOTS, &snapshots);
+        let transfer = json!({ "curl": [100.0], "export": [100.0 * ours], "upload": [100.0] });
+        add(&mut samples, TRANSFER, &transfer);
+        samples
+    }
+
+    fn verdicts(samples: &Samples) -> Vec<(String, String)> {
+        let rows = rows(samples, 20).unwrap();
+        let rows = rows.iter().map(Row::to_json);
+        let judged = rows.filter(|row| row["verdict"] != "");
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        judged
+            .map(|row| (text(&row["what"]), text(&row["verdict"])))
+            .collect()
+    }
+
+    #[test]
+    fn a_run_within_its_budgets_has_no_row_over_them() {
+        let verdicts = verdicts(&samples(1.0, 20.0));
+        assert_eq!(verdicts.len(), 6, "{verdicts:?}");
+        assert!(
+            verdicts.iter().all(|(_, verdict)| verdict == "within"),
+            "{verdicts:?}"
+        );
+    }
+
+    #[test]
+    fn each_budget_is_about_its_own_figure() {
+        let over = verdicts(&samples(1.4, 400.0)).into_iter();
+        let over = over.filter(|(_, verdict)| verdict == "over");
+        let over: Vec<_> = over.map(|(what, _)| what).collect();
+        let expected = [
+            "  linked, warm beside only boots",
+            "  linked, 40 GiB beside 1 GiB",
+            "  guest stopped by QEMU, each",
+            "  time beside curl",
+        ];
+        assert_eq!(over, expected);
+    }
+}
