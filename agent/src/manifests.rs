@@ -204,7 +204,8 @@ impl Keeper {
         let value = json!({ names::BACKUP_FAILURES: failures });
         let change = Patch::Merge(json!({ "metadata": { "annotations": value } }));
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
-        let (name, params) = (lease_name(&self.node), PatchParams::default());
+        let name = lease_name(&self.node);
+        let params = PatchParams::default();
         match timeout(ANSWER, api.patch(&name, &params, &change)).await {
             Ok(Ok(_)) => Ok(()),
             // The first renewal makes the lease, without a report.

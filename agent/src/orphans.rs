@@ -223,7 +223,8 @@ impl Finder {
 
     async fn patch(&self, change: serde_json::Value) -> Result<Lease, String> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
-        let (name, params) = (lease_name(&self.node), PatchParams::default());
+        let name = lease_name(&self.node);
+        let params = PatchParams::default();
         let change = Patch::Merge(change);
         match tokio::time::timeout(ANSWER, api.patch(&name, &params, &change)).await {
             Ok(Ok(lease)) => Ok(lease),

@@ -71,7 +71,8 @@ mod tests {
 
     fn merged(keys: &[&'static str]) -> Merged {
         let setting = |key: &&'static str| {
-            let (value, from) = ("1".to_owned(), "a".to_owned());
+            let value = "1".to_owned();
+            let from = "a".to_owned();
             (*key, Setting { value, from })
         };
         Merged {

@@ -4,6 +4,8 @@
 //! fails, too.
 //! Failure: the verbs and their arguments that are in neither.
 
+use std::collections::BTreeSet;
+
 use clap::{Arg, Command, ValueHint};
 
 use super::*;
@@ -26,11 +28,6 @@ const FREE: &[(&str, &str, &str)] = &[
     ("image pull", "nodes", "an expression"),
     ("image update", "pin", "digests, which image versions shows"),
     ("image upload", "name", "a new name"),
-    (
-        "image update",
-        "pin",
-        "a digest, which image versions shows",
-    ),
     ("create vm", "name", "a new name"),
     ("create vm", "cpus", "a number"),
     ("create vm", "memory", "a size"),
@@ -87,11 +84,6 @@ const ENDING: &[(&str, &str)] = &[
     (
         "image list",
         "one look; image pull shows an image on its way",
-    ),
-    ("image versions", "one look"),
-    (
-        "image update",
-        "ends when it is recorded; image versions shows what comes of it",
     ),
     (
         "image pull",
@@ -217,6 +209,8 @@ fn what_a_verb_takes_is_completed_or_free_for_a_reason() {
             all.any(|arg| arg.get_id() == name && !is_completed(&verb.name, arg))
         })
     };
+    let entries: BTreeSet<_> = FREE.iter().map(|(of, name, _)| (of, name)).collect();
+    assert_eq!(entries.len(), FREE.len(), "an entry of FREE stands twice");
     let stale = FREE.iter().filter(|(of, name, _)| !is_used(of, name));
     let stale: Vec<_> = stale.collect();
     assert!(stale.is_empty(), "no verb takes these any more: {stale:#?}");
@@ -236,6 +230,12 @@ fn what_a_verb_does_is_followed_or_ends_for_a_reason() {
     let open: Vec<_> = open.map(|verb| verb.name.as_str()).collect();
     assert!(open.is_empty(), "neither --watch nor in ENDING: {open:#?}");
     let names = ENDING.iter().map(|(name, _)| *name);
+    let entries: BTreeSet<_> = names.clone().collect();
+    assert_eq!(
+        entries.len(),
+        ENDING.len(),
+        "an entry of ENDING stands twice"
+    );
     let stale = names.filter(|name| {
         let mut all = verbs.iter();
         !all.any(|verb| verb.name == *name && !is_followed(verb))

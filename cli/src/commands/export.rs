@@ -1,6 +1,6 @@
 //! `export`: the disk of a machine, or of a snapshot, as a file here, through the API server.
 //!
-//! Invariant: the file here has its name before the node is told to remove its copy.
+//! Invariant: the file here has its name before the command requests that the node removes its copy.
 //! Failure: the cluster's and the node's, with what the user can do; what was received stays for the
 //! next call.
 

@@ -21,6 +21,7 @@ mod hung_volume;
 mod ipv6;
 mod isolation;
 mod kubelet_needs;
+mod linked_disk;
 mod lost_shares;
 mod machine;
 mod many_stops;

@@ -13,24 +13,11 @@ use e2e::{Cri, NodeApi, PodOptions, Stack, await_text, eventually, program, uid}
 use nodeapi::v1::{self, run_task_request::Kind, task_status::State};
 use serde_json::Value;
 
+use crate::linked_disk::{IMAGE_SUM, linked};
+
 const BOOT: Duration = Duration::from_secs(300);
 const TASK: Duration = Duration::from_secs(240);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
-/// More than the image has, so that a guest has a place of its own.
-const SIZE: u64 = 128 << 20;
-/// What the image has, as the guest reads it from the disk: each boot writes beside it.
-const IMAGE_SUM: &str = "echo 3 >/proc/sys/vm/drop_caches; sha256sum </boot/vmlinuz";
-
-fn linked(image: &str) -> Kind {
-    Kind::Provision(v1::Provision {
-        image: image.to_owned(),
-        size_bytes: SIZE,
-        mode: v1::provision::Mode::Linked.into(),
-        vm_name: "default/vm".to_owned(),
-        image_url: String::new(),
-        image_tls_secret: String::new(),
-    })
-}
 
 fn promote() -> Kind {
     Kind::Promote(v1::Promote {})
