@@ -138,7 +138,13 @@ impl App {
         // Before the database, which may need the space.
         let ballast = Arc::new(Ballast::new(&config.state_dir));
         ballast.look();
-        let db = Db::open(&database)?;
+        let db = Db::open(&database).or_else(|error| {
+            if ballast.give_up() {
+                Db::open(&database)
+            } else {
+                Err(error)
+            }
+        })?;
         let accepted = Accepted::load(&db, &local).await?;
         let config = &local.with(&accepted);
         if let Some(level) = local.level() {
@@ -228,7 +234,7 @@ impl App {
                 Arc::new(running),
                 tasks.clone(),
             )),
-            agenda: Arc::new(agenda.await?),
+            agenda: Arc::new(agenda.await?.with_targets(settings::targets(config))),
             machines: Arc::new(machines),
             probes: Arc::new(Probes::new(Arc::clone(&containers))),
             identity: node::Identity {

@@ -5,6 +5,7 @@
 //! Failure: a sentence that names the keys.
 
 mod addresses;
+mod backup;
 mod check;
 mod images;
 mod shares;
@@ -22,6 +23,7 @@ use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
 pub use addresses::{AddressRange, PrivateAddresses};
+pub use backup::{Backup, BackupTarget, is_target_name};
 pub use images::Images;
 pub use shares::Shares;
 pub use tracing::{CollectorUrl, Tracing};
@@ -64,6 +66,8 @@ pub struct Config {
     pub shares: Shares,
     /// The image store.
     pub images: Images,
+    /// Backups of disks.
+    pub backup: Backup,
     /// Shutdown of the daemon.
     pub shutdown: Shutdown,
 }
@@ -139,6 +143,9 @@ pub struct Node {
     /// Disks of virtual machines that are promoted concurrently, that is, made independent of their
     /// images; further disks wait.
     pub parallel_promotions: Count,
+    /// How much of its image a machine that is promoted while it runs copies into its disk in a second, at most; 0: as
+    /// much as it can.
+    pub promotion_rate: Size,
 }
 
 /// The pod network.
@@ -228,6 +235,7 @@ impl Default for Config {
             vm: Vm::default(),
             shares: Shares::default(),
             images: Images::default(),
+            backup: Backup::default(),
             shutdown: Shutdown::default(),
         }
     }
@@ -270,6 +278,7 @@ impl Default for Node {
             agent_uid: service::listener::AGENT_UID,
             parallel_provisions: Count::usual(2),
             parallel_promotions: Count::usual(1),
+            promotion_rate: Size::usual(64 << 20),
         }
     }
 }
@@ -337,6 +346,7 @@ impl Settings for Config {
             "VM",
             "SHARES",
             "IMAGES",
+            "BACKUP",
             "SHUTDOWN",
         ];
         let rest = variable

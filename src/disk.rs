@@ -6,6 +6,7 @@
 //!                      │ undo     │  ▲
 //!                      └──► (none)└──┘ lock, unlock, promote; memory: Writing ─► Whole ─► Resumed ─► (none)
 //!            first snapshot: Ready ─► Layered ─► Ready: after the last one
+//!            promotion while the guest runs: Ready ─► Pulled ─► Ready
 //! ```
 //!
 //! Invariant: a disk has its name only when all of it is written; the image under it is pinned from
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex};
 
 use podspec::VmUid;
 
+mod backup;
 mod chain;
 mod clone;
 mod error;
@@ -32,11 +34,14 @@ pub mod manifest;
 mod memory;
 mod model;
 mod promote;
+mod pull;
 pub mod qemu_img;
 mod remove;
+mod restore;
 mod snapshots;
 mod unreadable;
 
+pub use backup::{BackupFiles, Yielding};
 pub use chain::{ClaimedLayers, HeldSnapshot};
 pub use clone::DesiredClone;
 pub use error::{Error, Result};
@@ -44,6 +49,7 @@ pub use export::{Reservation, Version};
 pub use layers::{Change, Layers, Snapshot, SnapshotUid, Step};
 pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic, TakenSnapshot};
+pub use restore::DesiredRestore;
 pub use snapshots::{Files, MergeInUse};
 pub use unreadable::UnreadableDisk;
 
@@ -73,6 +79,8 @@ pub struct Disks {
     /// Layers that are read, merged or removed.
     uses: chain::LayerUses,
     manifests: Arc<manifest::Manifests>,
+    /// Merges that end for machines.
+    yields: backup::Yields,
 }
 
 impl Disks {
@@ -93,6 +101,7 @@ impl Disks {
             reserved: Arc::default(),
             uses: chain::LayerUses::default(),
             manifests: Arc::default(),
+            yields: backup::Yields::default(),
         })
     }
 

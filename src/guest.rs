@@ -12,6 +12,7 @@
 
 mod allowance;
 mod command;
+mod freeze;
 mod link;
 mod request;
 mod sessions;
@@ -26,6 +27,7 @@ use guestapi::Facts;
 use podspec::ContainerId;
 
 pub use command::{Command, Control, End, Ended, Input, Output};
+pub use freeze::Freeze;
 pub use guestapi::{Confinement, Start, User, View};
 use link::Link;
 
@@ -103,11 +105,11 @@ impl Guests {
             None => self.connect(id, socket).await?,
         };
         let version = link.greeted(patience).await?;
-        let link::Version { protocol, program } = version;
         Some(Agent {
             link,
-            protocol,
-            version: program,
+            protocol: version.protocol,
+            version: version.program,
+            watches_freezes: version.watches_freezes,
         })
     }
 
@@ -208,6 +210,8 @@ pub struct Agent {
     protocol: u32,
     /// Version of its program, as the guest reports it, shortened.
     pub version: String,
+    /// What it froze is thawed also when it is killed.
+    pub watches_freezes: bool,
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! owner lets go, whatever happens to names. Look-ups and lists never touch disk or database.
 //! Failure: [`Error`]; a pull that failed or was dropped is continued by the next one.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -33,6 +32,7 @@ mod keep;
 mod locator;
 mod mappings;
 mod none;
+mod opening;
 mod partial;
 mod pod_pulls;
 mod progress;
@@ -78,10 +78,8 @@ use crate::clock;
 use crate::metadata::Db;
 use crate::metrics::Metrics;
 use crate::steps::{step, trace};
-use addresses::Guard;
 use adjustable::Live;
-use catalog::{Catalog, Rows};
-use client::Clients;
+use catalog::Catalog;
 use download::Downloader;
 pub(crate) use format::judge;
 use mappings::Mappings;
@@ -90,7 +88,7 @@ use pull::Diskless;
 use registry::Registries;
 use share::Downloads;
 use store::Store;
-use translate::{Place, Translator};
+use translate::Place;
 use transport::Profile;
 
 /// Points of [`faultpoint`] in this module, in the order in which a life passes them.
@@ -146,81 +144,6 @@ struct Inner {
 }
 
 impl Images {
-    /// Opens the store: makes its directories, forgets images whose file is gone or has another
-    /// size, and removes files that nothing needs. Downloads of the last day that can be continued
-    /// stay.
-    pub async fn open(db: Db, settings: Settings) -> Result<Self> {
-        let translator = Translator::new(settings.protocol, &settings.translations)?;
-        let live = Arc::new(Live::new(Adjustable::from(&settings)));
-        let converter = settings.converter.clone();
-        let boot_id_file = settings.boot_id_file.clone();
-        let metrics = Arc::clone(&settings.metrics);
-        let collection = settings.collection;
-        let rows = rows::load(&db).await?;
-        let shared = Arc::clone(&live);
-        let prepare = move || {
-            let guard = Guard::new(&settings.allowed_addresses, settings.private_addresses);
-            let (clients, client) = Clients::open(&settings, &guard)?;
-            let more = clients.clone();
-            let registries = Registries::new(&settings, &shared, move || more.builder());
-            let mappings = Mappings::new(
-                [
-                    settings.translations_dir.clone(),
-                    settings.cluster_mappings_dir.clone(),
-                ],
-                Arc::clone(&shared),
-                translator,
-                clients,
-                Arc::clone(&settings.metrics),
-            );
-            mappings.read();
-            let downloader = Downloader::new(client, guard, &settings, shared);
-            let store = Store::open(settings.dir, settings.readers)?;
-            let lost = survey(&store, &rows);
-            Ok::<_, Error>((downloader, registries, mappings, lost, store, rows))
-        };
-        let (downloader, registries, mappings, lost, store, mut rows) =
-            tokio::task::spawn_blocking(prepare).await??;
-        rows::lost(&db, lost.clone()).await?;
-        lost.iter().for_each(|digest| rows.forget(*digest));
-
-        let wanted = rows.wanted();
-        let collecting = store.clone();
-        let collect = move || collecting.collect(wanted.as_ref());
-        let collected = tokio::task::spawn_blocking(collect).await??;
-        tracing::info!(
-            images = rows.entries.len(),
-            lost = lost.len(),
-            collected,
-            "image store opened"
-        );
-        Ok(Self {
-            inner: Arc::new(Inner {
-                catalog: Catalog::new(store.data().to_owned(), rows),
-                db,
-                store,
-                locks: Locks::default(),
-                downloads: Downloads::default(),
-                pod_pulls: PodPulls::default(),
-                downloader,
-                extractions: Arc::new(Semaphore::new(pull::EXTRACTIONS)),
-                diskless: Diskless::default(),
-                mappings: Arc::new(mappings),
-                registries: Arc::new(registries),
-                live,
-                converter,
-                boot_id_file,
-                tasks: TaskTracker::new(),
-                stopping: CancellationToken::new(),
-                collection,
-                users: OnceLock::new(),
-                collecting: tokio::sync::Mutex::default(),
-                short: AtomicBool::default(),
-                metrics,
-            }),
-        })
-    }
-
     /// Brings the image that a name means now into the store. The server gets a request each time,
     /// but an unchanged file is not sent again; with a digest in the name, content that is here is
     /// enough. Pulls of one URL at the same time share one download. Dropping the future stops the
@@ -331,49 +254,6 @@ impl Images {
         self.inner.remove(reference).await
     }
 
-    /// Keeps the image that `reference` means for `owner` until [`Images::unpin`]. An owner has one
-    /// pin: a repetition yields the image that is pinned already, whatever `reference` means by
-    /// then.
-    pub async fn pin(&self, owner: &str, reference: &str) -> Result<Image> {
-        self.inner.pin(owner, reference, None).await
-    }
-
-    /// As [`Images::pin`], for an owner that calls the image `text`; that is recorded, also of a
-    /// pin that is there.
-    pub async fn pin_as(&self, owner: &str, reference: &str, text: &str) -> Result<Image> {
-        self.inner.pin(owner, reference, Some(text)).await
-    }
-
-    /// Makes the image that is pinned for `from` that of `owner`, which calls it `text`, in the place of
-    /// the one that was pinned for it: `owner` has the one or the other, whatever fails.
-    pub async fn move_pin(&self, from: &str, owner: &str, text: &str) -> Result<()> {
-        self.inner.move_pin(from, owner, text).await
-    }
-
-    /// The image pinned for `owner`, unless its file was lost behind our back.
-    pub fn pinned(&self, owner: &str) -> Option<Pinned> {
-        self.inner.catalog.pinned(owner)
-    }
-
-    /// The images that are pinned: their files stay until the disks that need them go.
-    pub fn all_pinned(&self) -> HashSet<Digest> {
-        let pins = |rows: &Rows| rows.pins.values().map(|pin| pin.digest).collect();
-        self.inner.catalog.read(pins)
-    }
-
-    /// All owners of pins, for reconciliation with the sandboxes that exist.
-    pub fn owners(&self) -> Vec<String> {
-        self.inner
-            .catalog
-            .read(|rows| rows.pins.keys().cloned().collect())
-    }
-
-    /// Ends the pin of `owner`, and removes the image's file if nothing needs it any more. Without
-    /// a pin there is nothing to do.
-    pub async fn unpin(&self, owner: &str) -> Result<()> {
-        self.inner.unpin(owner).await
-    }
-
     /// How far the download for a name is; `None` if none is in progress.
     pub fn progress<'a>(&self, image: impl Into<Locator<'a>>) -> Option<Progress> {
         let image = image.into();
@@ -448,15 +328,6 @@ impl Inner {
     ) -> Result<T> {
         self.tasks.spawn(change).await?
     }
-}
-
-/// Images that are to be forgotten: without their file, or removed and not pinned. Blocks.
-fn survey(store: &Store, rows: &Rows) -> Vec<Digest> {
-    let lost = rows.entries.iter().filter(|(digest, entry)| {
-        let unneeded = entry.removed && !rows.is_pinned(**digest);
-        unneeded || !store.holds(**digest, entry.facts.size)
-    });
-    lost.map(|(digest, _)| *digest).collect()
 }
 
 /// An image of a registry in a store, for the fixtures of later versions.

@@ -13,6 +13,7 @@
 //! ```
 
 pub mod app;
+pub mod backup;
 pub mod block;
 pub mod clock;
 pub mod config;

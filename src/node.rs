@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 mod agenda;
+mod backups;
 mod describe;
 mod exports;
 pub(crate) mod facts;
@@ -31,7 +32,7 @@ pub use agenda::{Agenda, Limits, Refused};
 pub use exports::Exports;
 pub use machines::Machines;
 pub use probes::Probes;
-pub use task::{Failure, Progress, State, Task, TaskUid, Work};
+pub use task::{Backup, DoneBackup, Failure, Progress, State, StoredBackup, Task, TaskUid, Work};
 
 use crate::config::Config;
 use crate::disk::Disks;

@@ -194,6 +194,7 @@ fn features(daemon: &DaemonFacts) -> Vec<String> {
         (TaskKind::SetProbe, names::NODE_PROBES),
         (TaskKind::Promote, names::DISK_PROMOTION),
         (TaskKind::CloneDisk, names::DISK_CLONES),
+        (TaskKind::Backup, names::DISK_BACKUPS),
     ];
     let offers = |kind: TaskKind| daemon.task_kinds.contains(&format!("{kind:?}"));
     let offered = by_kind.into_iter().filter(|(kind, _)| offers(*kind));
@@ -202,8 +203,15 @@ fn features(daemon: &DaemonFacts) -> Vec<String> {
     if has(names::DISK_MANIFESTS) && offers(TaskKind::Adopt) {
         features.push(names::MACHINE_BACKUP.to_owned());
     }
+    if has(names::DISK_PULLS) && offers(TaskKind::Promote) {
+        features.push(names::ONLINE_DISK_PROMOTION.to_owned());
+    }
     if has(names::IMAGE_DIGESTS) && offers(TaskKind::InspectImage) {
         features.push(names::IMAGE_UPDATES.to_owned());
+    }
+    if offers(TaskKind::Backup) {
+        let is_target = |known: &&String| known.starts_with(names::BACKUP_TARGET);
+        features.extend(daemon.features.iter().filter(is_target).cloned());
     }
     features
 }

@@ -12,9 +12,10 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    clone, completion, console, create, delete, doctor, events, export, group, image, import, list,
-    logs, machine_logs, node_export, node_images, node_manifests, node_pull, node_upload, power,
-    ps, publish, recover, rm, run, snapshot, ssh, status, stop, trial, uninstall,
+    backup, clone, completion, console, create, delete, doctor, events, export, group, image,
+    import, list, logs, machine_logs, node_export, node_images, node_manifests, node_pull,
+    node_upload, power, ps, publish, recover, restore, rm, run, snapshot, ssh, status, stop, trial,
+    uninstall,
 };
 use crate::context::Endpoint;
 
@@ -194,6 +195,14 @@ pub(crate) enum Command {
     /// It has the specification of the other machine, without UUIDs, addresses, host name, volumes and group. Without
     /// --snapshot the other machine must be powered off until its disk is copied.
     Clone(clone::CloneArgs),
+    /// Make, list and verify backups of virtual machines.
+    #[command(subcommand)]
+    Backup(backup::BackupArgs),
+    /// Create a virtual machine whose root disk is made from a backup.
+    ///
+    /// It has the specification that the backup has on record, without UUIDs, addresses, host name, volumes and group.
+    /// The machine of the backup is not changed, and may not exist any more.
+    Restore(restore::RestoreArgs),
     /// Log in to the guest of a virtual machine with the local ssh program.
     ///
     /// The address must be reachable from this computer. Addresses of the pod network are reachable

@@ -3,6 +3,7 @@
 //! Invariant: a command connects only after its arguments have been checked.
 //! Failure: errors go up to `main`, which prints them once.
 
+pub(crate) mod backup;
 pub(crate) mod clone;
 pub(crate) mod completion;
 pub(crate) mod console;
@@ -29,6 +30,7 @@ mod progress;
 pub(crate) mod ps;
 pub(crate) mod publish;
 pub(crate) mod recover;
+pub(crate) mod restore;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod snapshot;
@@ -77,6 +79,8 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Snapshots(args) => snapshot::list::run(&args).await,
         Command::Revert(args) => Box::pin(snapshot::revert::run(&args)).await,
         Command::Clone(args) => Box::pin(clone::run(&args)).await,
+        Command::Backup(args) => backup::run(&args).await,
+        Command::Restore(args) => Box::pin(restore::run(&args)).await,
         Command::Ssh(args) => ssh::run(&args).await,
         Command::Version => {
             print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;

@@ -118,6 +118,10 @@ async fn work(
     let groups = Arc::new(runner::images::queue(&config, metrics.groups.clone()));
     let sets = metrics.replica_sets.clone();
     let replica_sets = Arc::new(runner::images::queue(&config, sets));
+    let backups = runner::images::queue(&config, metrics.backups.clone());
+    let backups = Arc::new(backups);
+    let schedules = runner::images::queue(&config, metrics.backup_schedules.clone());
+    let schedules = Arc::new(schedules);
     let intake = Intake::new(
         stores.clone(),
         (*rules).clone(),
@@ -125,7 +129,8 @@ async fn work(
         Arc::clone(&images),
     )
     .with_groups(Arc::clone(&groups))
-    .with_replica_sets(Arc::clone(&replica_sets));
+    .with_replica_sets(Arc::clone(&replica_sets))
+    .with_backups(Arc::clone(&backups), Arc::clone(&schedules));
     let resync = config.runner.resync.get();
     let namespace = &config.namespace;
     let (events, waiting) = Events::channel();
@@ -168,11 +173,15 @@ async fn work(
         let images = runner::images::run(&context, images, stop.clone());
         let groups = runner::groups::run(&context, groups, stop.clone());
         let replica_sets = runner::replica_sets::run(&context, replica_sets, stop.clone());
+        let backups = runner::backups::run(&context, backups, stop.clone());
+        let schedules = runner::backups::run_schedules(&context, schedules, stop.clone());
         tokio::join!(
             runner::run(&context, queue, rules, stop.clone(), pass),
             images,
             groups,
-            replica_sets
+            replica_sets,
+            backups,
+            schedules
         );
     };
     tokio::select! {

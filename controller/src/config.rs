@@ -141,6 +141,9 @@ pub struct Machines {
     /// the node has space for; set it to 0 where the nodes' disks of machines are on another file
     /// system than kubelet's.
     pub disk_request_percent: u32,
+    /// Time for which a machine with `promoteDisksMode: Online` has to be ready before its linked root disk is
+    /// flattened while the machine runs. Not set: such disks stay linked, and take the least space.
+    pub online_promotion_after: Option<Timespan>,
 }
 
 impl Default for Config {
@@ -210,6 +213,7 @@ impl Default for Machines {
             resize: true,
             fast_deploy: "linked".to_owned(),
             disk_request_percent: 100,
+            online_promotion_after: None,
         }
     }
 }

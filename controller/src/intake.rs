@@ -26,6 +26,7 @@ use workqueue::{Options, Shared};
 
 use crate::metrics::QueueMetrics;
 use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
+use crate::reconcile::backup::needs_node;
 use crate::reconcile::image::cache;
 use crate::reconcile::image::object::Object;
 use crate::reconcile::vm::is_backup_outdated;
@@ -45,6 +46,12 @@ pub type GroupQueue = Shared<Key, QueueMetrics>;
 /// The replica sets' queue.
 pub type ReplicaSetQueue = Shared<Key, QueueMetrics>;
 
+/// The backups' queue.
+pub type BackupQueue = Shared<Key, QueueMetrics>;
+
+/// The queue of the schedules of backups.
+pub type BackupScheduleQueue = Shared<Key, QueueMetrics>;
+
 /// Fills the queues. Clones fill the same ones.
 #[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "stores have none")]
@@ -55,6 +62,8 @@ pub struct Intake {
     images: Arc<ImageQueue>,
     groups: Option<Arc<GroupQueue>>,
     replica_sets: Option<Arc<ReplicaSetQueue>>,
+    backups: Option<Arc<BackupQueue>>,
+    backup_schedules: Option<Arc<BackupScheduleQueue>>,
 }
 
 /// A key to be queued, and how urgently.
@@ -79,6 +88,8 @@ impl Intake {
             images,
             groups: None,
             replica_sets: None,
+            backups: None,
+            backup_schedules: None,
         }
     }
 
@@ -96,6 +107,20 @@ impl Intake {
     pub fn with_replica_sets(self, replica_sets: Arc<ReplicaSetQueue>) -> Self {
         Self {
             replica_sets: Some(replica_sets),
+            ..self
+        }
+    }
+
+    /// The same, filling the queues of backups and of their schedules, too.
+    #[must_use]
+    pub fn with_backups(
+        self,
+        backups: Arc<BackupQueue>,
+        schedules: Arc<BackupScheduleQueue>,
+    ) -> Self {
+        Self {
+            backups: Some(backups),
+            backup_schedules: Some(schedules),
             ..self
         }
     }
@@ -129,6 +154,16 @@ impl Intake {
             let sets = changes.iter();
             let sets = sets.flat_map(|change| K::wakes_replica_sets(change, &self.stores));
             queue.push_all(sets.map(|key| (key, Options::default())));
+        }
+        if let Some(queue) = &self.backups {
+            let backups = changes.iter();
+            let backups = backups.flat_map(|change| K::wakes_backups(change, &self.stores));
+            queue.push_all(backups.map(|key| (key, Options::default())));
+        }
+        if let Some(queue) = &self.backup_schedules {
+            let schedules = changes.iter();
+            let schedules = schedules.flat_map(K::wakes_backup_schedules);
+            queue.push_all(schedules.map(|key| (key, Options::default())));
         }
     }
 
@@ -166,6 +201,11 @@ impl Intake {
         });
         let machines: BTreeSet<_> = machines.collect();
         machines.into_iter().for_each(|key| self.signal(key));
+        if let Some(queue) = &self.backups {
+            let backups = self.stores.backups.state().into_iter();
+            let waiting = backups.filter(|backup| needs_node(backup));
+            queue.push_all(waiting.map(|backup| (Key::of(&*backup), Options::default())));
+        }
     }
 
     /// Something outside the API server happened to a machine.

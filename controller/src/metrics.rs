@@ -33,6 +33,10 @@ pub struct Metrics {
     pub groups: QueueMetrics,
     /// Of the replica sets' queue.
     pub replica_sets: QueueMetrics,
+    /// Of the backups' queue.
+    pub backups: QueueMetrics,
+    /// Of the queue of the schedules of backups.
+    pub backup_schedules: QueueMetrics,
     /// Events that were not written.
     pub events_lost: Counter,
     /// 1 while this process holds the lease.
@@ -68,6 +72,8 @@ impl Default for Metrics {
             images: queue.of_images(),
             groups: queue.of_groups(),
             replica_sets: queue.of_replica_sets(),
+            backups: queue.of_backups(),
+            backup_schedules: queue.of_backup_schedules(),
             queue,
             registry: Registry::default(),
             events_lost: Counter::default(),

@@ -4,6 +4,9 @@
 //! Failure: see [`crate::flow`].
 
 pub(crate) mod answers;
+pub mod backup;
+pub mod backup_schedule;
+pub(crate) mod cron;
 pub mod group;
 pub mod image;
 pub(crate) mod node_tasks;

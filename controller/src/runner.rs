@@ -5,6 +5,7 @@
 //! Failure: a pass that panics or overruns its time is counted, logged and repeated with a growing
 //! delay.
 
+pub mod backups;
 pub mod groups;
 pub mod images;
 pub mod replica_sets;

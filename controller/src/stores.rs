@@ -11,14 +11,15 @@ mod index;
 mod network;
 #[cfg(test)]
 mod tests;
+mod volume_snapshot;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crds::{
-    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
-    VirtualMachineSnapshot, VirtualMachineTask,
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule,
+    VirtualMachineClass, VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache,
+    VirtualMachineReplicaSet, VirtualMachineSnapshot, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
@@ -32,9 +33,13 @@ pub use agents::Agents;
 pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
 pub use index::{
-    Affiliation, Index, Indexed, Relation, is_unmade_clone, network, numbered, own_root_claim,
+    Affiliation, Index, Indexed, Relation, backup_of, is_unmade_clone, network, numbered,
+    own_root_claim,
 };
 pub use network::NetworkAttachmentDefinition;
+pub use volume_snapshot::{
+    VolumeSnapshot, VolumeSnapshotSource, VolumeSnapshotSpec, VolumeSnapshotStatus,
+};
 
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -152,12 +157,18 @@ stores! {
     replica_sets: VirtualMachineReplicaSet;
     /// Snapshots of machines.
     snapshots: VirtualMachineSnapshot;
+    /// Backups of machines.
+    backups: VirtualMachineBackup;
+    /// Schedules of backups.
+    backup_schedules: VirtualMachineBackupSchedule;
     /// Nodes; of their images only those of ours.
     nodes: Node;
     /// Claims.
     claims: PersistentVolumeClaim;
     /// CDI's volumes. Empty as long as that API is not served.
     data_volumes: DataVolume;
+    /// Snapshots of claims that are parts of snapshots of machines. Empty as long as that API is not served.
+    volume_snapshots: VolumeSnapshot;
     /// Which networks beyond the pods' own exist. Empty as long as that API is not served.
     networks: PartialObjectMeta<NetworkAttachmentDefinition>;
     /// Storage classes.
@@ -219,6 +230,30 @@ impl Stores {
             .iter()
             .filter_map(|key| self.snapshots.get(&key.reference()));
         found.collect()
+    }
+
+    /// The backups that name this machine, by name.
+    #[must_use]
+    pub fn backups_of(&self, vm: &Key) -> Vec<Arc<VirtualMachineBackup>> {
+        self.backups_at(&self.index.backups_of(vm))
+    }
+
+    /// The backups that this schedule has created, by name.
+    #[must_use]
+    pub fn backups_of_schedule(&self, schedule: &Key) -> Vec<Arc<VirtualMachineBackup>> {
+        self.backups_at(&self.index.backups_of_schedule(schedule))
+    }
+
+    fn backups_at(&self, keys: &[Key]) -> Vec<Arc<VirtualMachineBackup>> {
+        let all = keys.iter();
+        all.filter_map(|key| self.backups.get(&key.reference()))
+            .collect()
+    }
+
+    /// The tasks that the backup of this name owns, by name.
+    #[must_use]
+    pub fn tasks_of_backup(&self, backup: &Key) -> Vec<Arc<VirtualMachineTask>> {
+        self.tasks_at(&self.index.tasks_of_backup(backup))
     }
 
     /// The machines that name this object, by key.

@@ -2,8 +2,8 @@
 //!
 //! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing
 //! is requested on a timer; image caches and the leases of agents count in the controller's own
-//! namespace only. Kinds of CDI and Multus, and replica sets, may come later: their definitions are
-//! watched until then. An object that cannot be read stops no watch and keeps no store from being filled.
+//! namespace only. Kinds of CDI, Multus and storage systems, and replica sets, may come later: their
+//! definitions are watched until then. An object that cannot be read stops no watch and keeps no store from being filled.
 //! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and is counted;
 //! until it is back its store shows what was last known.
 
@@ -41,15 +41,15 @@ use unreadable::Unreadable;
 /// before it decodes the first object:
 ///
 /// ```text
-/// 25 objects × 1.5 MiB (etcd's limit) × 2             =  75 MiB for a kind
-/// 25 objects × 3 MiB (the limit of a request) × 2     = 150 MiB for a kind, if JSON is twice what etcd has
-/// 75 MiB × 9 kinds that users write, listed together  = 675 MiB
+/// 20 objects × 1.5 MiB (etcd's limit) × 2             =  60 MiB for a kind
+/// 20 objects × 3 MiB (the limit of a request) × 2     = 120 MiB for a kind, if JSON is twice what etcd has
+/// 60 MiB × 12 kinds that users write, listed together = 720 MiB
 /// ```
 ///
 /// The limit of `deploy/controller/deployment.yaml` is 1 GiB. Smaller pages would cost time: 10,000
-/// machines are 400 requests, one after the other, and etcd keeps the state that they read for five
+/// machines are 500 requests, one after the other, and etcd keeps the state that they read for five
 /// minutes.
-const PAGE: u32 = 25;
+const PAGE: u32 = 20;
 
 /// What a watch reads: page by page.
 fn paged() -> Config {
@@ -148,9 +148,23 @@ pub fn start(
     let leases = shell.clone();
     set.spawn(leases.follow_agents(client.clone(), namespace.to_owned(), agents));
     let sets = shell.clone();
+    let snapshots = shell.clone();
+    let backups = shell.clone();
+    let schedules = shell.clone();
     let (volumes, networks) = (shell.clone(), shell);
     set.spawn(volumes.follow_late(late::DATA_VOLUMES, client.clone(), feeds.data_volumes));
     set.spawn(sets.follow_late(late::REPLICA_SETS, client.clone(), feeds.replica_sets));
+    set.spawn(backups.follow_late(late::BACKUPS, client.clone(), feeds.backups));
+    set.spawn(schedules.follow_late(
+        late::BACKUP_SCHEDULES,
+        client.clone(),
+        feeds.backup_schedules,
+    ));
+    set.spawn(snapshots.follow_late(
+        late::VOLUME_SNAPSHOTS,
+        client.clone(),
+        feeds.volume_snapshots,
+    ));
     set.spawn(networks.follow_late(late::NETWORKS, client.clone(), feeds.networks));
     set
 }
@@ -223,8 +237,8 @@ mod tests {
     /// A page as its bytes arrive, and its text (`kube::Client::request_text`).
     const COPIES: u64 = 2;
     /// Kinds whose objects users of a namespace write: machines, pods, images, groups, replica sets,
-    /// snapshots, claims, and of others data volumes and networks.
-    const OF_USERS: u64 = 9;
+    /// snapshots, backups, schedules, claims, and of others data volumes, networks and volume snapshots.
+    const OF_USERS: u64 = 12;
 
     /// The memory that the deployment lets the controller have.
     fn limit() -> u64 {

@@ -16,8 +16,9 @@ use guestapi::{
     Start, Started, ToGuest, VERSION,
 };
 
-use crate::actions::{Frozen, perform};
+use crate::actions::{Subjects, Work, perform};
 use crate::command;
+use crate::frozen::{Frozen, thaw_left};
 use crate::outbox::Outbox;
 use crate::places::Places;
 use crate::port::Port;
@@ -32,6 +33,7 @@ const REQUESTS: usize = 8;
 
 /// Serves a port until it is lost. A socket is served until its end.
 pub fn serve(port: &Port, places: &Places) -> io::Result<()> {
+    thaw_left(&places.freezing.record);
     let sessions = Sessions::default();
     let outbox = Outbox::new(port);
     let (frozen, requests) = (Arc::<Frozen>::default(), AtomicUsize::new(0));
@@ -45,6 +47,7 @@ pub fn serve(port: &Port, places: &Places) -> io::Result<()> {
             requests: &requests,
         };
         let served = agent.serve(port);
+        frozen.thaw();
         sessions.close_all();
         served
     })
@@ -112,6 +115,10 @@ impl Agent<'_, '_> {
         if let Err((reason, message)) = self.sessions.admit(start) {
             return self.refuse(id, reason, message);
         }
+        if !start.keep.is_empty() {
+            // It makes folders and files, for which the reader would wait until the thaw.
+            self.frozen.thaw();
+        }
         let running = match command::start(start, self.places) {
             Ok(running) => running,
             Err(refusal) => return self.refuse(id, refusal.reason(), refusal.to_string()),
@@ -171,10 +178,17 @@ impl Agent<'_, '_> {
                 format!("the guest performs {REQUESTS} requests already"),
             );
         }
+        let work = Work::begin(request, &self.frozen);
         let (outbox, frozen) = (Arc::clone(&self.outbox), Arc::clone(&self.frozen));
         let (requests, sessions) = (self.requests, self.sessions);
+        let freezing = &self.places.freezing;
         let begun = thread::Builder::new().spawn_scoped(self.scope, move || {
-            let answer = perform(&request, &frozen, sessions);
+            let subjects = Subjects {
+                frozen: &frozen,
+                freezing,
+                sessions,
+            };
+            let answer = perform(work, &subjects);
             requests.fetch_sub(1, Ordering::AcqRel);
             outbox.send(answer);
         });
@@ -197,6 +211,7 @@ fn hello(version: u32, connection: u64) -> GuestHello {
         version,
         connection,
         program: env!("CARGO_PKG_VERSION").to_owned(),
+        watches_freezes: true,
     }
 }
 

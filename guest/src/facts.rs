@@ -60,15 +60,14 @@ pub(crate) fn facts() -> Facts {
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    pub(crate) device: String,
+    device: String,
     pub(crate) point: String,
     pub(crate) kind: String,
-    pub(crate) is_writable: bool,
 }
 
 impl Mount {
     /// Whether it is on a block device.
-    pub(crate) fn is_on_disk(&self) -> bool {
+    fn is_on_disk(&self) -> bool {
         self.device.starts_with("/dev/")
     }
 
@@ -82,17 +81,14 @@ pub(crate) fn mounts(table: &str) -> Vec<Mount> {
     let mut all: Vec<Mount> = Vec::new();
     for line in table.lines() {
         let mut fields = line.split(' ').map(unescaped);
-        let (Some(device), Some(point), Some(kind), Some(options)) =
-            (fields.next(), fields.next(), fields.next(), fields.next())
+        let (Some(device), Some(point), Some(kind)) = (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
-        let is_writable = options.split(',').any(|option| option == "rw");
         let mount = Mount {
             device,
             point,
             kind,
-            is_writable,
         };
         // A later mount over the root is the root.
         all.retain(|other| other.point != mount.point);
@@ -104,7 +100,7 @@ pub(crate) fn mounts(table: &str) -> Vec<Mount> {
 }
 
 /// Spaces, tabs, newlines and backslashes are in octal.
-fn unescaped(field: &str) -> String {
+pub(crate) fn unescaped(field: &str) -> String {
     let escapes = [
         ("\\040", " "),
         ("\\011", "\t"),
@@ -263,9 +259,9 @@ mod tests {
         let found: Vec<_> = found
             .iter()
             .filter(|mount| mount.is_reported())
-            .map(|mount| (mount.point.as_str(), mount.kind.as_str(), mount.is_writable))
+            .map(|mount| (mount.point.as_str(), mount.kind.as_str()))
             .collect();
-        assert_eq!(found, [("/", "ext4", true), ("/mnt/a b", "iso9660", false)]);
+        assert_eq!(found, [("/", "ext4"), ("/mnt/a b", "iso9660")]);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use lexopt::Arg::{Long, Short};
+use lexopt::Arg::{Long, Short, Value};
+use lexopt::ValueExt as _;
 
 const HELP: &str = "\
 vmlet-guest: the agent of Vmlet in a guest. It runs the commands of kubectl exec.
@@ -20,6 +22,12 @@ Usage: vmlet-guest [--port PATH]
 
 enum Action {
     Serve(PathBuf),
+    /// Internal: thaws file systems when an agent is killed.
+    Watch {
+        agent: u32,
+        time: Duration,
+        files: Vec<u32>,
+    },
     Print(String),
 }
 
@@ -40,6 +48,10 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Ok(Action::Watch { agent, time, files }) => match guest::watch(agent, time, &files) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
         Err(error) => {
             eprintln!("vmlet-guest: {error}\n\n{HELP}");
             ExitCode::from(2)
@@ -53,6 +65,7 @@ fn action() -> Result<Action, lexopt::Error> {
     while let Some(word) = words.next()? {
         match word {
             Long("port") => path = words.value()?.into(),
+            Long("watchdog") => return watch(&mut words),
             Long("version") | Short('V') => {
                 let version = env!("CARGO_PKG_VERSION");
                 return Ok(Action::Print(format!("vmlet-guest {version}")));
@@ -62,4 +75,18 @@ fn action() -> Result<Action, lexopt::Error> {
         }
     }
     Ok(Action::Serve(path))
+}
+
+/// The process of the agent, seconds, and its open files.
+fn watch(words: &mut lexopt::Parser) -> Result<Action, lexopt::Error> {
+    let agent = words.value()?.parse()?;
+    let time = Duration::from_secs(words.value()?.parse()?);
+    let mut files = Vec::new();
+    while let Some(word) = words.next()? {
+        match word {
+            Value(file) => files.push(file.parse()?),
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(Action::Watch { agent, time, files })
 }

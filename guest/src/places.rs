@@ -1,4 +1,4 @@
-//! What belongs to sessions outside of the agent: their cgroups and their files.
+//! What belongs to sessions outside of the agent: their cgroups and their files; and what a freeze uses.
 //!
 //! Invariant: names of sessions are names of folders, so that no session reaches the place of
 //! another one. What a session has is removed when its first process has ended.
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cgroups::Cgroups;
+use crate::frozen::Freezing;
 
 /// The places of the sessions of one agent.
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub struct Places {
     pub(crate) cgroups: Cgroups,
     files: PathBuf,
     share: Mutex<PathBuf>,
+    pub(crate) freezing: Freezing,
 }
 
 impl Places {
@@ -26,11 +28,17 @@ impl Places {
             cgroups: Cgroups::of_guest(),
             files: PathBuf::from("/run/vmlet-guest/sessions"),
             share: PathBuf::from("/run/vmlet-guest/share").into(),
+            freezing: Freezing {
+                table: PathBuf::from("/proc/self/mountinfo"),
+                watchdog: PathBuf::from("/proc/self/exe"),
+                record: PathBuf::from("/run/vmlet-guest/frozen"),
+            },
         }
     }
 
-    /// Files below a folder, the share beside it, and cgroups below one that is made in a mounted hierarchy of cgroup
-    /// v2, if given.
+    /// Files below a folder, and cgroups below one that is made in a mounted hierarchy of cgroup v2, if given. Beside
+    /// the folder are the share, the table of the mounts that are frozen on request, `mountinfo`, the program that
+    /// watches over that, `vmlet-guest`, and the record of it, `frozen`.
     ///
     /// # Errors
     ///
@@ -40,6 +48,11 @@ impl Places {
             cgroups: cgroup.map(Cgroups::below).transpose()?.unwrap_or_default(),
             files: files.to_owned(),
             share: files.with_file_name("share").into(),
+            freezing: Freezing {
+                table: files.with_file_name("mountinfo"),
+                watchdog: files.with_file_name("vmlet-guest"),
+                record: files.with_file_name("frozen"),
+            },
         })
     }
 

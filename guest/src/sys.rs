@@ -122,6 +122,15 @@ fn default_signals() -> nix::Result<()> {
     Ok(())
 }
 
+/// The process ignores what ends a group of processes or a service, but for SIGKILL.
+pub(crate) fn ignore_ends() -> nix::Result<()> {
+    for kind in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        // SAFETY: no handler of ours is replaced.
+        unsafe { signal(kind, SigHandler::SigIgn) }?;
+    }
+    Ok(())
+}
+
 /// The kernel takes such a value as a whole.
 fn write_all(file: impl AsFd, bytes: &[u8]) -> nix::Result<()> {
     write(file, bytes).map(drop)

@@ -3,6 +3,7 @@
 //! Invariant: the only place that knows both the configuration's names and the services' settings.
 //! Failure: [`UnknownUser`] when the configured user of QEMU does not exist on this node.
 
+use crate::backup::Targets;
 use crate::config::{self, Config};
 use crate::disk::Disks;
 use crate::disk::qemu_img::Budget;
@@ -97,7 +98,18 @@ pub(super) fn limits(config: &Config) -> node::Limits {
         provisions: *config.node.parallel_provisions,
         saves: libvirt(config).memory_calls(),
         promotions: *config.node.parallel_promotions,
+        promotion_rate: config.node.promotion_rate.bytes(),
     }
+}
+
+/// Where backups are, as this process reaches it.
+pub(super) fn targets(config: &Config) -> Targets {
+    let root = &config.shares.host_root;
+    let all = config.backup.targets.iter().map(|target| {
+        let path = target.path().strip_prefix("/").unwrap_or(target.path());
+        (target.name().to_owned(), root.join(path))
+    });
+    Targets::new(all.collect())
 }
 
 /// For the connection to libvirt.

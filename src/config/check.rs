@@ -19,6 +19,9 @@ const END_OF_UIDS: u32 = 0x7fff_ffff;
 const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
     Timespan::from_secs(1)..=Timespan::from_secs(86_400);
 
+/// The most targets of backups.
+const BACKUP_TARGETS: usize = 16;
+
 /// Between a pull and the creation of a container an image has no user.
 const SHORTEST_AGE: Timespan = Timespan::from_secs(300);
 
@@ -29,7 +32,29 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     shares(config)?;
     streaming(config)?;
     sockets(config)?;
+    backup(config)?;
     tracing(config, cfg!(feature = "otel"))
+}
+
+/// Each is a feature in the node's lease.
+fn backup(config: &Config) -> Result<(), String> {
+    let targets = &config.backup.targets;
+    if targets.len() > BACKUP_TARGETS {
+        let count = targets.len();
+        return Err(format!(
+            "backup.targets has {count} entries, at most {BACKUP_TARGETS} are allowed"
+        ));
+    }
+    for (i, target) in targets.iter().enumerate() {
+        if targets[..i]
+            .iter()
+            .any(|other| other.name() == target.name())
+        {
+            let name = target.name();
+            return Err(format!("backup.targets has the name {name} twice"));
+        }
+    }
+    Ok(())
 }
 
 /// `has_traces`: whether this build can export them.

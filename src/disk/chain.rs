@@ -20,7 +20,7 @@ use crate::files;
 use crate::images::Pinned;
 
 /// What keeps a reader from a disk for a while.
-const MERGED: &str = "merged with a deleted snapshot";
+pub(super) const MERGED: &str = "merged with a deleted snapshot";
 
 /// Who uses which layers of this node's disks; clones share it.
 #[derive(Debug, Clone, Default)]
@@ -109,6 +109,11 @@ impl Disks {
         })
     }
 
+    /// Whether layers of a disk are being merged or removed.
+    pub(super) fn has_claimed_layers(&self, vm: VmUid) -> bool {
+        self.uses.has_claims(vm)
+    }
+
     /// Writes all that a snapshot has, with the image under it, to a qcow2 file that stands alone. `progress` gets
     /// percents. A caller that drops the future removes the file.
     pub async fn copy_snapshot_out(
@@ -154,6 +159,16 @@ impl HeldSnapshot {
     /// The file of its layer, and those below it, the next one first.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// The numbers of these layers, in the same order.
+    pub(super) fn layers(&self) -> &[u32] {
+        &self.chain.layers
+    }
+
+    /// The image under the last one.
+    pub(super) const fn image(&self) -> Option<&Pinned> {
+        self.image.as_ref()
     }
 
     /// Size that the guest saw, in bytes.
@@ -210,6 +225,13 @@ impl LayerUses {
         true
     }
 
+    /// Whether a layer of a disk is claimed.
+    fn has_claims(&self, vm: VmUid) -> bool {
+        let all = self.all();
+        let mut of_disk = all.range((vm, u32::MIN)..=(vm, u32::MAX));
+        of_disk.any(|(_, is)| *is == Use::Claimed)
+    }
+
     /// A use of these layers has ended.
     fn release(&self, vm: VmUid, layers: &[u32]) {
         let mut all = self.all();
@@ -233,7 +255,7 @@ fn chain_of(disk: &Disk, uid: SnapshotUid) -> Result<Chain> {
             let doing = "removed";
             return Err(Error::Busy { vm, doing });
         }
-        Phase::Ready | Phase::Layered => {}
+        Phase::Ready | Phase::Layered | Phase::Pulled => {}
     }
     let absent = || Error::NoSnapshot { vm, snapshot: uid };
     let layers = disk.layers.as_ref().ok_or_else(absent)?;

@@ -50,9 +50,33 @@ enum Held {
 
 /// The virtual sizes of two disks.
 #[derive(Clone, Copy)]
-struct Bytes {
-    source: u64,
-    clone: u64,
+pub(super) struct Bytes {
+    pub(super) source: u64,
+    pub(super) clone: u64,
+}
+
+/// The image that the source of a copy was made from.
+#[derive(Clone, Copy)]
+pub(super) struct Origin<'a> {
+    pub(super) image: &'a str,
+    pub(super) digest: &'a str,
+}
+
+impl Bytes {
+    /// Those of a source of `least` bytes and of a copy of as many as requested; 0: those of the source.
+    pub(super) const fn new(vm: VmUid, least: u64, requested: u64) -> Result<Self> {
+        if requested != 0 && requested < least {
+            return Err(Error::SmallerThanSource {
+                vm,
+                least,
+                requested,
+            });
+        }
+        Ok(Self {
+            source: least,
+            clone: if requested > least { requested } else { least },
+        })
+    }
 }
 
 impl Disks {
@@ -64,20 +88,8 @@ impl Disks {
         progress: impl FnMut(u8) + Send,
     ) -> Result<()> {
         let vm = desired.vm;
-        let making = making(desired);
-        let (there, is_new) = self.insert(making.clone()).await?;
-        match there.phase {
-            Phase::Ready | Phase::Layered => return Ok(()),
-            Phase::Deleting => {
-                let doing = "removed";
-                return Err(Error::Busy { vm, doing });
-            }
-            // It may be a part of another source, and nothing shows of which.
-            Phase::Making if !is_new => {
-                self.undo(vm).await?;
-                self.insert(making).await?;
-            }
-            Phase::Making => {}
+        if !self.begin_copy(vm, &desired.name).await? {
+            return Ok(());
         }
         faultpoint::point("node.clone.recorded");
         let held = self.hold_source(desired).await?;
@@ -94,42 +106,69 @@ impl Disks {
             // Before hours of copying.
             self.check_size(desired.source, &file, least).await?;
         }
-        if desired.size != 0 && desired.size < least {
-            return Err(Error::SmallerThanSource {
-                vm,
-                least,
-                requested: desired.size,
-            });
-        }
-        let bytes = Bytes {
-            source: least,
-            clone: desired.size.max(least),
+        let bytes = Bytes::new(vm, least, desired.size)?;
+        let origin = Origin {
+            image: &source.image,
+            digest: &source.digest,
         };
-        let described = self.records.change(&vm, |disk| {
-            disk.image.clone_from(&source.image);
-            disk.digest.clone_from(&source.digest);
-            disk.virtual_bytes = bytes.clone;
-            disk.phase == Phase::Making
-        });
-        let busy = || Error::Busy {
-            vm,
-            doing: "removed",
-        };
-        described.await?.ok_or_else(busy)?;
+        self.describe_copy(vm, origin, bytes).await?;
         self.write_clone(vm, held, bytes, progress).await?;
         let copy = self.unfinished_clone(vm);
         self.check_size(desired.source, &copy, least).await?;
         self.complete_clone(vm, bytes).await?;
         faultpoint::point("node.clone.renamed");
+        self.end_copy(vm).await?;
+        faultpoint::point("node.clone.ready");
+        tracing::info!(%vm, source = %desired.source, "disk cloned");
+        Ok(())
+    }
+
+    /// Records that a disk is made as a copy; false when it is complete. What an earlier attempt has left may be a part of
+    /// another source, and nothing shows of which.
+    pub(super) async fn begin_copy(&self, vm: VmUid, name: &str) -> Result<bool> {
+        let making = making(vm, name);
+        let (there, is_new) = self.insert(making.clone()).await?;
+        match there.phase {
+            Phase::Ready | Phase::Layered | Phase::Pulled => return Ok(false),
+            Phase::Deleting => {
+                let doing = "removed";
+                return Err(Error::Busy { vm, doing });
+            }
+            Phase::Making if !is_new => {
+                self.undo(vm).await?;
+                self.insert(making).await?;
+            }
+            Phase::Making => {}
+        }
+        Ok(true)
+    }
+
+    /// Records what a copy comes from, and its size.
+    pub(super) async fn describe_copy(
+        &self,
+        vm: VmUid,
+        origin: Origin<'_>,
+        bytes: Bytes,
+    ) -> Result<()> {
+        let described = self.records.change(&vm, |disk| {
+            origin.image.clone_into(&mut disk.image);
+            origin.digest.clone_into(&mut disk.digest);
+            disk.virtual_bytes = bytes.clone;
+            disk.phase == Phase::Making
+        });
+        let doing = "removed";
+        described.await?.map(drop).ok_or(Error::Busy { vm, doing })
+    }
+
+    /// Records that a copy is complete.
+    pub(super) async fn end_copy(&self, vm: VmUid) -> Result<()> {
         let completed = self.records.change(&vm, |disk| {
             let is_making = disk.phase == Phase::Making;
             disk.phase = Phase::Ready;
             is_making
         });
-        completed.await?.ok_or_else(busy)?;
-        faultpoint::point("node.clone.ready");
-        tracing::info!(%vm, source = %desired.source, "disk cloned");
-        Ok(())
+        let doing = "removed";
+        completed.await?.map(drop).ok_or(Error::Busy { vm, doing })
     }
 
     /// Keeps the source as it is.
@@ -165,7 +204,7 @@ impl Disks {
 
     /// Refuses a file of the source, or its copy, that has another size than the record of the source: what a disk may
     /// take is counted by records.
-    async fn check_size(&self, vm: VmUid, file: &Path, recorded: u64) -> Result<()> {
+    pub(super) async fn check_size(&self, vm: VmUid, file: &Path, recorded: u64) -> Result<()> {
         let has = self.qemu_img.size_in_header(file).await;
         let has = has.map_err(files::failed("read the header of", file))?;
         if has == recorded {
@@ -175,7 +214,7 @@ impl Disks {
     }
 
     /// Makes a copy as large as it is to be, and gives it its name.
-    async fn complete_clone(&self, vm: VmUid, bytes: Bytes) -> Result<()> {
+    pub(super) async fn complete_clone(&self, vm: VmUid, bytes: Bytes) -> Result<()> {
         let unfinished = self.unfinished_clone(vm);
         if bytes.clone > bytes.source {
             self.qemu_img.grow(&unfinished, bytes.clone).await?;
@@ -191,16 +230,16 @@ impl Disks {
         Ok(named.map_err(files::failed("name", &disk))?)
     }
 
-    fn unfinished_clone(&self, vm: VmUid) -> PathBuf {
+    pub(super) fn unfinished_clone(&self, vm: VmUid) -> PathBuf {
         self.folder(vm).join("root.new")
     }
 }
 
-/// The record of a clone that is being made.
-fn making(desired: &DesiredClone) -> Disk {
+/// The record of a copy that is being made.
+fn making(vm: VmUid, name: &str) -> Disk {
     Disk {
-        vm: desired.vm,
-        name: desired.name.clone(),
+        vm,
+        name: name.to_owned(),
         phase: Phase::Making,
         image: String::new(),
         digest: String::new(),

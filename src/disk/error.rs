@@ -9,7 +9,7 @@ use podspec::{ContainerId, VmUid};
 
 use super::layers::SnapshotUid;
 use super::qemu_img;
-use crate::{files, images, metadata};
+use crate::{backup, files, images, metadata};
 
 /// A request about a disk that failed.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +163,7 @@ pub enum Error {
     },
     /// It is to be promoted.
     #[error(
-        "the disk of virtual machine {0} has snapshots, which are based on its image: delete them, then promote it"
+        "the disk of virtual machine {0} has snapshots or backups, which are based on its image: delete them, then promote it"
     )]
     HasSnapshots(VmUid),
     /// Memory that belongs to the disk as it is lies beside it, and a step of a snapshot would change the disk.
@@ -201,6 +201,41 @@ pub enum Error {
         "a snapshot of virtual machine {0} is being copied: its layers are merged when the copy is complete"
     )]
     LayersRead(VmUid),
+    /// A disk is to be made from a backup, and that cannot be used.
+    #[error(transparent)]
+    Backup(#[from] backup::Error),
+    /// The disk has not the size that the backup says.
+    #[error(
+        "failed to restore virtual machine {vm}: the disk in its backup has {has} bytes by its header, and {recorded} by the \
+         manifest; restore another backup"
+    )]
+    BackupSize {
+        /// The machine that was to have the disk.
+        vm: VmUid,
+        /// In its header, in bytes.
+        has: u64,
+        /// In the manifest, in bytes.
+        recorded: u64,
+    },
+    /// The header of a disk that is to be backed up has another size than its record.
+    #[error(
+        "failed to back up the disk of virtual machine {vm}: it has {has} bytes by its header, and {recorded} by its record; \
+         the next start of the machine makes them agree"
+    )]
+    HeaderDiffers {
+        /// The machine.
+        vm: VmUid,
+        /// In its header, in bytes.
+        has: u64,
+        /// In its record, in bytes.
+        recorded: u64,
+    },
+    /// A disk that is to be backed up says that its data are elsewhere.
+    #[error(
+        "failed to back up the disk of virtual machine {0}: its header names an external data file, which no program of \
+         Vmlet writes; restore the machine from an earlier backup"
+    )]
+    DataFile(VmUid),
     /// The image cannot be had.
     #[error("bring image {image}")]
     Image {
@@ -237,6 +272,8 @@ impl Error {
             // Another version may read it.
             Self::Unreadable(_) => true,
             Self::Image { source, .. } => is_passing(source),
+            Self::Backup(error) => error.is_transient(),
+            Self::HeaderDiffers { .. } => true,
             _ => false,
         }
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use podspec::VmUid;
 
 use super::Disks;
+use super::chain::MERGED;
 use super::error::{Error, Result};
 use super::model::Phase;
 use super::qemu_img::{Access, Base, Source};
@@ -48,7 +49,7 @@ impl Disks {
         match disk.phase {
             Phase::Making => return busy("made"),
             Phase::Deleting => return busy("removed"),
-            Phase::Ready | Phase::Layered => {}
+            Phase::Ready | Phase::Layered | Phase::Pulled => {}
         }
         if let Some(holder) = disk.holder.clone() {
             return Err(Error::Running { vm, holder });
@@ -74,10 +75,15 @@ impl Disks {
         if !reserved.unwrap_or_else(PoisonError::into_inner).insert(vm) {
             return busy("copied");
         }
-        Ok(Reservation {
+        let reservation = Reservation {
             vm,
             all: Arc::clone(&self.reserved),
-        })
+        };
+        // A merge beside a machine that has ended meanwhile goes on.
+        if self.has_claimed_layers(vm) {
+            return busy(MERGED);
+        }
+        Ok(reservation)
     }
 
     /// Whether a disk is kept from machines.

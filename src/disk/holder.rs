@@ -32,9 +32,13 @@ impl Disks {
         let doing = match disk.phase {
             Phase::Making => Some("made"),
             Phase::Deleting => Some("removed"),
-            Phase::Ready | Phase::Layered => self.is_reserved(vm).then_some("copied"),
+            Phase::Ready | Phase::Layered | Phase::Pulled => {
+                self.is_reserved(vm).then_some("copied")
+            }
         };
         if let Some(doing) = doing {
+            // The next attempt to start the machine finds the disk free, unless a client copies it.
+            self.ask_to_yield(vm);
             return Err(Error::Busy { vm, doing });
         }
         let is_meant = |image: &&str| images::is_none(image) || self.is_image_of(&disk, image);
@@ -73,6 +77,7 @@ impl Disks {
         }
         let _turn = self.turns.lock(&vm).await;
         if self.is_reserved(vm) {
+            self.ask_to_yield(vm);
             let doing = "copied";
             return Err(Error::Busy { vm, doing });
         }

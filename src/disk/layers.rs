@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each layer has the differences from its parent; the first has those from the image, or all. The guest
-//! writes to the active layer alone. A layer that is not active is read only, for a snapshot; without
+//! writes to the active layer alone. A layer that is not active is read only, for a snapshot or a backup; without
 //! one, it is to be merged.
 //!
 //! Invariant: layer 0 is below all others, the active one has no child and no snapshot, and a number is
@@ -20,7 +20,10 @@ use podspec::VmUid;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+mod backup;
 mod merge;
+
+pub(super) use backup::BackupBase;
 
 /// UID of a VirtualMachineSnapshot object; spelt as every UID.
 pub type SnapshotUid = VmUid;
@@ -49,6 +52,10 @@ struct Layer {
     /// Size that a guest sees, in bytes.
     virtual_bytes: u64,
     snapshot: Option<Snapshot>,
+    /// The backup that has its content, and that the next one is based on. A daemon that does not know it takes the
+    /// layer for one that is to be merged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backup: Option<BackupBase>,
     /// The snapshot that was deleted, until the layer is merged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deleted: Option<SnapshotUid>,
@@ -130,6 +137,7 @@ impl Layers {
             parent: None,
             virtual_bytes,
             snapshot: None,
+            backup: None,
             deleted: None,
         };
         Self {
@@ -166,7 +174,7 @@ impl Layers {
         });
         let active = self.all.get(&self.active);
         parents
-            && active.is_some_and(|layer| layer.snapshot.is_none())
+            && active.is_some_and(|layer| layer.kept().is_none())
             && self.children(self.active).next().is_none()
             && self.all.keys().all(|number| *number < self.next)
     }
@@ -236,10 +244,11 @@ impl Layers {
         taken
     }
 
-    /// The layer of a snapshot.
+    /// The layer of a snapshot, or of a backup.
     pub fn layer_of(&self, uid: SnapshotUid) -> Option<(u32, Snapshot)> {
-        let mut all = self.snapshots().into_iter();
-        all.find(|(_, snapshot)| snapshot.uid == uid)
+        let all = self.all.iter();
+        let mut kept = all.filter_map(|(number, layer)| Some((*number, layer.kept()?)));
+        kept.find(|(_, snapshot)| snapshot.uid == uid)
     }
 
     /// The size of the disk when a layer was active last.
@@ -303,6 +312,7 @@ impl Layers {
             parent: Some(parent),
             virtual_bytes: self.size_of_new(change.step),
             snapshot: None,
+            backup: None,
             deleted: None,
         };
         match change.step {
@@ -335,12 +345,11 @@ impl Layers {
     /// Deletes a snapshot; its layer stays until [`Self::unneeded`] ones are gone. False when there is
     /// none.
     pub fn delete(&mut self, uid: SnapshotUid) -> bool {
-        let is_meant = |layer: &&mut Layer| layer.snapshot.is_some_and(|s| s.uid == uid);
+        let is_meant = |layer: &&mut Layer| layer.kept().is_some_and(|s| s.uid == uid);
         let found = self.all.values_mut().find(is_meant);
         let is_found = found.is_some();
         if let Some(layer) = found {
-            layer.snapshot = None;
-            layer.deleted = Some(uid);
+            layer.release();
         }
         is_found
     }
@@ -377,7 +386,7 @@ impl Layers {
 
     fn all_unneeded(&self) -> impl Iterator<Item = Unneeded> {
         self.all.iter().filter_map(|(&layer, one)| {
-            if layer == self.active || one.snapshot.is_some() {
+            if layer == self.active || one.kept().is_some() {
                 return None;
             }
             let mut children = self.children(layer);
@@ -411,6 +420,7 @@ impl Layers {
         }
         if let Some(one) = self.all.get_mut(&layer) {
             one.snapshot = merged.snapshot;
+            one.backup = merged.backup;
             one.deleted = merged.deleted;
             one.virtual_bytes = merged.virtual_bytes;
         }

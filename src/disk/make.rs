@@ -63,7 +63,7 @@ impl Disks {
         };
         let (there, new) = self.insert(record.clone()).await?;
         match there.phase {
-            Phase::Ready | Phase::Layered => return Ok(()),
+            Phase::Ready | Phase::Layered | Phase::Pulled => return Ok(()),
             Phase::Deleting => {
                 let (vm, doing) = (desired.vm, "removed");
                 return Err(Error::Busy { vm, doing });

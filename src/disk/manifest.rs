@@ -115,7 +115,7 @@ impl Disks {
     pub async fn set_manifest(&self, vm: VmUid, manifest: Manifest) -> Result<()> {
         let turn = self.manifests.turns.lock(&vm).await;
         match self.known(vm)?.phase {
-            Phase::Ready | Phase::Layered => {}
+            Phase::Ready | Phase::Layered | Phase::Pulled => {}
             Phase::Making => return Err(Error::Busy { vm, doing: "made" }),
             Phase::Deleting => {
                 let doing = "removed";
@@ -168,7 +168,7 @@ impl Disks {
                 let doing = "removed";
                 return Err(Error::Busy { vm, doing });
             }
-            Phase::Ready | Phase::Layered => {}
+            Phase::Ready | Phase::Layered | Phase::Pulled => {}
         }
         match disk.holder.clone() {
             Some(holder) => Err(Error::InUse { vm, holder }),

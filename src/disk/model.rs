@@ -58,6 +58,9 @@ pub enum Phase {
     Ready,
     /// It can be booted, and has layers.
     Layered,
+    /// It can be booted. An emulator copies, or copied, the image under it into it while its guest ran: its
+    /// header is no witness, and it keeps its image.
+    Pulled,
     /// It is being removed.
     Deleting,
 }
@@ -98,7 +101,7 @@ pub struct SavedNic {
 impl Phase {
     /// Whether a machine can boot from it.
     pub const fn is_complete(self) -> bool {
-        matches!(self, Self::Ready | Self::Layered)
+        matches!(self, Self::Ready | Self::Layered | Self::Pulled)
     }
 }
 

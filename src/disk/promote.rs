@@ -11,7 +11,8 @@
 //!
 //! Invariant: the header of the disk alone says whether it needs its image: the record follows it, and the
 //! pin follows the record. A header without a backing file is that of a copy, which is complete and synced
-//! before it takes the disk's name; nothing else writes one. A copy takes the name only while no
+//! before it takes the disk's name; nothing else writes one, but for an emulator, and then the record says so
+//! ([`Phase::Pulled`], `pull.rs`). A copy takes the name only while no
 //! machine has the disk, and none gets it meanwhile, also if the caller has left. Each start of a
 //! machine and each reader settles first: with a whole disk that is recorded as linked they would
 //! have the image under it, and read the image where the copy has no data of its own.
@@ -26,7 +27,7 @@ use podspec::VmUid;
 use super::Disks;
 use super::error::{Error, Result};
 use super::make::name_for_good;
-use super::model::Phase;
+use super::model::{Disk, Phase};
 use crate::files;
 
 impl Disks {
@@ -92,38 +93,60 @@ impl Disks {
     /// it needs none.
     pub async fn settle_promotion(&self, vm: VmUid) -> Result<bool> {
         let disk = self.known(vm)?;
+        if disk.phase == Phase::Pulled && disk.holder.is_none() {
+            return self.settle_pull(vm).await;
+        }
         if disk.phase != Phase::Ready || disk.linked && self.is_overlay(vm).await? {
             return Ok(false);
         }
-        if disk.linked {
-            faultpoint::point("node.promote.whole");
-            let whole = self.records.change(&vm, |disk| {
-                disk.linked = false;
-                disk.phase == Phase::Ready
-            });
-            if whole.await?.is_none() {
-                return Ok(false);
-            }
-            tracing::info!(%vm, image = disk.image, "disk promoted");
-            faultpoint::point("node.promote.recorded");
+        if !disk.linked {
+            self.let_image_go(vm).await?;
+            return Ok(true);
         }
+        self.record_whole(&disk).await
+    }
+
+    /// Records a disk that needs its image no more, if it is as it was, and lets the image go; returns whether it
+    /// needs none.
+    pub(super) async fn record_whole(&self, known: &Disk) -> Result<bool> {
+        let vm = known.vm;
+        faultpoint::point("node.promote.whole");
+        let whole = self.records.change(&vm, |disk| {
+            let is_same = disk.phase == known.phase && disk.holder == known.holder;
+            disk.linked = false;
+            disk.phase = Phase::Ready;
+            is_same
+        });
+        if whole.await?.is_none() {
+            return Ok(false);
+        }
+        tracing::info!(%vm, image = known.image, "disk promoted");
+        faultpoint::point("node.promote.recorded");
         self.let_image_go(vm).await?;
         Ok(true)
     }
 
-    /// Removes copies that an earlier process began; those of this one go on.
+    /// Removes copies that an earlier process began; those of this one go on. Finds out what pulled disks without a
+    /// machine have.
     pub(super) async fn collect_copies(&self) -> Result<()> {
         for disk in self.all() {
             let copy = self.flat_file(disk.vm);
             if !self.is_reserved(disk.vm) && tokio::fs::try_exists(copy).await.unwrap_or(true) {
                 self.abandon_copy(disk.vm).await?;
             }
+            if disk.phase == Phase::Pulled
+                && let Err(error) = self.settle_promotion(disk.vm).await
+            {
+                // Its next user tries again, and no other disk waits for it.
+                let error = crate::one_line(&error);
+                tracing::warn!(vm = %disk.vm, error, "pulled disk not settled yet");
+            }
         }
         Ok(())
     }
 
     /// Whether the disk holds only differences from another file.
-    async fn is_overlay(&self, vm: VmUid) -> Result<bool> {
+    pub(super) async fn is_overlay(&self, vm: VmUid) -> Result<bool> {
         let file = self.file(vm);
         let looked = self.qemu_img.is_overlay(&file).await;
         Ok(looked.map_err(files::failed("read", &file))?)
@@ -147,4 +170,4 @@ fn unless_free(refused: Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

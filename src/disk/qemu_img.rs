@@ -11,9 +11,9 @@
 //! Failure: [`Failed`] with the program's own message, or with the file that does not answer; what
 //! it wrote is removed then.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::foreign::{Foreign, Open};
 use crate::helper::{self, Helper, Limits, User, path_of};
 use crate::images::{Format, has_data_file, head_of, names_backing_file, qcow2_tables as tables};
 use crate::metadata;
+use crate::space::Claim;
 
 mod budget;
 mod convert;
@@ -28,6 +29,7 @@ mod export;
 mod layers;
 mod lent;
 mod opened;
+mod pulled;
 mod run;
 mod shared;
 mod sizes;
@@ -54,6 +56,9 @@ const ADDRESS_SPACE: u64 = 4 << 30;
 
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
+
+/// The mode of a file that its group reads.
+const READERS: u32 = 0o640;
 
 /// A disk that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -193,6 +198,27 @@ impl QemuImg {
         counted.map_err(|reason| Failed { path, reason })
     }
 
+    /// Claims space for files of so many bytes in the directory of `path`, until the claim is dropped.
+    pub(crate) async fn claim(&self, path: &Path, bytes: u64) -> Result<Claim, Failed> {
+        let claimed = self.budget.claim(path, bytes, bytes).await;
+        let path = path.to_owned();
+        claimed.map_err(|reason| Failed { path, reason })
+    }
+
+    /// Lets the program read a file of ours, which stays ours.
+    pub(crate) async fn let_read(&self, path: &Path) -> io::Result<()> {
+        let group = self.helper.user().gid;
+        let path = path.to_owned();
+        let permit = move || {
+            if nix::unistd::geteuid().is_root() {
+                std::os::unix::fs::chown(&path, None, Some(group))?;
+            }
+            std::fs::set_permissions(&path, Permissions::from_mode(READERS))
+        };
+        let permitted = tokio::task::spawn_blocking(permit).await;
+        permitted.unwrap_or_else(|e| Err(io::Error::other(e)))
+    }
+
     /// The virtual size in the header of a disk, which an emulator that its guest has taken over may have written; 0
     /// where it is no qcow2 file.
     pub async fn size_in_header(&self, path: &Path) -> io::Result<u64> {
@@ -286,6 +312,16 @@ impl QemuImg {
         });
         program.args(["resize", "-q", &format!("json:{alone}"), &size.to_string()]);
         run(program, disk, time, |_| {}).await
+    }
+
+    /// Whether the header of a disk says that its data are in another file.
+    pub(crate) async fn has_data_file(&self, disk: &Path) -> io::Result<bool> {
+        let looked = async {
+            let disk = self.open(disk, "open it", |path| File::open(path)).await?;
+            let read = |file: &File| Ok(has_data_file(&head_of(file)?));
+            look(&disk, "read its header", read).await
+        };
+        looked.await.map_err(io::Error::other)
     }
 
     /// Whether the header of a disk of ours names another file, from which it holds only differences.

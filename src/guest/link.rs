@@ -93,6 +93,8 @@ pub(super) struct Version {
     pub(super) protocol: u32,
     /// Of its program, shortened.
     pub(super) program: String,
+    /// It thaws what it froze also when it is killed.
+    pub(super) watches_freezes: bool,
 }
 
 /// What the guest has answered to the greeting.
@@ -304,6 +306,7 @@ impl Reader {
                 version @ OLDEST..=VERSION => Greeted::Yes(Version {
                     protocol: version,
                     program: printable(&hello.program),
+                    watches_freezes: hello.watches_freezes,
                 }),
                 _ => Greeted::Incompatible,
             };

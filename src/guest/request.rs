@@ -1,4 +1,4 @@
-//! Requests to a guest that are no commands: facts about it, its clock, and its file systems.
+//! Requests to a guest that are no commands: facts about it, its clock, and what its sessions use.
 //!
 //! Invariant: a request has one answer, or none after [`ANSWER`]; nothing of an abandoned one stays.
 //! Failure: [`Error`]; the guest may perform a request whose answer came too late.
@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guestapi::request::Action;
 use guestapi::{
-    Answer, Facts, Freeze, ReportFacts, ReportUsage, Request, SetLimits, SetTime, Setting, Thaw,
-    Usage,
+    Answer, Facts, ReportFacts, ReportUsage, Request, SetLimits, SetTime, Setting, Usage,
 };
 
 use super::link::{Link, number};
@@ -16,9 +15,16 @@ use super::sessions::printable;
 use super::{Agent, Error};
 
 /// Time for an answer.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Time for all file systems of a guest to be written.
-const WRITTEN: Duration = Duration::from_secs(60);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
+
+/// The queue that a request takes to the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// It waits for room, behind requests and input of others.
+    Ordinary,
+    /// Before all of these, in the order of such requests.
+    Urgent,
+}
 
 impl Agent {
     /// What the guest reports about itself. All of it is hostile: texts are to be bounded and
@@ -40,21 +46,6 @@ impl Agent {
         self.request(action, ANSWER).await.map(drop)
     }
 
-    /// Writes and freezes the guest's file systems for at most `seconds`; returns how many are
-    /// frozen.
-    pub async fn freeze(&self, seconds: u32) -> Result<u32, Error> {
-        let answer = self
-            .request(Action::Freeze(Freeze { seconds }), WRITTEN)
-            .await?;
-        Ok(answer.file_systems)
-    }
-
-    /// Lets the file systems go on; returns how many were frozen.
-    pub async fn thaw(&self) -> Result<u32, Error> {
-        let answer = self.request(Action::Thaw(Thaw {}), ANSWER).await?;
-        Ok(answer.file_systems)
-    }
-
     /// What the processes of a kept session use; `None` when it has ended.
     pub async fn usage(&self, keep: &str) -> Result<Option<Usage>, Error> {
         let keep = vec![keep.to_owned()];
@@ -71,6 +62,16 @@ impl Agent {
     }
 
     async fn request(&self, action: Action, time: Duration) -> Result<Answer, Error> {
+        self.request_by(Queue::Ordinary, action, time).await
+    }
+
+    /// Requests an action by a queue, and waits for its answer.
+    pub(super) async fn request_by(
+        &self,
+        queue: Queue,
+        action: Action,
+        time: Duration,
+    ) -> Result<Answer, Error> {
         let pending = Pending {
             number: number(),
             link: &self.link,
@@ -81,7 +82,15 @@ impl Agent {
                 number: pending.number,
                 action: Some(action),
             };
-            if !self.link.outbox.request(request).await || !self.link.is_alive() {
+            let outbox = &self.link.outbox;
+            let is_sent = match queue {
+                Queue::Ordinary => outbox.request(request).await,
+                Queue::Urgent => {
+                    outbox.notify(request);
+                    true
+                }
+            };
+            if !is_sent || !self.link.is_alive() {
                 return Err(Error::Lost);
             }
             answer.await.map_err(|_| Error::Lost)

@@ -17,6 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::*;
 
+mod freezes;
 mod kept;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -79,6 +80,7 @@ impl Port {
                     version,
                     connection: hello.connection,
                     program: "1\n\u{1b}[2J".to_owned(),
+                    watches_freezes: true,
                 })
                 .await;
             guest
@@ -275,6 +277,7 @@ async fn an_agent_that_starts_again_is_greeted_and_its_commands_are_lost() {
         version: VERSION,
         connection: hello.connection ^ 1,
         program: String::new(),
+        watches_freezes: true,
     };
     guest.send(other.clone()).await;
     let none = port
@@ -457,6 +460,7 @@ async fn a_greeting_without_an_answer_is_repeated() {
                     version: VERSION,
                     connection,
                     program: connection.to_string(),
+                    watches_freezes: true,
                 })
                 .await;
         }

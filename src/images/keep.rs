@@ -4,15 +4,60 @@
 //! lock and in a task of their own, so that a caller that disconnects leaves nothing half done.
 //! Failure: after a crash in between, the start finds a file that no row wants, and removes it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::Inner;
-use super::catalog::{Image, Pin};
+use super::catalog::{Image, Pin, Pinned, Rows};
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::rows;
+use super::{Images, Inner, rows};
 use crate::clock;
 use crate::metadata;
+
+impl Images {
+    /// Keeps the image that `reference` means for `owner` until [`Images::unpin`]. An owner has one
+    /// pin: a repetition yields the image that is pinned already, whatever `reference` means by
+    /// then.
+    pub async fn pin(&self, owner: &str, reference: &str) -> Result<Image> {
+        self.inner.pin(owner, reference, None).await
+    }
+
+    /// As [`Images::pin`], for an owner that calls the image `text`; that is recorded, also of a
+    /// pin that is there.
+    pub async fn pin_as(&self, owner: &str, reference: &str, text: &str) -> Result<Image> {
+        self.inner.pin(owner, reference, Some(text)).await
+    }
+
+    /// Makes the image that is pinned for `from` that of `owner`, which calls it `text`, in the place of
+    /// the one that was pinned for it: `owner` has the one or the other, whatever fails.
+    pub async fn move_pin(&self, from: &str, owner: &str, text: &str) -> Result<()> {
+        self.inner.move_pin(from, owner, text).await
+    }
+
+    /// The image pinned for `owner`, unless its file was lost behind our back.
+    pub fn pinned(&self, owner: &str) -> Option<Pinned> {
+        self.inner.catalog.pinned(owner)
+    }
+
+    /// The images that are pinned: their files stay until the disks that need them go.
+    pub fn all_pinned(&self) -> HashSet<Digest> {
+        let pins = |rows: &Rows| rows.pins.values().map(|pin| pin.digest).collect();
+        self.inner.catalog.read(pins)
+    }
+
+    /// All owners of pins, for reconciliation with the sandboxes that exist.
+    pub fn owners(&self) -> Vec<String> {
+        self.inner
+            .catalog
+            .read(|rows| rows.pins.keys().cloned().collect())
+    }
+
+    /// Ends the pin of `owner`, and removes the image's file if nothing needs it any more. Without
+    /// a pin there is nothing to do.
+    pub async fn unpin(&self, owner: &str) -> Result<()> {
+        self.inner.unpin(owner).await
+    }
+}
 
 impl Inner {
     pub(super) async fn remove(self: &Arc<Self>, reference: &str) -> Result<()> {

@@ -1,8 +1,8 @@
 //! The tasks, and their order.
 //!
 //! Invariant: one task per machine or image runs at a time, in the order of their arrival; few make
-//! disks, save memory, promote disks, look at images or pull them at once. A promotion, or the deletion of a
-//! snapshot, runs beside the other tasks of its machine, and ends for those that need the disk. A task is recorded before it is answered, and as running
+//! disks, save memory, promote disks, look at images or pull them at once. A promotion, the deletion of a
+//! snapshot, or a backup, runs beside the other tasks of its machine, and ends for those that need the disk. A task is recorded before it is answered, and as running
 //! before its first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that
 //! would do it twice.
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::task::{State, Task, TaskUid, Work};
+use crate::backup::Targets;
 use crate::clock;
 use crate::disk::Disks;
 use crate::images::Images;
@@ -35,6 +36,13 @@ const INSPECTIONS: usize = 4;
 /// with pulls of pods.
 const PULLS: usize = 2;
 
+/// Backups that are written or verified at once: they share disks and network with machines.
+const BACKUPS: usize = 2;
+
+/// Kinds of tasks for which a backup in a target must stay as it is, or goes.
+const VERIFY: &str = "verify_backup";
+const DELETE: &str = "delete_backup";
+
 /// How many tasks of one kind may run at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -44,6 +52,8 @@ pub struct Limits {
     pub saves: usize,
     /// That make disks independent of their images.
     pub promotions: usize,
+    /// How much of its image a machine that runs copies into its disk, in bytes per second; 0: as much as it can.
+    pub promotion_rate: u64,
 }
 
 /// A task that is not taken.
@@ -74,7 +84,9 @@ pub struct Agenda<P: Platform> {
     pub(super) hypervisor: Arc<P::Hypervisor>,
     pub(super) disks: Arc<Disks>,
     pub(super) images: Arc<Images>,
-    limits: Limits,
+    /// Where backups are.
+    pub(super) targets: Targets,
+    pub(super) limits: Limits,
     tasks: Tasks,
     active: Mutex<HashMap<TaskUid, Active>>,
     /// The next task's place; greater than those of all that are remembered.
@@ -87,6 +99,8 @@ pub(super) struct Active {
     vm: VmUid,
     kind: &'static str,
     is_in_background: bool,
+    /// Ends for others of its machine.
+    ends_for_others: bool,
     cancel: CancellationToken,
     /// Another task of the machine needs what this one uses.
     makes_way: CancellationToken,
@@ -112,10 +126,16 @@ impl<P: Platform> Agenda<P> {
             hypervisor,
             disks,
             images,
+            targets: Targets::default(),
             limits,
             tasks,
             active: Mutex::default(),
         })
+    }
+
+    /// The same with these targets of backups.
+    pub fn with_targets(self, targets: Targets) -> Self {
+        Self { targets, ..self }
     }
 
     /// Accepts a task, or returns the state of the one with that uid.
@@ -133,6 +153,7 @@ impl<P: Platform> Agenda<P> {
             failure: None,
             image: None,
             snapshot: None,
+            backup: None,
             order: self.next.fetch_add(1, Ordering::Relaxed),
             created_at: clock::now(),
             started_at: 0,
@@ -217,10 +238,11 @@ impl<P: Platform> Agenda<P> {
         for task in open {
             let kind = task.work.kind();
             let background = task.work.is_in_background();
-            let waits = |a: &&Active| a.vm == task.vm && (background || !a.is_in_background);
+            let waits = |a: &&Active| a.vm == task.vm && a.holds_up(kind, background);
             let is_foreground = |a: &&Active| a.vm == task.vm && !a.is_in_background;
-            let makes_way = |a: &&Active| a.vm == task.vm && a.is_in_background && a.kind != kind;
-            let mut busy = active.values().any(|a| waits(&a)) || waiting.contains(&task.vm);
+            let makes_way = |a: &&Active| a.vm == task.vm && a.ends_for_others && a.kind != kind;
+            let is_in_line = kind != VERIFY && waiting.contains(&task.vm);
+            let mut busy = active.values().any(|a| waits(&a)) || is_in_line;
             let is_next =
                 !active.values().any(|a| is_foreground(&a)) && !waiting.contains(&task.vm);
             // A snapshot that cannot be taken ends no merge that makes room for it.
@@ -234,8 +256,11 @@ impl<P: Platform> Agenda<P> {
             let alike = active.values().filter(|a| a.kind == kind).count();
             let most = match task.work {
                 Work::Provision { .. } | Work::CloneDisk { .. } => self.limits.provisions,
+                Work::RestoreBackup { .. } => self.limits.provisions,
+                Work::Backup(_) | Work::VerifyBackup { .. } => BACKUPS,
+                Work::DeleteBackup { .. } => BACKUPS,
                 Work::Save => self.limits.saves,
-                Work::Promote => self.limits.promotions,
+                Work::Promote { .. } => self.limits.promotions,
                 Work::InspectImage { .. } => INSPECTIONS,
                 Work::PullImage { .. } => PULLS,
                 _ => usize::MAX,
@@ -254,6 +279,7 @@ impl<P: Platform> Agenda<P> {
                 vm: task.vm,
                 kind,
                 is_in_background: background,
+                ends_for_others: task.work.makes_way(),
                 cancel: CancellationToken::new(),
                 makes_way: CancellationToken::new(),
             };
@@ -272,5 +298,18 @@ impl<P: Platform> Agenda<P> {
 
     pub(super) fn active(&self) -> MutexGuard<'_, HashMap<TaskUid, Active>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Active {
+    /// Whether a later task of the same machine waits for it. A verification reads a target alone, perhaps for hours: only
+    /// what removes a backup there is in its way.
+    fn holds_up(&self, kind: &str, is_in_background: bool) -> bool {
+        if kind == VERIFY || self.kind == VERIFY {
+            return [kind, self.kind]
+                .iter()
+                .all(|one| [VERIFY, DELETE].contains(one));
+        }
+        is_in_background || !self.is_in_background
     }
 }

@@ -6,7 +6,7 @@
 //! goes [`KEPT`] after its last client, with its source, and with this process: no record names it.
 //! No caller that leaves stops its removal, and a client that is served keeps it. The name of its
 //! file has the UIDs of its source and a number that no other copy has.
-//! Failure: [`Error`]; a client that reads nothing is left after [`PATIENCE`]. The removal of a copy
+//! Failure: [`Error`]; a client that reads nothing is left after [`CLIENT_TIMEOUT`]. The removal of a copy
 //! that fails is repeated.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ use crate::locks::Locks;
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Time for a client to read a message.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Clients that are served at once.
 const MOST: usize = 4;

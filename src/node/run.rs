@@ -5,25 +5,21 @@
 //! Failure: every error ends the task with a sentence; only a database that fails leaves it to a
 //! later attempt, or to the next start.
 
+mod work;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::Hypervisor;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::agenda::Agenda;
-use super::task::{Failure, Progress, State, Task, Work};
+use super::task::{DoneBackup, Failure, State, Task, Work};
 use crate::clock;
-use crate::disk::{DesiredClone, DesiredDisk, TakenSnapshot};
-use crate::image_tls;
-use crate::images::{Inspected, Locator, ServerTls};
+use crate::disk::TakenSnapshot;
+use crate::images::Inspected;
 use crate::metadata;
 use crate::platform::Platform;
-
-/// How long a task waits for libvirt after the daemon's start.
-const CONNECT: Duration = Duration::from_secs(30);
 
 /// Time to the next attempt at a task that could not be recorded; others of its machine wait behind
 /// it.
@@ -32,18 +28,13 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Steps in which percents are recorded.
 const STEP: u8 = 5;
 
-/// Timeout of a guest for power off and reboot when the request has none.
-const TIMEOUT: u32 = 300;
-
-/// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
-const LONGEST_TIMEOUT: u32 = 7 * 24 * 60 * 60;
-
 /// What a task that succeeded reports.
 #[derive(Debug)]
 enum Report {
     Nothing,
     Image(Inspected),
     Snapshot(TakenSnapshot),
+    Backup(DoneBackup),
 }
 
 /// How an attempt ended.
@@ -90,6 +81,7 @@ impl<P: Platform> Agenda<P> {
                         Report::Nothing => {}
                         Report::Image(image) => task.image = Some(image),
                         Report::Snapshot(snapshot) => task.snapshot = Some(snapshot),
+                        Report::Backup(backup) => task.backup = Some(backup),
                     }
                 }
                 Some(Err(failure)) => {
@@ -138,10 +130,18 @@ impl<P: Platform> Agenda<P> {
                 drop(work);
                 Some(Err(self.undo(task).await.err().unwrap_or(failure)))
             }
-            (Some(Err(failure)), Work::Promote) => {
+            (Some(Err(failure)), Work::Promote { .. }) => {
                 drop(work);
                 let failure = Some(failure).filter(|_| !cancel.is_cancelled());
                 self.end_promotion(task, failure).await
+            }
+            (Some(Err(failure)), Work::Backup(backup)) => {
+                drop(work);
+                Some(Err(self
+                    .abandon_backup(task, backup)
+                    .await
+                    .err()
+                    .unwrap_or(failure)))
             }
             (Some(outcome), _) => Some(outcome),
             (None, made) if made.makes_disk() => {
@@ -164,11 +164,23 @@ impl<P: Platform> Agenda<P> {
             }
             // They end soon, and leave nothing that is half done.
             (None, Work::Snapshot { .. } | Work::Revert { .. }) => Some(work.await),
-            (None, Work::Promote) => {
+            (None, Work::Promote { .. }) => {
                 drop(work);
                 self.end_promotion(task, ends_early.then(made_way)).await
             }
             (None, Work::DeleteSnapshot { .. }) => {
+                drop(work);
+                self.containers.abandon_merge(task.vm).await;
+                ends_early.then(|| Err(made_way_unmerged()))
+            }
+            (None, Work::Backup(backup)) => {
+                drop(work);
+                match self.abandon_backup(task, backup).await {
+                    Ok(()) => ends_early.then(|| Err(made_way_unwritten())),
+                    Err(failure) => Some(Err(failure)),
+                }
+            }
+            (None, Work::DeleteBackup { .. }) => {
                 drop(work);
                 self.containers.abandon_merge(task.vm).await;
                 ends_early.then(|| Err(made_way_unmerged()))
@@ -202,160 +214,12 @@ impl<P: Platform> Agenda<P> {
 
     /// Removes what a promotion that was cancelled, or failed, has left.
     async fn end_promotion(&self, task: &Task, failure: Option<Failure>) -> Option<Outcome> {
-        match self.disks.abandon_promotion(task.vm).await {
+        match self.containers.abandon_promotion(task.vm).await {
             // It was complete.
             Ok(true) => Some(Ok(Report::Nothing)),
             Ok(false) => failure.map(Err),
             Err(error) => Some(Err(error.into())),
         }
-    }
-
-    async fn execute(&self, task: &Task, progress: Progress) -> Outcome {
-        let (machines, vm) = (&self.containers, task.vm);
-        if task.work.needs_hypervisor() {
-            self.await_hypervisor().await;
-        }
-        match &task.work {
-            Work::Provision {
-                image,
-                url,
-                size,
-                linked,
-                name,
-                tls_secret,
-            } => {
-                let there = self.disks.get(vm).is_some_and(|d| d.phase.is_complete());
-                if tls_secret.is_some() && !there && self.images.find(image).is_none() {
-                    let tls = self.tls(task, tls_secret.as_deref()).await?;
-                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
-                    self.images.pull(locator).await?;
-                }
-                let desired = DesiredDisk {
-                    vm,
-                    name: name.clone(),
-                    image: image.clone(),
-                    url: url.clone(),
-                    size: *size,
-                    linked: *linked,
-                };
-                let reported = move |percent| {
-                    progress.send_replace(percent);
-                };
-                self.disks.make(&desired, reported).await?;
-            }
-            Work::DeleteDisk => machines.delete_disk(vm).await?,
-            Work::GuestShutdown { timeout } => self.shut_down(task, *timeout).await?,
-            Work::PowerOff { timeout, pod } => {
-                let seconds = (*timeout).min(LONGEST_TIMEOUT);
-                let grace = Duration::from_secs(seconds.into());
-                machines.power_off(vm, pod, grace).await?;
-            }
-            Work::GuestReboot { timeout } => self.reboot(task, *timeout).await?,
-            Work::Reset => machines.reset(vm).await?,
-            Work::Save => machines.save(vm).await?,
-            Work::Restore { discard } => machines.restore(vm, *discard).await?,
-            Work::Pause => machines.pause(vm).await?,
-            Work::Unpause => machines.unpause(vm).await?,
-            Work::Promote => {
-                let reported = move |percent| {
-                    progress.send_replace(percent);
-                };
-                machines.promote(vm, reported).await?;
-            }
-            Work::Adopt { name } => self.disks.adoptable(vm, name)?,
-            Work::CloneDisk {
-                source,
-                snapshot,
-                size,
-                name,
-            } => {
-                let desired = DesiredClone {
-                    vm,
-                    name: name.clone(),
-                    source: *source,
-                    snapshot: *snapshot,
-                    size: *size,
-                };
-                let reported = move |percent| {
-                    progress.send_replace(percent);
-                };
-                machines.clone_disk(&desired, reported).await?;
-            }
-            Work::Snapshot { snapshot, quiesce } => {
-                let taken = machines.take_snapshot(vm, *snapshot, *quiesce).await?;
-                return Ok(Report::Snapshot(taken));
-            }
-            Work::Revert { snapshot } => machines.revert(vm, *snapshot).await?,
-            Work::DeleteSnapshot { snapshot } => {
-                let reported = move |percent| {
-                    progress.send_replace(percent);
-                };
-                machines.delete_snapshot(vm, *snapshot, reported).await?;
-            }
-            Work::SetProbe { pod, probe } => {
-                machines.set_probe(vm, pod, probe.as_ref()).await?;
-            }
-            Work::InspectImage {
-                image,
-                url,
-                tls_secret,
-            } => {
-                let tls = self.tls(task, tls_secret.as_deref()).await?;
-                let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
-                return Ok(Report::Image(self.images.inspect(locator).await?));
-            }
-            Work::PullImage {
-                image,
-                url,
-                tls_secret,
-            } => {
-                // The daemon does not pull an image again whose name is in the store: machines use that image.
-                if self.images.find(image).is_none() {
-                    let reported = move |percent| {
-                        progress.send_replace(percent);
-                    };
-                    let tls = self.tls(task, tls_secret.as_deref()).await?;
-                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
-                    self.images.pull_reporting(locator, reported).await?;
-                }
-            }
-        }
-        Ok(Report::Nothing)
-    }
-
-    /// The certificates for the server of a task's image, if it names a Secret with some.
-    async fn tls(&self, task: &Task, secret: Option<&str>) -> Result<Option<ServerTls>, Failure> {
-        let Some(secret) = secret else {
-            return Ok(None);
-        };
-        let wanted = image_tls::of_task(&task.uid.to_string(), secret);
-        let wanted = wanted.map_err(|reason| Failure::new(reason, false))?;
-        let sources = self.containers.sources();
-        Ok(Some(image_tls::read(sources, &self.images, wanted).await?))
-    }
-
-    async fn shut_down(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
-        let (seconds, deadline) = deadline(task, timeout);
-        if self.containers.shut_down(task.vm, deadline).await? {
-            return Ok(());
-        }
-        let words = format!("the guest did not power off within {seconds} s");
-        Err(Failure::new(&words, true))
-    }
-
-    async fn reboot(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
-        let (seconds, deadline) = deadline(task, timeout);
-        if self.containers.reboot(task.vm, deadline).await? {
-            return Ok(());
-        }
-        let words = format!("the guest did not reboot within {seconds} s");
-        Err(Failure::new(&words, true))
-    }
-
-    /// Just after the daemon's start the connection may not be there yet. Without one in time the
-    /// task is tried all the same, so that its failure states why.
-    pub(super) async fn await_hypervisor(&self) {
-        let _ = timeout(CONNECT, self.hypervisor.connected()).await;
     }
 }
 
@@ -373,24 +237,19 @@ fn made_way_unmerged() -> Failure {
     Failure::new(words, true)
 }
 
-/// How many seconds a guest has, and until when: they count from the start of the task, also across
-/// a restart.
-fn deadline(task: &Task, timeout: u32) -> (u32, Instant) {
-    let seconds = match timeout {
-        0 => TIMEOUT,
-        other => other.min(LONGEST_TIMEOUT),
-    };
-    let whole = Duration::from_secs(seconds.into());
-    let begun = task.started_at;
-    let end = begun.saturating_add(i64::from(seconds).saturating_mul(1_000_000_000));
-    (seconds, Instant::now() + clock::until(end).min(whole))
+/// The same of a backup.
+fn made_way_unwritten() -> Failure {
+    let words = "ended for another task of the machine, which needs its disk: the next attempt writes the backup";
+    Failure::new(words, true)
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::poll;
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::disk::DesiredDisk;
     use crate::node::tests::{agenda, uid};
     use crate::testkit::{Node, TIMEOUT};
 
@@ -412,6 +271,7 @@ mod tests {
             failure: None,
             image: None,
             snapshot: None,
+            backup: None,
             order: 1,
             created_at: 0,
             started_at: 0,

@@ -59,6 +59,20 @@ impl<P: Platform> Service<P> {
         exports::stream(exports, source, received, self.stop.clone())
     }
 
+    /// What this daemon can do and earlier ones cannot, and the targets of backups that it has.
+    fn features(&self) -> Vec<String> {
+        let known = [
+            podspec::names::DISK_WITHOUT_IMAGE,
+            podspec::names::DISK_MANIFESTS,
+            podspec::names::IMAGE_DIGESTS,
+            podspec::names::DISK_PULLS,
+        ];
+        let targets = self.services.agenda.targets.names();
+        let targets = targets.map(|name| format!("{}{name}", podspec::names::BACKUP_TARGET));
+        let known = known.map(str::to_owned).into_iter();
+        known.chain(targets).collect()
+    }
+
     #[cfg(test)]
     pub(super) const fn services(&self) -> &Services<P> {
         &self.services
@@ -115,13 +129,7 @@ impl<P: Platform> Node for Service<P> {
                 .containers
                 .emulated_because()
                 .unwrap_or_default(),
-            features: [
-                podspec::names::DISK_WITHOUT_IMAGE,
-                podspec::names::DISK_MANIFESTS,
-                podspec::names::IMAGE_DIGESTS,
-            ]
-            .map(str::to_owned)
-            .to_vec(),
+            features: self.features(),
             host: report.as_deref().map(wire::host),
         }))
     }

@@ -8,6 +8,8 @@
 //! Invariant: a state that is an end never changes; what a task is to do never changes.
 //! Failure: none here.
 
+mod backup;
+
 use podspec::VmUid;
 use serde::{Deserialize, Serialize};
 use service::telemetry;
@@ -17,6 +19,8 @@ use crate::image_tls;
 use crate::images::{self, Inspected};
 use crate::metadata::Record;
 use crate::vm::{self, TcpProbe};
+
+pub use backup::{Backup, DoneBackup, StoredBackup};
 
 /// UID of a VirtualMachineTask object; spelt as every UID.
 pub type TaskUid = VmUid;
@@ -47,6 +51,9 @@ pub struct Task {
     /// The snapshot that was taken; none in rows of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<TakenSnapshot>,
+    /// The backup that was written or verified; none in rows of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<DoneBackup>,
     /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older
     /// versions, which are in the order of `created_at`.
     #[serde(default)]
@@ -137,7 +144,11 @@ pub enum Work {
         tls_secret: Option<String>,
     },
     /// Makes the disk independent of its image.
-    Promote,
+    Promote {
+        /// While the machine runs, by its emulator; false in rows of older versions.
+        #[serde(default)]
+        online: bool,
+    },
     /// Takes a snapshot of the disk.
     Snapshot {
         /// UID of the VirtualMachineSnapshot object.
@@ -166,6 +177,27 @@ pub enum Work {
         size: u64,
         /// `namespace/name` of the machine.
         name: String,
+    },
+    /// Writes the disk, or what has changed of it, to a target.
+    Backup(Backup),
+    /// Compares a backup with its manifest.
+    VerifyBackup {
+        /// What it is.
+        stored: StoredBackup,
+    },
+    /// Removes a backup.
+    DeleteBackup {
+        /// What it is.
+        stored: StoredBackup,
+    },
+    /// Makes the disk from a backup.
+    RestoreBackup {
+        /// What it is; the name is that of the machine that gets the disk.
+        stored: StoredBackup,
+        /// The machine that was backed up.
+        source: VmUid,
+        /// Least size in bytes; 0 for the backup's.
+        size: u64,
     },
     /// Checks that a machine can take the disk over.
     Adopt {
@@ -237,6 +269,8 @@ impl Work {
                 | Self::PullImage { .. }
                 | Self::SetProbe { .. }
                 | Self::Adopt { .. }
+                | Self::VerifyBackup { .. }
+                | Self::RestoreBackup { .. }
                 | Self::CloneDisk {
                     snapshot: Some(_),
                     ..
@@ -246,7 +280,10 @@ impl Work {
 
     /// Whether what it has begun is undone when it fails, or is stopped.
     pub const fn makes_disk(&self) -> bool {
-        matches!(self, Self::Provision { .. } | Self::CloneDisk { .. })
+        matches!(
+            self,
+            Self::Provision { .. } | Self::CloneDisk { .. } | Self::RestoreBackup { .. }
+        )
     }
 }
 
@@ -254,7 +291,20 @@ impl Work {
     /// Whether it may take hours and affects no other task: others of its machine do not wait for
     /// it.
     pub const fn is_in_background(&self) -> bool {
-        matches!(self, Self::Promote | Self::DeleteSnapshot { .. })
+        matches!(self, Self::Promote { .. } | Self::DeleteSnapshot { .. }) || self.is_of_backup()
+    }
+
+    /// Whether it is about a backup that is, or will be, in a target.
+    const fn is_of_backup(&self) -> bool {
+        matches!(
+            self,
+            Self::Backup(_) | Self::VerifyBackup { .. } | Self::DeleteBackup { .. }
+        )
+    }
+
+    /// Whether another task of its machine that changes the disk ends it.
+    pub const fn makes_way(&self) -> bool {
+        self.is_in_background() && !matches!(self, Self::VerifyBackup { .. })
     }
 
     /// Whether it ends such a task of its machine: both change the disk.
@@ -263,6 +313,7 @@ impl Work {
             self,
             Self::Provision { .. }
                 | Self::CloneDisk { .. }
+                | Self::RestoreBackup { .. }
                 | Self::DeleteDisk
                 | Self::Save
                 | Self::Restore { .. }
@@ -291,6 +342,12 @@ impl From<vm::Error> for Failure {
 
 impl From<crate::disk::Error> for Failure {
     fn from(error: crate::disk::Error) -> Self {
+        Self::new(&crate::one_line(&error), error.is_transient())
+    }
+}
+
+impl From<crate::backup::Error> for Failure {
+    fn from(error: crate::backup::Error) -> Self {
         Self::new(&crate::one_line(&error), error.is_transient())
     }
 }

@@ -14,6 +14,7 @@ use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
 use crate::vm::TcpProbe;
 
+mod backups;
 mod clones;
 mod disks;
 mod info;
@@ -36,6 +37,7 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
         provisions: 1,
         saves: 1,
         promotions: 1,
+        promotion_rate: 0,
     };
     let agenda = Agenda::open(
         node.db.clone(),

@@ -1,7 +1,7 @@
 //! Receives a file from a client into the image store.
 //!
 //! Invariant: the messages are those of the contract, in its order; a client that sends nothing for
-//! [`PATIENCE`] is left. What it has sent stays for its next call.
+//! [`CLIENT_TIMEOUT`] is left. What it has sent stays for its next call.
 //! Failure: the last message is a status.
 
 use std::future::Future;
@@ -21,7 +21,7 @@ use tonic::{Code, Status, Streaming};
 use crate::images::{self, Digest, Image, Images, Receiver, Upload};
 
 /// Time for a client to send or read a message.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a client learns that the daemon works on its file.
 const REPORT: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ impl Uploads {
             });
             let last = last.map(message);
             // One that reads nothing need not learn how it ended.
-            let _ = timeout(PATIENCE, sender.send(last)).await;
+            let _ = timeout(CLIENT_TIMEOUT, sender.send(last)).await;
         });
         ReceiverStream::new(receiver)
     }
@@ -147,9 +147,9 @@ async fn receive(
 }
 
 async fn next(requests: &mut Streaming<v1::UploadRequest>) -> Result<Option<Part>, Status> {
-    let message = timeout(PATIENCE, requests.message()).await;
+    let message = timeout(CLIENT_TIMEOUT, requests.message()).await;
     let silent = |_| {
-        let seconds = PATIENCE.as_secs();
+        let seconds = CLIENT_TIMEOUT.as_secs();
         Status::deadline_exceeded(format!("the client has sent nothing for {seconds} s"))
     };
     let message = message.map_err(silent)??;
@@ -157,7 +157,7 @@ async fn next(requests: &mut Streaming<v1::UploadRequest>) -> Result<Option<Part
 }
 
 async fn send(sender: &mpsc::Sender<Message>, event: Event) -> Result<(), Status> {
-    let sent = timeout(PATIENCE, sender.send(Ok(message(event)))).await;
+    let sent = timeout(CLIENT_TIMEOUT, sender.send(Ok(message(event)))).await;
     match sent {
         Ok(Ok(())) => Ok(()),
         _ => Err(Status::cancelled("the client reads nothing")),

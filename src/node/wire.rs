@@ -10,6 +10,7 @@ use service::telemetry;
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, TakenSnapshot, UnreadableDisk};
 
+mod backups;
 mod clones;
 mod export;
 mod host;
@@ -79,12 +80,16 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::InspectImage(wanted) => images::inspect(wanted)?,
         Kind::PullImage(wanted) => images::pull(wanted)?,
         Kind::SetProbe(wanted) => probes::set_probe(&wanted)?,
-        Kind::Promote(_) => Work::Promote,
+        Kind::Promote(how) => Work::Promote { online: how.online },
         Kind::Adopt(wanted) => manifests::adopt(&wanted)?,
         Kind::CloneDisk(wanted) => clones::clone_disk(vm, &wanted)?,
         Kind::Snapshot(wanted) => snapshots::take(&wanted)?,
         Kind::Revert(wanted) => snapshots::revert(&wanted)?,
         Kind::DeleteSnapshot(wanted) => snapshots::delete(&wanted)?,
+        Kind::Backup(wanted) => backups::take(&wanted)?,
+        Kind::VerifyBackup(wanted) => backups::verify(&wanted)?,
+        Kind::DeleteBackup(wanted) => backups::delete(&wanted)?,
+        Kind::RestoreBackup(wanted) => backups::restore(vm, &wanted)?,
     };
     Ok((task, vm, work))
 }
@@ -153,6 +158,7 @@ pub(super) fn status(task: &Task) -> v1::TaskStatus {
         kind: task.work.kind().to_owned(),
         image: task.image.map(images::inspected),
         snapshot: task.snapshot.as_ref().map(snapshots::taken),
+        backup: task.backup.as_ref().map(backups::done),
     }
 }
 

@@ -64,9 +64,7 @@ impl Ballast {
     pub fn look(&self) -> Look {
         let looked = self.weigh();
         match &looked {
-            Ok(Look::GivenUp) => {
-                tracing::warn!(file = %self.path.display(), "state directory is nearly full: ballast file removed");
-            }
+            Ok(Look::GivenUp) => self.log_removal(),
             Ok(Look::Made) => tracing::info!(file = %self.path.display(), "ballast file made"),
             Ok(Look::Same) | Err(_) => {}
         }
@@ -82,6 +80,21 @@ impl Ballast {
         }
         *known = obstacle;
         looked.unwrap_or(Look::Same)
+    }
+
+    /// Removes the file whatever is free, for what has just failed for lack of space: the file
+    /// system may refuse to allocate while it still reports free blocks. False if there is none.
+    /// Blocks.
+    pub fn give_up(&self) -> bool {
+        let is_removed = fs::remove_file(&self.path).is_ok();
+        if is_removed {
+            self.log_removal();
+        }
+        is_removed
+    }
+
+    fn log_removal(&self) {
+        tracing::warn!(file = %self.path.display(), "state directory is nearly full: ballast file removed");
     }
 
     fn weigh(&self) -> io::Result<Look> {

@@ -24,7 +24,7 @@ use crate::platform::Platform;
 
 /// How long a container is kept from lists for a client that gave up. kubelet repeats its requests
 /// after some ten seconds.
-const PATIENCE: Duration = Duration::from_secs(2 * 60);
+const KEPT: Duration = Duration::from_secs(2 * 60);
 /// kubelet's directories for the termination logs of a pod's containers.
 const TERMINATION_LOGS: &str = "/containers/";
 
@@ -68,7 +68,7 @@ impl<P: Platform> Containers<P> {
     pub(super) fn is_kept_back(&self, row: &Container) -> bool {
         row.phase == Phase::Created
             && match self.answers.all().get(&row.id) {
-                Some(Answer::Due(since)) => since.elapsed() < PATIENCE,
+                Some(Answer::Due(since)) => since.elapsed() < KEPT,
                 Some(Answer::Sent) | None => false,
             }
     }

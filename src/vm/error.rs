@@ -11,6 +11,7 @@ use std::time::Duration;
 use podspec::{AnnotationError, ContainerId, SandboxId};
 
 use super::console;
+use super::power::FreezeError;
 use super::state::Phase;
 use crate::tasks::Aborted;
 use crate::{files, images, metadata};
@@ -30,14 +31,14 @@ pub enum Error {
     /// The guest of a snapshot does not freeze its file systems.
     #[error(
         "failed to freeze the file systems in the guest of virtual machine {vm}: install and start \
-         qemu-guest-agent in it, or take the snapshot without quiesce"
+         vmlet-guest or qemu-guest-agent in it, or take the snapshot without quiesce"
     )]
     NotQuiesced {
         /// The machine.
         vm: podspec::VmUid,
         /// Why not.
         #[source]
-        source: libvirt::Error,
+        source: FreezeError,
     },
     /// The guest of a snapshot does not say that it has thawed its file systems.
     #[error(
@@ -75,6 +76,24 @@ pub enum Error {
         #[source]
         source: libvirt::Error,
     },
+    /// The image under the disk of a machine that runs was not copied into it.
+    #[error(
+        "failed to copy the image under the disk of virtual machine {vm} into the disk while the machine runs; the disk \
+         stays an overlay on it: repeat the request"
+    )]
+    NotPulled {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
+    /// The device is not known to have all that was copied.
+    #[error(
+        "failed to find all of the image in the disk of virtual machine {0} on the device: its emulator has copied it \
+         and not written all of it yet; repeat the request, or power the machine off before"
+    )]
+    NotProved(podspec::VmUid),
     /// Every user for machines has a container.
     #[error(transparent)]
     Users(#[from] super::users::Exhausted),
@@ -381,10 +400,12 @@ impl Error {
             Self::Network { source, .. } => {
                 !matches!(source, tapmanager::client::Error::Refused(_))
             }
-            Self::Hypervisor { source, .. }
-            | Self::NotQuiesced { source, .. }
-            | Self::NotSwitched { source, .. } => source.is_unavailable(),
+            Self::Hypervisor { source, .. } | Self::NotSwitched { source, .. } => {
+                source.is_unavailable()
+            }
+            Self::NotQuiesced { source, .. } => source.is_transient(),
             Self::NotThawed { .. } | Self::NotMerged { .. } => true,
+            Self::NotPulled { .. } | Self::NotProved(_) => true,
             Self::VmDisk(e) => e.is_transient(),
             Self::DomainLives { .. } | Self::Paused(_) | Self::DiskFails(_) => true,
             // Its sandbox may stay: a stop can fail.

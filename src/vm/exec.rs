@@ -226,7 +226,7 @@ impl<P: Platform> Containers<P> {
     ) -> std::result::Result<Runner, Error> {
         let booted = row.started_at.saturating_add(BOOT);
         let socket = self.paths.guest_socket(&row.id);
-        let ours = |patience| self.guests.agent(&row.id, &socket, patience);
+        let ours = |limit| self.guests.agent(&row.id, &socket, limit);
         loop {
             if let Some(agent) = ours(FIRST_ANSWER).await {
                 return Ok(Runner::Ours(agent));
@@ -255,11 +255,11 @@ impl<P: Platform> Containers<P> {
     pub async fn guest_agent(
         &self,
         id: &ContainerId,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<guest::Agent>> {
         let machine = self.machine_of(&self.check_exec(id)?)?;
         let socket = self.paths.guest_socket(&machine.id);
-        Ok(self.guests.agent(&machine.id, &socket, patience).await)
+        Ok(self.guests.agent(&machine.id, &socket, limit).await)
     }
 
     /// What `vmlet-guest` in a running machine reports, if it answers.

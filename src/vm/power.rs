@@ -14,6 +14,7 @@ use libvirt::{Hypervisor, State};
 use podspec::VmUid;
 use tokio::time::Instant;
 
+mod backup;
 mod cable;
 mod clone;
 mod discard;
@@ -21,6 +22,8 @@ mod freezes;
 mod late;
 mod merge;
 mod promote;
+mod pull;
+mod quiesce;
 mod restart;
 mod resume;
 mod save;
@@ -30,6 +33,7 @@ pub(in crate::vm) mod stalled;
 pub(in crate::vm) use freezes::Freezes;
 pub(in crate::vm) use late::LateRequests;
 pub(in crate::vm) use merge::pause_name;
+pub(super) use quiesce::FreezeError;
 
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;

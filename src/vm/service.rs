@@ -118,6 +118,7 @@ impl<P: Platform> Containers<P> {
     /// The service over these parts.
     pub fn new(parts: Parts<P>, settings: Settings) -> Self {
         let paths = Paths::new(&settings.state_dir);
+        let late_requests = LateRequests::new(&parts.disks);
         Self {
             parts,
             adjustable: Mutex::new(Adjustable::from(&settings)),
@@ -141,7 +142,7 @@ impl<P: Platform> Containers<P> {
             users: Users::default(),
             stops: Stops::default(),
             freezes: Freezes::default(),
-            late_requests: LateRequests::default(),
+            late_requests,
             servers: Arc::default(),
             foreign: Foreign::default(),
             answers: Answers::default(),

@@ -33,9 +33,11 @@ mod queue;
 mod report;
 mod retry;
 mod run;
+mod space;
 mod speed;
 mod weights;
 
 pub(crate) use part::Part;
 pub(crate) use programs::build;
 pub(crate) use run::{Order, run};
+pub(crate) use space::statement as space_statement;

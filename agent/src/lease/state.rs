@@ -50,6 +50,8 @@ fn probes_are_announced_only_where_the_daemon_makes_them() {
     assert_eq!(both, [names::NODE_PROBES, names::DISK_PROMOTION]);
     let both = features(&daemon(&["clone_disk"]));
     assert_eq!(both, [names::DISK_CLONES]);
+    let both = features(&daemon(&["backup", "restore_backup"]));
+    assert_eq!(both, [names::DISK_BACKUPS]);
 }
 
 #[test]
@@ -59,6 +61,20 @@ fn kinds_of_a_later_daemon_that_the_agent_does_not_know_are_not_announced() {
         ..InfoResponse::default()
     });
     assert_eq!(facts.task_kinds, ["CloneDisk"]);
+}
+
+#[test]
+fn promotion_of_running_machines_is_announced_only_where_the_daemon_has_it() {
+    let daemon = |features: &[&str]| {
+        daemon_facts(InfoResponse {
+            task_kinds: vec!["promote".to_owned()],
+            features: features.iter().map(ToString::to_string).collect(),
+            ..InfoResponse::default()
+        })
+    };
+    assert_eq!(features(&daemon(&[])), [names::DISK_PROMOTION]);
+    let both = [names::DISK_PROMOTION, names::ONLINE_DISK_PROMOTION];
+    assert_eq!(features(&daemon(&[names::DISK_PULLS])), both);
 }
 
 #[test]

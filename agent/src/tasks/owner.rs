@@ -49,6 +49,7 @@ const fn is_about_data(spec: &VirtualMachineTaskSpec) -> bool {
         spec.kind,
         TaskKind::Provision
             | TaskKind::CloneDisk
+            | TaskKind::RestoreBackup
             | TaskKind::DeleteDisk
             | TaskKind::Revert
             | TaskKind::DeleteSnapshot

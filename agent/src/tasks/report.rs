@@ -5,7 +5,7 @@
 //! state while one connection lasts.
 //! Failure: a state of a newer daemon is taken for `Running`: nothing final is made up.
 
-use crds::{InspectedImage, TakenSnapshot, TaskState, VirtualMachineTaskStatus};
+use crds::{InspectedImage, TakenBackup, TakenSnapshot, TaskState, VirtualMachineTaskStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use nodeapi::v1::task_status::State;
@@ -14,6 +14,10 @@ use nodeapi::v1::{self, TaskStatus};
 const MESSAGE: usize = 1024;
 /// Longest name of a format.
 const FORMAT: usize = 32;
+/// Longest reason of a backup of a whole disk.
+const REASON: usize = 256;
+/// Longest UID.
+const UID: usize = 64;
 
 /// What the object should say about a task.
 pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
@@ -41,7 +45,37 @@ pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
             .as_ref()
             .filter(|_| state == TaskState::Success)
             .map(snapshot),
+        backup: reported
+            .backup
+            .as_ref()
+            .filter(|_| state == TaskState::Success)
+            .map(backup),
     }
+}
+
+fn backup(taken: &v1::DiskBackup) -> TakenBackup {
+    TakenBackup {
+        full: taken.full,
+        full_reason: crds::text::printable(&taken.full_reason, REASON),
+        parent_uid: Some(taken.parent_uid.clone()).filter(|uid| is_uid(uid)),
+        stored_bytes: bytes(taken.file_bytes),
+        read_bytes: bytes(taken.read_bytes),
+        virtual_bytes: bytes(taken.virtual_bytes),
+        manifest_sha256: Some(taken.sha256.clone()).filter(|digits| is_sha256(digits)),
+        quiesced: taken.quiesced,
+        running: taken.running,
+        created_time: time(taken.created_ms),
+    }
+}
+
+/// What the schema of the object accepts.
+fn is_uid(text: &str) -> bool {
+    let is_plain = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'z');
+    let bytes = text.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    bytes.len() <= UID
+        && ends.iter().all(|end| end.is_some_and(|b| is_plain(*b)))
+        && bytes.iter().all(|b| is_plain(*b) || *b == b'-')
 }
 
 fn snapshot(taken: &v1::DiskSnapshot) -> TakenSnapshot {
@@ -71,7 +105,10 @@ fn image(found: &v1::InspectedImage) -> InspectedImage {
 
 /// What the schema of the object accepts.
 fn is_digest(text: &str) -> bool {
-    let digits = text.strip_prefix("sha256:").unwrap_or_default();
+    text.strip_prefix("sha256:").is_some_and(is_sha256)
+}
+
+fn is_sha256(digits: &str) -> bool {
     let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     digits.len() == 64 && digits.bytes().all(is_digit)
 }
@@ -87,6 +124,7 @@ pub(super) fn ended(state: TaskState, message: &str, now: Timestamp) -> VirtualM
         completion_time: seconds(now.as_second()),
         image: None,
         snapshot: None,
+        backup: None,
     }
 }
 
@@ -220,6 +258,35 @@ mod tests {
             created_time: seconds(1_700_000_000),
         };
         assert_eq!(taken(State::Success), Some(expected));
+    }
+
+    #[test]
+    fn a_backup_is_reported_on_success_only_and_within_bounds() {
+        let taken = |state, uid: &str| {
+            let backup = v1::DiskBackup {
+                full_reason: format!("a\nb{}", "x".repeat(500)),
+                parent_uid: uid.to_owned(),
+                file_bytes: u64::MAX,
+                sha256: "A".repeat(64),
+                ..v1::DiskBackup::default()
+            };
+            status(&TaskStatus {
+                backup: Some(backup),
+                ..reported(state)
+            })
+            .backup
+        };
+        assert_eq!(taken(State::Error, "b-1"), None);
+        let backup = taken(State::Success, "b-1").unwrap();
+        assert_eq!(backup.parent_uid.as_deref(), Some("b-1"));
+        assert_eq!(backup.full_reason.len(), 256);
+        assert_eq!(backup.stored_bytes, i64::MAX);
+        assert_eq!(backup.manifest_sha256, None, "the object would be refused");
+        let long = "u".repeat(65);
+        for odd in ["", "-b", "b-", "B", "b/c", long.as_str()] {
+            let backup = taken(State::Success, odd).unwrap();
+            assert_eq!(backup.parent_uid, None, "{odd}");
+        }
     }
 
     #[test]

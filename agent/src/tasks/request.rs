@@ -4,12 +4,14 @@
 //! `cancel` is no part of it.
 //! Failure: a sentence for people: what this node cannot do, or what the spec lacks.
 
-use crds::{DiskSource, NodeProbe, SnapshotRequest, TaskKind, VirtualMachineTaskSpec};
+use crds::{
+    BackupRequest, DiskSource, NodeProbe, SnapshotRequest, TaskKind, VirtualMachineTaskSpec,
+};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    Adopt, CloneDisk, DeleteDisk, DeleteSnapshot, GuestReboot, GuestShutdown, InspectImage, Pause,
-    PowerOff, Promote, Provision, PullImage, Reset, Restore, Revert, RunTaskRequest, Save,
-    SetProbe, Snapshot, TcpProbe, Unpause, provision,
+    Adopt, Backup, CloneDisk, DeleteBackup, DeleteDisk, DeleteSnapshot, GuestReboot, GuestShutdown,
+    InspectImage, Pause, PowerOff, Promote, Provision, PullImage, Reset, Restore, RestoreBackup,
+    Revert, RunTaskRequest, Save, SetProbe, Snapshot, TcpProbe, Unpause, VerifyBackup, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -70,11 +72,55 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             pod_uid: pod_uid(spec)?,
             probe: spec.probe.as_ref().map(probe),
         }),
-        TaskKind::Promote => Kind::Promote(Promote {}),
+        TaskKind::Promote => Kind::Promote(Promote {
+            online: spec.online,
+        }),
         TaskKind::Adopt => Kind::Adopt(Adopt {
             vm_name: format!("{namespace}/{}", spec.vm_name),
         }),
         TaskKind::CloneDisk => Kind::CloneDisk(clone_disk(namespace, spec)?),
+        TaskKind::Backup => {
+            let requested = backup(spec)?;
+            Kind::Backup(Backup {
+                uid: requested.uid.clone(),
+                target: requested.target.clone(),
+                vm_name: vm_name(namespace, spec),
+                full: requested.full,
+                quiesce_seconds: requested.quiesce_seconds.unwrap_or_default(),
+                most_increments: 0,
+            })
+        }
+        TaskKind::VerifyBackup => {
+            let requested = backup(spec)?;
+            Kind::VerifyBackup(VerifyBackup {
+                uid: requested.uid.clone(),
+                target: requested.target.clone(),
+                vm_name: vm_name(namespace, spec),
+                sha256: requested.manifest_sha256.clone().unwrap_or_default(),
+            })
+        }
+        TaskKind::DeleteBackup => {
+            let requested = backup(spec)?;
+            Kind::DeleteBackup(DeleteBackup {
+                uid: requested.uid.clone(),
+                target: requested.target.clone(),
+                vm_name: vm_name(namespace, spec),
+            })
+        }
+        TaskKind::RestoreBackup => {
+            let requested = backup(spec)?;
+            let disk_uid = requested.disk_uid.clone();
+            Kind::RestoreBackup(RestoreBackup {
+                uid: requested.uid.clone(),
+                target: requested.target.clone(),
+                source_vm_uid: disk_uid.ok_or_else(|| {
+                    "a task of kind RestoreBackup needs spec.backup.diskUID".to_owned()
+                })?,
+                size_bytes: size_bytes(spec)?,
+                vm_name: vm_name(namespace, spec),
+                sha256: requested.manifest_sha256.clone().unwrap_or_default(),
+            })
+        }
         TaskKind::Snapshot => {
             let requested = snapshot(spec)?;
             Kind::Snapshot(Snapshot {
@@ -94,6 +140,16 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
 fn snapshot(spec: &VirtualMachineTaskSpec) -> Result<&SnapshotRequest, String> {
     let requested = spec.snapshot.as_ref();
     requested.ok_or_else(|| format!("a task of kind {:?} needs spec.snapshot", spec.kind))
+}
+
+fn backup(spec: &VirtualMachineTaskSpec) -> Result<&BackupRequest, String> {
+    let requested = spec.backup.as_ref();
+    requested.ok_or_else(|| format!("a task of kind {:?} needs spec.backup", spec.kind))
+}
+
+/// The machine, as nodes name it.
+fn vm_name(namespace: &str, spec: &VirtualMachineTaskSpec) -> String {
+    format!("{namespace}/{}", spec.vm_name)
 }
 
 fn clone_disk(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<CloneDisk, String> {
@@ -169,21 +225,14 @@ mod tests {
 
     fn spec(kind: TaskKind) -> VirtualMachineTaskSpec {
         VirtualMachineTaskSpec {
-            node_name: "n1".to_owned(),
-            vm_name: "vm".to_owned(),
-            vm_namespace: None,
-            vm_uid: "u-1".to_owned(),
-            kind,
-            cancel: false,
             image: Some("debian".to_owned()),
             image_url: Some("https://h/a?v=1".to_owned()),
             image_tls_secret: Some("images-tls".to_owned()),
             size_bytes: Some(7),
             linked: true,
-            timeout_seconds: None,
+            online: true,
             discard: true,
             instance_uid: Some("p-1".to_owned()),
-            probe: None,
             snapshot: Some(SnapshotRequest {
                 uid: "s-1".to_owned(),
                 quiesce_seconds: Some(30),
@@ -192,6 +241,15 @@ mod tests {
                 disk_uid: "d-1".to_owned(),
                 snapshot_uid: Some("s-1".to_owned()),
             }),
+            backup: Some(BackupRequest {
+                uid: "b-1".to_owned(),
+                target: "nfs".to_owned(),
+                disk_uid: Some("d-1".to_owned()),
+                manifest_sha256: Some("a".repeat(64)),
+                full: true,
+                quiesce_seconds: Some(30),
+            }),
+            ..VirtualMachineTaskSpec::new("n1", kind, "vm", "u-1")
         }
     }
 
@@ -322,6 +380,57 @@ mod tests {
         wanted.source = None;
         let refused = cloned(&wanted).unwrap_err();
         assert_eq!(refused, "a task of kind CloneDisk needs spec.source");
+    }
+
+    #[test]
+    fn a_task_for_a_backup_names_it_its_target_and_the_machine() {
+        let requested = |spec: &_| of("t-1", "ns", spec, &all());
+        let kind = |kind| requested(&spec(kind)).unwrap().kind;
+        let uid = || "b-1".to_owned();
+        let target = || "nfs".to_owned();
+        let vm_name = || "ns/vm".to_owned();
+        let made = Backup {
+            uid: uid(),
+            target: target(),
+            vm_name: vm_name(),
+            full: true,
+            quiesce_seconds: 30,
+            most_increments: 0,
+        };
+        assert_eq!(kind(TaskKind::Backup), Some(Kind::Backup(made)));
+        let verified = VerifyBackup {
+            uid: uid(),
+            target: target(),
+            vm_name: vm_name(),
+            sha256: "a".repeat(64),
+        };
+        let verification = Some(Kind::VerifyBackup(verified));
+        assert_eq!(kind(TaskKind::VerifyBackup), verification);
+        let deleted = DeleteBackup {
+            uid: uid(),
+            target: target(),
+            vm_name: vm_name(),
+        };
+        assert_eq!(
+            kind(TaskKind::DeleteBackup),
+            Some(Kind::DeleteBackup(deleted))
+        );
+        let restored = RestoreBackup {
+            uid: uid(),
+            target: target(),
+            source_vm_uid: "d-1".to_owned(),
+            size_bytes: 7,
+            vm_name: vm_name(),
+            sha256: "a".repeat(64),
+        };
+        let restoration = Some(Kind::RestoreBackup(restored));
+        assert_eq!(kind(TaskKind::RestoreBackup), restoration);
+        let mut odd = spec(TaskKind::RestoreBackup);
+        odd.backup.as_mut().unwrap().disk_uid = None;
+        assert!(requested(&odd).unwrap_err().contains("spec.backup.diskUID"));
+        odd.backup = None;
+        let refused = requested(&odd).unwrap_err();
+        assert_eq!(refused, "a task of kind RestoreBackup needs spec.backup");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use crds::{
-    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineSnapshot,
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineBackup, VirtualMachineClass,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineSnapshot,
 };
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -102,6 +102,7 @@ async fn read(kind: Kind, args: &ClusterArgs) -> Result<Vec<String>, ClusterErro
         Kind::Machine | Kind::Login => listed(cluster.api::<VirtualMachine>()).await,
         Kind::Image => return Ok(images(&cluster).await),
         Kind::Snapshot => listed(cluster.api::<VirtualMachineSnapshot>()).await,
+        Kind::Backup => listed(cluster.api::<VirtualMachineBackup>()).await,
         Kind::Class => listed(cluster.api::<VirtualMachineClass>()).await,
         Kind::Group => listed(cluster.api::<VirtualMachineGroup>()).await,
         Kind::Claim => listed(cluster.api::<PersistentVolumeClaim>()).await,

@@ -47,6 +47,11 @@ const FREE: &[(&str, &str, &str)] = &[
     ("import", "name", "a new name"),
     ("import", "image", "a new name"),
     ("import", "networks", "names of the package"),
+    (
+        "import",
+        "volumes",
+        "names of the package, before that of a claim",
+    ),
     ("import", "boot_disk", "names of the package"),
     ("import", "configuration", "names of the package"),
     ("group add", "tier", "a number"),
@@ -59,6 +64,11 @@ const FREE: &[(&str, &str, &str)] = &[
         "machines that the cluster does not know",
     ),
     ("recover", "disk", "disks that the cluster does not know"),
+    ("backup create", "backup", "a new name"),
+    ("backup create", "target", "configured on nodes"),
+    ("backup create", "quiesce", "a time"),
+    ("backup create", "description", "a text"),
+    ("restore", "machine", "a new name"),
     ("snapshot", "snapshot", "a new name"),
     ("snapshot", "quiesce", "a time"),
     ("snapshot", "description", "a text"),
@@ -91,7 +101,7 @@ const ENDING: &[(&str, &str)] = &[
     ),
     (
         "image upload",
-        "draws the progress until the node has the image",
+        "draws the progress until the nodes have the image",
     ),
     ("image versions", "one look, with the progress of pulls"),
     (
@@ -110,6 +120,10 @@ const ENDING: &[(&str, &str)] = &[
     (
         "snapshots",
         "one look; snapshot --watch and revert --watch follow one",
+    ),
+    (
+        "backup list",
+        "one look; backup create --watch and backup verify --watch follow one",
     ),
     ("ssh", "runs another program"),
     ("try", "prints each step until the guest is up"),

@@ -55,6 +55,13 @@ fn names_of_machines_are_offered_to_all_verbs_that_take_them() {
         let snapshots = offered(&[verb, "x", "--snapshot", ""], &fake());
         assert_eq!(snapshots, ["snapshot-a", "snapshot-b"], "{verb}");
     }
+    for verb in [&["backup", "verify", ""][..], &["restore", ""]] {
+        assert_eq!(offered(verb, &fake()), ["backup-a", "backup-b"], "{verb:?}");
+    }
+    for verb in ["create", "list"] {
+        let all = offered(&["backup", verb, ""], &fake());
+        assert_eq!(all, ["machine-a", "machine-b"], "{verb}");
+    }
     let second = offered(&["stop", "x", "machine-a"], &fake());
     assert_eq!(second, ["machine-a"]);
 }

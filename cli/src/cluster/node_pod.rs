@@ -4,6 +4,7 @@
 //! a connection that is silent for [`SILENCE`].
 //! Failure: [`NodePodError`] with what the user can do; [`Lost`] when the connection ends early.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -120,6 +121,24 @@ pub(crate) struct Output {
 }
 
 impl NodePod {
+    /// The nodes that have one, and whether it runs now.
+    pub(crate) async fn nodes(
+        client: Client,
+        namespace: &str,
+    ) -> Result<BTreeMap<String, bool>, ClusterError> {
+        let pods: Api<Pod> = Api::namespaced(client, namespace);
+        let found = pods.list(&ListParams::default().labels(LABEL)).await;
+        let found = found.map_err(|error| ClusterError::about(namespace, "", error))?;
+        let mut nodes = BTreeMap::new();
+        for pod in found.items {
+            let is_running = runs(&pod);
+            if let Some(node) = pod.spec.and_then(|spec| spec.node_name) {
+                *nodes.entry(node).or_default() |= is_running;
+            }
+        }
+        Ok(nodes)
+    }
+
     /// Looks for the pod of a node.
     pub(crate) async fn find(
         client: Client,
@@ -189,6 +208,8 @@ impl NodePod {
             kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => {
                 code.as_u16()
             }
+            // Where the answer has a reason.
+            kube::Error::Api(status) => status.code,
             _ => 0,
         };
         match code {

@@ -76,26 +76,35 @@ impl Draft {
         let of = CloneSource {
             snapshot: snapshot.map(named),
             virtual_machine: snapshot.is_none().then(|| named(&machine)),
+            backup: None,
         };
         let spec = &source.spec;
-        let left_out = [
-            ("volumes", !spec.volumes.is_empty()),
-            (
-                "dataVolumeTemplates",
-                !spec.data_volume_templates.is_empty(),
-            ),
-            ("groupName", spec.group_name.is_some()),
-        ];
-        let left_out = left_out.into_iter().filter(|(_, is_set)| *is_set);
         Self {
             vm: VirtualMachine::new(name, without_identity(spec, of)),
-            left_out: left_out.map(|(field, _)| field).collect(),
+            left_out: left_out(spec),
         }
     }
 }
 
+/// Fields that are set, and that a copy of a machine does not have.
+pub(super) fn left_out(spec: &VirtualMachineSpec) -> Vec<&'static str> {
+    let left_out = [
+        ("volumes", !spec.volumes.is_empty()),
+        (
+            "dataVolumeTemplates",
+            !spec.data_volume_templates.is_empty(),
+        ),
+        ("groupName", spec.group_name.is_some()),
+    ];
+    let left_out = left_out.into_iter().filter(|(_, is_set)| *is_set);
+    left_out.map(|(field, _)| field).collect()
+}
+
 /// The specification of a clone.
-fn without_identity(spec: &VirtualMachineSpec, source: CloneSource) -> VirtualMachineSpec {
+pub(super) fn without_identity(
+    spec: &VirtualMachineSpec,
+    source: CloneSource,
+) -> VirtualMachineSpec {
     let mut spec = spec.clone();
     if let Some(network) = &mut spec.network {
         network.host_name = None;
@@ -132,7 +141,7 @@ fn without_identity(spec: &VirtualMachineSpec, source: CloneSource) -> VirtualMa
 }
 
 /// Creates the object, and returns its UID.
-async fn create(cluster: &Cluster, vm: &VirtualMachine) -> Result<String, ClusterError> {
+pub(super) async fn create(cluster: &Cluster, vm: &VirtualMachine) -> Result<String, ClusterError> {
     let params = PostParams {
         field_manager: Some("vmletctl".to_owned()),
         ..PostParams::default()
@@ -149,7 +158,7 @@ async fn create(cluster: &Cluster, vm: &VirtualMachine) -> Result<String, Cluste
 }
 
 /// Waits until the machine has its disk, and says meanwhile what it waits for.
-async fn made(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<()> {
+pub(super) async fn made(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<()> {
     let mut said = Said::default();
     let seen = watch_object(cluster.machines(), name);
     let mut seen = std::pin::pin!(seen.default_backoff());
@@ -162,7 +171,7 @@ async fn made(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<()> {
             }
         };
         let Some(vm) = vm.filter(|found| found.uid().as_deref() == Some(uid)) else {
-            bail!("{name} was deleted before its disk was copied");
+            bail!("{name} was deleted before its disk was made");
         };
         let status = vm.status.unwrap_or_default();
         if is_true(&status.conditions, CREATED) {

@@ -34,10 +34,10 @@ pub(crate) enum ImageArgs {
     /// all selected nodes have the image; ends with code 1 and the error of a node if nodes fail.
     /// The cluster repeats failed pulls.
     Pull(pull::PullArgs),
-    /// Upload a disk of this computer to a node, and make an image of it.
+    /// Upload a disk of this computer to nodes, and make an image of it.
     ///
-    /// An interrupted upload is continued by the same call. The image is on that node only, and
-    /// machines that use it must run there. Needs the right to run programs in the pods of Vmlet
+    /// Nodes get the file one after the other. An interrupted upload is continued by the same call. The
+    /// image is on these nodes only, and machines that use it must run on one of them. Needs the right to run programs in the pods of Vmlet
     /// (pods/exec in its namespace), which administrators of the cluster have.
     Upload(upload::UploadArgs),
     /// List the versions of an image that follows a tag.

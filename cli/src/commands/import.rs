@@ -63,6 +63,10 @@ pub(crate) struct ImportArgs {
     /// first NIC on another network is on the pod network.
     #[arg(long = "network", value_name = "NAME=NETWORK", value_parser = pair)]
     networks: Vec<(String, String)>,
+    /// Further disk of the package, by the name of its file or its identifier, and the claim in its place; may be
+    /// repeated. The file is not sent.
+    #[arg(long = "volume", value_name = "DISK=CLAIM", value_parser = pair)]
+    volumes: Vec<(String, String)>,
     /// Keep the MAC addresses of the package.
     #[arg(long)]
     keep_mac: bool,
@@ -131,6 +135,7 @@ impl ImportArgs {
             node: self.node.clone(),
             run_strategy: format!("{:?}", self.run_strategy),
             networks: self.networks.clone(),
+            volumes: self.volumes.clone(),
             keeps_macs: self.keep_mac,
             boot_disk: self.boot_disk.clone(),
         }

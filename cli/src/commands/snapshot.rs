@@ -81,7 +81,7 @@ pub(crate) async fn run(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A name that tells when it was taken.
+/// A name with the time at which it was taken.
 fn default_name(machine: &str, now: Timestamp) -> String {
     format!("{machine}-{}", now.strftime("%Y%m%d-%H%M%S"))
 }

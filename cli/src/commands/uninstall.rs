@@ -16,7 +16,9 @@ use std::process::ExitCode;
 use clap::Args;
 use crds::guard::Guarded;
 use crds::node_facts::{NodeFacts, is_fresh, node_of_lease};
-use crds::{VirtualMachine, VirtualMachineReplicaSet, VirtualMachineTask, names};
+use crds::{
+    VirtualMachine, VirtualMachineBackup, VirtualMachineReplicaSet, VirtualMachineTask, names,
+};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -130,6 +132,10 @@ async fn look(
         true => all(&Api::all(client.clone())).await?,
         false => Vec::new(),
     };
+    let backups: Vec<VirtualMachineBackup> = match has("virtualmachinebackups") {
+        true => all(&Api::all(client.clone())).await?,
+        false => Vec::new(),
+    };
     let tasks: Vec<VirtualMachineTask> = match has("virtualmachinetasks") {
         true => all(&Api::all(client.clone())).await?,
         false => Vec::new(),
@@ -153,6 +159,7 @@ async fn look(
     let mut left = Left::find(&left::Seen {
         sets: &sets,
         machines: &machines,
+        backups: &backups,
         tasks: &tasks,
         pods: &pods,
         runtime_classes: &classes,

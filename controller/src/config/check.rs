@@ -82,6 +82,11 @@ impl Config {
         refuse(
             self.machines.disk_request_percent > 100,
             "machines.disk_request_percent must be from 0 to 100",
+        )?;
+        let after = self.machines.online_promotion_after;
+        refuse(
+            after.is_some_and(|after| after > A_DAY),
+            "machines.online_promotion_after must be at most 24h",
         )
     }
 }

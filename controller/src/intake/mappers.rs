@@ -4,6 +4,7 @@
 //! progress.
 //! Failure: none; an object that belongs to no machine wakes none.
 
+mod backups;
 mod caches;
 mod clones;
 mod groups;
@@ -15,9 +16,9 @@ use std::sync::Arc;
 
 use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
-    VirtualMachineSnapshot, VirtualMachineTask,
+    ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineBackup,
+    VirtualMachineBackupSchedule, VirtualMachineClass, VirtualMachineGroup, VirtualMachineImage,
+    VirtualMachineImageCache, VirtualMachineReplicaSet, VirtualMachineSnapshot, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -30,7 +31,7 @@ use crate::reconcile::image::object::{CLUSTER, Object};
 use crate::reconcile::image::{STEP, cache, names, repository};
 use crate::reconcile::vm::{VOLUME_MODE, placeholder};
 use crate::stores::{
-    Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores,
+    Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores, VolumeSnapshot,
 };
 
 /// Kind of an image cache.
@@ -57,6 +58,16 @@ pub trait Wakes: Indexed + Sized {
         Vec::new()
     }
 
+    /// The backups that a change concerns.
+    fn wakes_backups(_change: &Change<Self>, _stores: &Stores) -> Vec<Key> {
+        Vec::new()
+    }
+
+    /// The schedules of backups that a change concerns.
+    fn wakes_backup_schedules(_change: &Change<Self>) -> Vec<Key> {
+        Vec::new()
+    }
+
     /// The change as one of a machine.
     fn as_machine(_change: &Change<Self>) -> Option<Change<VirtualMachine>> {
         None
@@ -80,6 +91,10 @@ impl Wakes for VirtualMachine {
 
     fn wakes_replica_sets(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         replica_sets::of_machine(change, stores)
+    }
+
+    fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        backups::of_machine(change, stores)
     }
 
     fn as_machine(change: &Change<Self>) -> Option<Change<VirtualMachine>> {
@@ -167,6 +182,16 @@ impl Wakes for VirtualMachineTask {
             true => Vec::new(),
             false => vec![Key::new(task.vm_namespace(), &task.spec.vm_name)],
         }
+    }
+
+    fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && essence(old) == essence(new)
+            && backups::tenths(old) == backups::tenths(new)
+        {
+            return Vec::new();
+        }
+        backups::of_task(change, stores)
     }
 
     fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
@@ -345,6 +370,36 @@ impl Wakes for VirtualMachineSnapshot {
     }
 }
 
+impl Wakes for VirtualMachineBackup {
+    /// Machines that are to be made from it.
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && backups::result(old) == backups::result(new)
+        {
+            return Vec::new();
+        }
+        with(stores, &Relation::Backup(Key::of(&**change.object())))
+    }
+
+    fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        backups::of_backup(change, stores)
+    }
+
+    fn wakes_backup_schedules(change: &Change<Self>) -> Vec<Key> {
+        backups::schedule_of(change)
+    }
+}
+
+impl Wakes for VirtualMachineBackupSchedule {
+    fn wakes(_: &Change<Self>, _: &Stores) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn wakes_backup_schedules(change: &Change<Self>) -> Vec<Key> {
+        backups::of_schedule(change)
+    }
+}
+
 impl Wakes for VirtualMachineReplicaSet {
     fn wakes(_: &Change<Self>, _: &Stores) -> Vec<Key> {
         Vec::new()
@@ -383,6 +438,27 @@ impl Wakes for PersistentVolumeClaim {
 impl Wakes for DataVolume {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::DataVolume(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for VolumeSnapshot {
+    /// The machine of the snapshot that it is a part of.
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && old.status == new.status
+        {
+            return Vec::new();
+        }
+        let part = change.object();
+        let namespace = part.namespace().unwrap_or_default();
+        let mut owners = part.owner_references().iter();
+        let owner = owners.find(|owner| owner.kind == "VirtualMachineSnapshot");
+        let snapshot = owner.and_then(|owner| {
+            let key = Key::new(&namespace, &owner.name);
+            stores.snapshots.get(&key.reference())
+        });
+        let machine = snapshot.map(|snapshot| Key::new(namespace, &snapshot.spec.vm_name));
+        machine.into_iter().collect()
     }
 }
 

@@ -42,6 +42,7 @@ macro_rules! adds {
     }};
 }
 
+mod backups;
 mod caches;
 mod clones;
 mod groups;

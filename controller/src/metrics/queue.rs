@@ -22,6 +22,10 @@ const IMAGES: &str = "virtualmachineimage";
 const GROUPS: &str = "virtualmachinegroup";
 /// The queue of replica sets.
 const REPLICA_SETS: &str = "virtualmachinereplicaset";
+/// The queue of backups.
+const BACKUPS: &str = "virtualmachinebackup";
+/// The queue of the schedules of backups.
+const BACKUP_SCHEDULES: &str = "virtualmachinebackupschedule";
 /// Upper bounds of waiting and working times, in seconds.
 const BOUNDS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0,
@@ -158,8 +162,22 @@ impl QueueMetrics {
 
     /// The same series for the queue of replica sets.
     pub(super) fn of_replica_sets(&self) -> Self {
+        self.of_another(REPLICA_SETS)
+    }
+
+    /// The same series for the queue of backups.
+    pub(super) fn of_backups(&self) -> Self {
+        self.of_another(BACKUPS)
+    }
+
+    /// The same series for the queue of the schedules of backups.
+    pub(super) fn of_backup_schedules(&self) -> Self {
+        self.of_another(BACKUP_SCHEDULES)
+    }
+
+    fn of_another(&self, name: &'static str) -> Self {
         let new = Self {
-            name: REPLICA_SETS,
+            name,
             ..self.clone()
         };
         new.create();

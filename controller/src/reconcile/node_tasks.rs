@@ -4,10 +4,10 @@
 //! becomes two tasks.
 //! Failure: what the API server reports of a deletion.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crds::{TaskKind, VirtualMachineTask};
+use crds::{TaskKind, VirtualMachineTask, names};
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt};
 use sha2::{Digest, Sha256};
@@ -28,6 +28,11 @@ pub(crate) fn name(vm: &str, kind: TaskKind, seed: &str) -> String {
     let hash: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
     let kind: &str = kind.into();
     format!("{vm}-{kind}-{hash}")
+}
+
+/// The labels of every task: one that a backup tool restores would run again.
+pub(crate) fn labels() -> BTreeMap<String, String> {
+    [(names::EXCLUDE_FROM_BACKUP.to_owned(), "true".to_owned())].into()
 }
 
 /// Whose tasks on this node have not ended.

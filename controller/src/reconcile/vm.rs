@@ -33,7 +33,8 @@ mod write;
 
 pub(crate) use act::backup::is_outdated as is_backup_outdated;
 pub(crate) use observe::placeholder;
-pub(crate) use prerequisites::{VOLUME_MODE, disk_bytes, quantity, thousandths};
+pub(crate) use pass::shortened;
+pub(crate) use prerequisites::{VOLUME_MODE, disk_bytes, disk_uid, quantity, thousandths};
 
 use std::time::Duration;
 
@@ -140,7 +141,7 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
     let failure = match result {
         Err(PassError::Failed(error)) => Some(Failure {
             reason: error::reason(error),
-            message: pass::shortened(&error::text(error)).to_owned(),
+            message: shortened(&error::text(error)).to_owned(),
         }),
         _ => tasks::unresponsive_agent(pass),
     };

@@ -127,11 +127,14 @@ async fn no_pass_runs_before_all_stores_are_full_and_one_that_panics_is_counted_
         groups,
         replica_sets,
         snapshots,
+        backups,
+        backup_schedules,
         nodes
     );
     fill!(
         claims,
         data_volumes,
+        volume_snapshots,
         networks,
         quotas,
         limit_ranges,

@@ -115,7 +115,11 @@ impl Used {
 impl State {
     /// What all but `uid` use.
     fn used(&mut self, uid: &str, made: Made<'_>, now: i64) -> Used {
-        let kinds = [TaskKind::Provision, TaskKind::CloneDisk];
+        let kinds = [
+            TaskKind::Provision,
+            TaskKind::CloneDisk,
+            TaskKind::RestoreBackup,
+        ];
         let of_disk = |t: &&Arc<VirtualMachineTask>| kinds.contains(&t.spec.kind);
         let provisions = || made.tasks.iter().filter(of_disk);
         let known: BTreeSet<_> = provisions().map(|t| t.spec.vm_uid.as_str()).collect();

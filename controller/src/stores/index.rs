@@ -9,11 +9,11 @@ use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crds::conditions::{self, CREATED, FAILURE};
-use crds::names::VM_UID_LABEL;
+use crds::names::{BACKUP_SCHEDULE_LABEL, VM_UID_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, GroupMemberKind, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
-    VirtualMachineSnapshot, VirtualMachineTask,
+    ClusterVirtualMachineImage, GroupMemberKind, VirtualMachine, VirtualMachineBackup,
+    VirtualMachineBackupSchedule, VirtualMachineClass, VirtualMachineGroup, VirtualMachineImage,
+    VirtualMachineImageCache, VirtualMachineReplicaSet, VirtualMachineSnapshot, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{
     LimitRange, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota,
@@ -22,7 +22,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::{DataVolume, Key, NetworkAttachmentDefinition};
+use super::{DataVolume, Key, NetworkAttachmentDefinition, VolumeSnapshot};
 
 /// What the API server's answer has, in whichever words, when a rule of a namespace refuses an
 /// object.
@@ -49,6 +49,8 @@ pub enum Relation {
     Source(Key),
     /// A snapshot of which a clone is to be made.
     Snapshot(Key),
+    /// A backup that a disk is to be made from.
+    Backup(Key),
     /// The node of the root disk.
     Node(String),
     /// The namespace with its quotas and limit ranges, of a machine that the API server refused
@@ -89,6 +91,8 @@ impl Relation {
             all.extend(machine.map(|named| Self::Source(here(&named.name))));
             let snapshot = source.snapshot.as_ref();
             all.extend(snapshot.map(|named| Self::Snapshot(here(&named.name))));
+            let backup = source.backup.as_ref();
+            all.extend(backup.map(|named| Self::Backup(here(&named.name))));
         }
         let node = vm.status.iter().flat_map(|status| &status.node_name);
         all.extend(node.cloned().map(Self::Node));
@@ -189,6 +193,12 @@ struct Tables {
     numbered: Table<Key>,
     /// By the machine that they name.
     snapshots: Table<Key>,
+    /// By the machine that they name.
+    backups: Table<Key>,
+    /// Backups by the schedule that has created them.
+    scheduled: Table<Key>,
+    /// Tasks by the backup that owns them.
+    backup_tasks: Table<Key>,
 }
 
 /// Who is filed under what, both ways.
@@ -272,6 +282,24 @@ impl Index {
         self.read().snapshots.get(vm)
     }
 
+    /// Keys of the backups that name this machine.
+    #[must_use]
+    pub fn backups_of(&self, vm: &Key) -> Vec<Key> {
+        self.read().backups.get(vm)
+    }
+
+    /// Keys of the backups that this schedule has created.
+    #[must_use]
+    pub fn backups_of_schedule(&self, schedule: &Key) -> Vec<Key> {
+        self.read().scheduled.get(schedule)
+    }
+
+    /// Keys of the tasks that the backup of this name owns.
+    #[must_use]
+    pub fn tasks_of_backup(&self, backup: &Key) -> Vec<Key> {
+        self.read().backup_tasks.get(backup)
+    }
+
     /// Keys of the machines with names of this replica set, by name.
     #[must_use]
     pub fn vms_numbered(&self, set: &Key) -> Vec<Key> {
@@ -311,7 +339,9 @@ impl Indexed for VirtualMachineTask {
         let uid = (!gone).then(|| spec.vm_uid.clone());
         let is_of_machine = !spec.kind.is_of_image();
         let vm = (!gone && is_of_machine).then(|| Key::new(object.vm_namespace(), &spec.vm_name));
+        let backup = backup_of(object).filter(|_| !gone);
         let mut tables = index.write();
+        tables.backup_tasks.set(&key, backup.into_iter().collect());
         tables.tasks.set(&key, uid.into_iter().collect());
         tables.named.set(&key, vm.into_iter().collect());
     }
@@ -345,12 +375,35 @@ impl Indexed for VirtualMachineSnapshot {
     }
 }
 
+impl Indexed for VirtualMachineBackup {
+    fn file(object: &Self, gone: bool, index: &Index) {
+        let key = Key::of(object);
+        let vm = Key::new(&key.namespace, &object.spec.vm_name);
+        let vm = (!gone).then_some(vm);
+        let schedule = object.labels().get(BACKUP_SCHEDULE_LABEL).filter(|_| !gone);
+        let schedule = schedule.map(|name| Key::new(&key.namespace, name));
+        let mut tables = index.write();
+        tables.backups.set(&key, vm.into_iter().collect());
+        tables.scheduled.set(&key, schedule.into_iter().collect());
+    }
+}
+
+/// The backup that owns a task.
+#[must_use]
+pub fn backup_of(task: &VirtualMachineTask) -> Option<Key> {
+    let mut owners = task.owner_references().iter();
+    let owner = owners.find(|owner| owner.kind == "VirtualMachineBackup")?;
+    Some(Key::new(task.namespace().unwrap_or_default(), &owner.name))
+}
+
+impl Indexed for VirtualMachineBackupSchedule {}
 impl Indexed for VirtualMachineReplicaSet {}
 impl Indexed for VirtualMachineClass {}
 impl Indexed for VirtualMachineImage {}
 impl Indexed for ClusterVirtualMachineImage {}
 impl Indexed for VirtualMachineImageCache {}
 impl Indexed for DataVolume {}
+impl Indexed for VolumeSnapshot {}
 impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
 impl Indexed for PartialObjectMeta<NetworkAttachmentDefinition> {}

@@ -1,5 +1,6 @@
-//! Kinds that may be installed long after the controller has started: CDI's volumes and Multus' networks,
-//! and replica sets, which an earlier version of `deploy/crds` does not have.
+//! Kinds that may be installed long after the controller has started: CDI's volumes, Multus' networks,
+//! snapshots of storage systems, and replica sets, backups and their schedules, which an earlier version of
+//! `deploy/crds` does not have.
 //!
 //! Invariant: the store is ready at once if the API server does not serve the kind; a watch of its
 //! one definition finds the kind, never a timer. Machines that wait for the kind itself are woken
@@ -12,6 +13,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use crds::guard::Guarded;
+use crds::names::SNAPSHOT_UID_LABEL;
 use futures_util::TryStreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::runtime::watcher::{Config, Event};
@@ -34,6 +36,8 @@ pub(super) struct Late {
     name: &'static str,
     api: &'static str,
     plural: &'static str,
+    /// Which of its objects count, as a selector of labels; empty: all.
+    labels: &'static str,
     /// Who waits for the kind itself, not for an object of it.
     served: fn(&Intake),
 }
@@ -42,6 +46,7 @@ pub(super) const DATA_VOLUMES: Late = Late {
     name: "data_volumes",
     api: "cdi.kubevirt.io/v1beta1",
     plural: "datavolumes",
+    labels: "",
     served: Intake::volumes_are_served,
 };
 
@@ -50,7 +55,26 @@ pub(super) const REPLICA_SETS: Late = Late {
     name: "replica_sets",
     api: "vmlet.dev/v1alpha1",
     plural: "virtualmachinereplicasets",
+    labels: "",
     // A set that is listed then wakes itself.
+    served: |_| (),
+};
+
+pub(super) const BACKUPS: Late = Late {
+    name: "backups",
+    api: "vmlet.dev/v1alpha1",
+    plural: "virtualmachinebackups",
+    labels: "",
+    // A backup that is listed then wakes itself and the machines that are to be made from it.
+    served: |_| (),
+};
+
+pub(super) const BACKUP_SCHEDULES: Late = Late {
+    name: "backup_schedules",
+    api: "vmlet.dev/v1alpha1",
+    plural: "virtualmachinebackupschedules",
+    labels: "",
+    // The same.
     served: |_| (),
 };
 
@@ -58,7 +82,18 @@ pub(super) const NETWORKS: Late = Late {
     name: "networks",
     api: "k8s.cni.cncf.io/v1",
     plural: "network-attachment-definitions",
+    labels: "",
     // A network that is listed then wakes those that name it.
+    served: |_| (),
+};
+
+/// Those of other users are none of ours, and there can be many.
+pub(super) const VOLUME_SNAPSHOTS: Late = Late {
+    name: "volume_snapshots",
+    api: "snapshot.storage.k8s.io/v1",
+    plural: "volumesnapshots",
+    labels: SNAPSHOT_UID_LABEL,
+    // A snapshot of a machine that needs them fails without them.
     served: |_| (),
 };
 
@@ -76,7 +111,8 @@ impl Shell {
     where
         K: Wakes + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let stream = watcher(Api::<Guarded<K>>::all(client.clone()), super::paged());
+        let ours = super::paged().labels(late.labels);
+        let stream = watcher(Api::<Guarded<K>>::all(client.clone()), ours);
         if is_served(&client, late).await {
             self.run(late.name, feed, stream, None).await;
         } else {
@@ -150,9 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn the_definitions_are_named_as_those_of_cdi_and_multus() {
-        let names = [DATA_VOLUMES, NETWORKS].map(|late| late.definition());
+    fn the_definitions_are_named_as_those_of_their_projects() {
+        let names = [DATA_VOLUMES, NETWORKS, VOLUME_SNAPSHOTS].map(|late| late.definition());
         assert_eq!(names[0], "datavolumes.cdi.kubevirt.io");
         assert_eq!(names[1], "network-attachment-definitions.k8s.cni.cncf.io");
+        assert_eq!(names[2], "volumesnapshots.snapshot.storage.k8s.io");
     }
 }

@@ -4,7 +4,7 @@
 //! Failure: a message that does not come in time fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -141,7 +141,11 @@ impl Host {
                 return message.kind.expect("a kind that we know");
             }
             let mut buffer = [0; 4096];
-            let length = self.socket.read(&mut buffer).expect("a message in time");
+            let length = match self.socket.read(&mut buffer) {
+                // The process was stopped for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.expect("a message in time"),
+            };
             assert_ne!(length, 0, "the agent ended");
             self.received.extend(self.decoder.feed(&buffer[..length]));
         }

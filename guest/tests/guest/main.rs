@@ -1,6 +1,6 @@
 //! The agent with real processes, behind a socket in the place of a virtio-serial port.
 //!
-//! Invariant: no test needs root. What a test starts has ended when the test ends.
+//! Invariant: no test needs root but those that freeze file systems. What a test starts has ended when the test ends.
 //! Failure: the message that came in the place of the expected one.
 
 #![allow(
@@ -11,6 +11,7 @@
 )]
 
 mod confined;
+mod frozen;
 mod host;
 mod kept;
 mod surroundings;

@@ -99,7 +99,7 @@ pub enum Error {
 }
 
 impl DiskRecord {
-    /// What the object of a machine tells of its disk on a node; `None` while it has none there.
+    /// What the object of a machine says of its disk on a node; `None` while it has none there.
     #[must_use]
     pub fn of_machine(metadata: &ObjectMeta, status: &VirtualMachineStatus) -> Option<Self> {
         let is_on_claim = status

@@ -69,8 +69,16 @@ pub const MEMBER_PLACEMENT_READY: &str = "PlacementReady";
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// Of a snapshot: the node has taken it.
 pub const SNAPSHOT_CREATED: &str = "VirtualMachineSnapshotCreated";
-/// Of a snapshot: a machine can revert to it.
+/// Of a snapshot of a machine with claims: new claims can be made from those of the storage system.
+pub const SNAPSHOT_CSI_SYNCED: &str = "VirtualMachineSnapshotCSISynced";
+/// Of a snapshot: all parts of it can be used.
 pub const SNAPSHOT_READY: &str = "VirtualMachineSnapshotReady";
+/// Of a backup: the target has it.
+pub const BACKUP_COMPLETED: &str = "VirtualMachineBackupCompleted";
+/// Of a backup: a machine can be made from it.
+pub const BACKUP_READY: &str = "VirtualMachineBackupReady";
+/// Of a backup: the last verification has found it as it was made. Absent if none was requested.
+pub const BACKUP_VERIFIED: &str = "VirtualMachineBackupVerified";
 /// The machine reverts to a snapshot, or cannot. Absent if no revert is requested.
 pub const REVERT_SUCCEEDED: &str = "VirtualMachineSnapshotRevertSucceeded";
 /// Data volumes named in `dataVolumeTemplates` are there.
@@ -82,6 +90,8 @@ pub const DISK_PROMOTION_PENDING: &str = "DiskPromotionPending";
 pub const DISK_PROMOTION_RUNNING: &str = "DiskPromotionRunning";
 /// Reason of [`REVERT_SUCCEEDED`], False: the machine reverts.
 pub const REVERT_IN_PROGRESS: &str = "VirtualMachineSnapshotRevertInProgress";
+/// Reason of [`BACKUP_COMPLETED`], False: the backup is not made, and never will be.
+pub const BACKUP_FAILED: &str = "VirtualMachineBackupFailed";
 /// Reason of a condition about something that no node can do yet.
 pub const NOT_IMPLEMENTED: &str = "NotImplemented";
 /// Reason of [`READY`], Unknown: the node is to make the readiness probe, and cannot.
@@ -137,15 +147,18 @@ pub fn reason_of_true(kind: &str) -> &'static str {
         POWER_STATE_SYNCED
         | GUEST_NETWORK_CONFIG_SYNCED
         | CLASS_CONFIGURATION_SYNCED
-        | MEMBER_POWER_STATE_SYNCED => "Synced",
+        | MEMBER_POWER_STATE_SYNCED
+        | SNAPSHOT_CSI_SYNCED => "Synced",
         DISK_PROMOTION_STARTED => "Started",
         BACKUP_UP_TO_DATE => "BackedUp",
         DISK_PROMOTION_SYNCED => "NothingToPromote",
         LOCATION_VALID => "NodeMatches",
         RECONCILE_READY => "NotPaused",
         GUEST_AGENT => "Connected",
-        READY | SNAPSHOT_READY => "Ready",
+        READY | SNAPSHOT_READY | BACKUP_READY => "Ready",
         SNAPSHOT_CREATED => "Created",
+        BACKUP_COMPLETED => "Completed",
+        BACKUP_VERIFIED => "Verified",
         GROUP_LINKED => "Linked",
         MEMBER_PLACEMENT_READY => "AlreadyPlaced",
         _ => "True",

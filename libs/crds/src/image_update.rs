@@ -14,9 +14,6 @@ use serde::{Deserialize, Serialize};
 use crate::rules;
 use crate::{InspectedImage, PrePullStatus};
 
-/// Characters of a schedule; the controller reads it.
-const SCHEDULE: &str = "^(@[a-z]+|[-A-Za-z0-9*/,?#]+( +[-A-Za-z0-9*/,?#]+){4})$";
-
 /// How an image follows its tag. Machines that exist never change.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -25,7 +22,7 @@ pub struct ImageUpdate {
     /// `@daily`. There are at least 5 minutes between two checks. If empty, a node checks the tag once
     /// and then on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128), regex(pattern = SCHEDULE))]
+    #[schemars(length(min = 1, max = 128), regex(pattern = rules::SCHEDULE))]
     pub schedule: Option<String>,
     /// Any text, such as the present time. Another text than before requests a check at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]

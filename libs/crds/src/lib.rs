@@ -52,6 +52,8 @@ mod snapshot;
 mod task;
 pub mod text;
 pub mod vm;
+mod vm_backup;
+mod vm_backup_schedule;
 mod vmlet;
 
 pub use class::{
@@ -90,14 +92,22 @@ pub use replica_set::{
     VirtualMachineReplicaSetStatus,
 };
 pub use snapshot::{
-    Quiesce, SnapshotReference, SnapshotReferenceType, SnapshotStorage, VirtualMachineSnapshot,
-    VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
+    ClaimSnapshot, Quiesce, SnapshotReference, SnapshotReferenceType, SnapshotStorage,
+    VirtualMachineSnapshot, VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
 };
 pub use task::{
-    DiskSource, InspectedImage, SnapshotRequest, TakenSnapshot, TaskKind, TaskState,
-    VirtualMachineTask, VirtualMachineTaskSpec, VirtualMachineTaskStatus,
+    BackupRequest, DiskSource, InspectedImage, SnapshotRequest, TakenBackup, TakenSnapshot,
+    TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec, VirtualMachineTaskStatus,
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
+pub use vm_backup::{
+    BackupDeletionPolicy, BackupMode, BackupStorage, BackupType, BackupVerification, ParentBackup,
+    VirtualMachineBackup, VirtualMachineBackupSpec, VirtualMachineBackupStatus,
+};
+pub use vm_backup_schedule::{
+    BackupRetention, BackupSelector, VirtualMachineBackupSchedule,
+    VirtualMachineBackupScheduleSpec, VirtualMachineBackupScheduleStatus,
+};
 pub use vmlet::{
     ComponentRef, ComponentVersion, Health, NodeProblem, RelatedObject, Vmlet, VmletNodes,
     VmletSpec, VmletStatus, VmletWatch,

@@ -5,11 +5,12 @@
 //! Failure: none; constants.
 
 pub use podspec::names::{
-    BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_IMAGE, DISK_MANIFESTS, DISK_WITHOUT_IMAGE,
-    FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS, IMAGE_DIGESTS, IMAGE_TLS_SECRET,
-    IMAGE_URL, INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY,
-    MAX_VCPUS, MEMORY, NETWORK, NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION,
-    ROOT_VOLUME_SIZE, SHARES, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+    BACKUP_TARGET, BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_IMAGE, DISK_MANIFESTS,
+    DISK_PULLS, DISK_WITHOUT_IMAGE, FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS,
+    IMAGE_DIGESTS, IMAGE_TLS_SECRET, IMAGE_URL, INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS,
+    MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK, NO_IMAGE, PLACEMENT,
+    POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, SHARES, START_PAUSED, SYSPREP_SOURCE,
+    VCPU_COUNT, VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -80,8 +81,21 @@ pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
 /// Finalizer of a snapshot that a node may have taken.
 pub const SNAPSHOT_FINALIZER: &str = "vmlet.dev/virtualmachinesnapshot";
+/// Finalizer of a backup that a target may have.
+pub const BACKUP_FINALIZER: &str = "vmlet.dev/virtualmachinebackup";
+/// On a backup: its own UID, since it was requested from a node. An object that a backup tool has restored has that of
+/// an earlier object. Written by the controller.
+pub const BACKUP_UID: &str = "vmlet.dev/backup-uid";
+/// On a backup that a schedule has created: the UID of the machine that it is to be of.
+pub const BACKUP_VM_UID: &str = "vmlet.dev/backup-vm-uid";
+/// Label on a backup that a schedule has created: the name of the schedule.
+pub const BACKUP_SCHEDULE_LABEL: &str = "vmlet.dev/backup-schedule";
 /// Label on a snapshot: the name of its machine. Written by the controller.
 pub const SNAPSHOT_VM_LABEL: &str = "snapshot.vmlet.dev/vm-name";
+/// Label on the snapshot of a claim: the UID of the snapshot of a machine that it is a part of.
+pub const SNAPSHOT_UID_LABEL: &str = "snapshot.vmlet.dev/uid";
+/// Annotation of a storage class: the VolumeSnapshotClass for snapshots of its claims.
+pub const VOLUME_SNAPSHOT_CLASS: &str = "vmlet.dev/volume-snapshot-class";
 /// On a machine that reverts to a snapshot: the name of the snapshot; `restored/` and its UID from the write
 /// that restores the specification on. Written and removed by the controller.
 pub const REVERT_IN_PROGRESS: &str = "vmlet.dev/snapshot-revert-in-progress";
@@ -99,8 +113,12 @@ pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 pub const NODE_PROBES: &str = "NodeProbes";
 /// Feature of a node whose agent and daemon flatten the root disks of machines.
 pub const DISK_PROMOTION: &str = "DiskPromotion";
+/// Feature of a node whose agent and daemon flatten the root disks of machines that run.
+pub const ONLINE_DISK_PROMOTION: &str = "OnlineDiskPromotion";
 /// Feature of a node whose agent and daemon copy the root disk of a machine for another one.
 pub const DISK_CLONES: &str = "DiskClones";
+/// Feature of a node whose agent and daemon make backups of root disks, and root disks from them.
+pub const DISK_BACKUPS: &str = "DiskBackups";
 /// Feature of a node whose agent and daemon keep manifests of machines beside their disks, and let a
 /// machine take over the disk of an earlier one.
 pub const MACHINE_BACKUP: &str = "MachineBackup";

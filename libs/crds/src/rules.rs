@@ -23,6 +23,8 @@ const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
 /// durations hold, which rules compare.
 pub(crate) const DURATION: &str =
     r"^([0-9]{1,5}(\.[0-9]{1,9})?h|[0-9]{1,7}(\.[0-9]{1,9})?m|[0-9]{1,9}(\.[0-9]{1,9})?m?s){1,4}$";
+/// Characters of a schedule; the controller reads it.
+pub(crate) const SCHEDULE: &str = "^(@[a-z]+|[-A-Za-z0-9*/,?#]+( +[-A-Za-z0-9*/,?#]+){4})$";
 /// A time of RFC 3339, in years that every program of ours can read.
 pub(crate) const TIME: &str = r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})$";
 /// A digest of SHA-256.

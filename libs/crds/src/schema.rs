@@ -13,9 +13,10 @@ use kube::CustomResourceExt;
 
 use crate::rules::TIME;
 use crate::{
-    ClusterVirtualMachineImage, ImageMapping, NodeConfig, VirtualMachine, VirtualMachineClass,
-    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
-    VirtualMachineSnapshot, VirtualMachineTask, Vmlet,
+    ClusterVirtualMachineImage, ImageMapping, NodeConfig, VirtualMachine, VirtualMachineBackup,
+    VirtualMachineBackupSchedule, VirtualMachineClass, VirtualMachineGroup, VirtualMachineImage,
+    VirtualMachineImageCache, VirtualMachineReplicaSet, VirtualMachineSnapshot, VirtualMachineTask,
+    Vmlet,
 };
 
 /// Longest string of a field that states no other bound: a name.
@@ -39,6 +40,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         VirtualMachineGroup::crd(),
         VirtualMachineReplicaSet::crd(),
         VirtualMachineSnapshot::crd(),
+        VirtualMachineBackup::crd(),
+        VirtualMachineBackupSchedule::crd(),
         VirtualMachineTask::crd(),
         ImageMapping::crd(),
         NodeConfig::crd(),

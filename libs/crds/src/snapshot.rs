@@ -91,7 +91,7 @@ pub struct VirtualMachineSnapshotStatus {
     /// takes the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
     pub disk_uid: Option<String>,
-    /// Time at which the node took the snapshot.
+    /// Time at which the node took the snapshot, or the storage system if the root disk is a claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// Specification, labels and annotations of the machine when the snapshot was requested from the
@@ -109,7 +109,14 @@ pub struct VirtualMachineSnapshotStatus {
     /// Storage that the snapshot uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<SnapshotStorage>,
-    /// Conditions by type: `VirtualMachineSnapshotCreated`, `VirtualMachineSnapshotReady`.
+    /// Snapshots of the claims of the machine, which the storage system takes. Written before they
+    /// are requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["claimName"]))]
+    #[schemars(length(max = 33))]
+    pub claims: Vec<ClaimSnapshot>,
+    /// Conditions by type: `VirtualMachineSnapshotCreated`, `VirtualMachineSnapshotCSISynced`,
+    /// `VirtualMachineSnapshotReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -137,6 +144,34 @@ pub enum SnapshotReferenceType {
     Managed,
     /// The snapshot was taken manually.
     Unmanaged,
+}
+
+/// The snapshot of a claim.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSnapshot {
+    /// Name of the claim.
+    pub claim_name: String,
+    /// Name of the machine's volume; `vmlet-root` for the root disk in a storage class.
+    pub volume_name: String,
+    /// Name of the `VolumeSnapshot` in the namespace of the machine.
+    pub volume_snapshot_name: String,
+    /// Time from which on it is requested of the storage system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_time: Option<Time>,
+    /// Time at which the storage system took it. Each claim has its own: none is frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_time: Option<Time>,
+    /// Whether a new claim can be made from it.
+    #[serde(default)]
+    pub ready: bool,
+    /// Least size of such a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore_size: Option<Quantity>,
+    /// Last error of the storage system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub error: Option<String>,
 }
 
 /// Storage that a snapshot uses.

@@ -52,12 +52,14 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("imageTLSSecret"),
     validation = immutable("sizeBytes"),
     validation = immutable("linked"),
+    validation = immutable("online"),
     validation = immutable("timeoutSeconds"),
     validation = immutable("discard"),
     validation = immutable("instanceUID"),
     validation = immutable("probe"),
     validation = immutable("snapshot"),
     validation = immutable("source"),
+    validation = immutable("backup"),
     validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -65,7 +67,8 @@ pub struct VirtualMachineTaskSpec {
     /// Node whose agent runs the task.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: String,
-    /// Name of the machine. InspectImage, PullImage: name of the image.
+    /// Name of the machine. InspectImage, PullImage: name of the image. VerifyBackup, DeleteBackup: name of the machine
+    /// that the backup is of, which may not exist.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
     /// Namespace of the machine. Defaults to the namespace of the task. Objects cannot be created
@@ -74,7 +77,8 @@ pub struct VirtualMachineTaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub vm_namespace: Option<String>,
-    /// UID of the machine. InspectImage, PullImage: UID of the image.
+    /// UID of the machine. InspectImage, PullImage: UID of the image. Backup, VerifyBackup, DeleteBackup: UID under which
+    /// the disk is kept that the backup is of.
     #[serde(rename = "vmUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub vm_uid: String,
@@ -108,6 +112,9 @@ pub struct VirtualMachineTaskSpec {
     /// Provision: creates an overlay on the image (true) or a full copy (false).
     #[serde(default)]
     pub linked: bool,
+    /// Promote: flattens the disk while the machine runs (true) or is off.
+    #[serde(default)]
+    pub online: bool,
     /// GuestShutdown, GuestReboot: maximum time for the guest, in seconds. PowerOff: remaining time
     /// for the guest, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +141,69 @@ pub struct VirtualMachineTaskSpec {
     /// CloneDisk: the disk that is copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DiskSource>,
+    /// Backup, VerifyBackup, DeleteBackup, RestoreBackup: the backup that the task is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupRequest>,
+}
+
+impl VirtualMachineTaskSpec {
+    /// A task of that kind on `node`, for the machine, or image, with this name and UID.
+    #[must_use]
+    pub fn new(node: &str, kind: TaskKind, name: &str, uid: &str) -> Self {
+        Self {
+            node_name: node.to_owned(),
+            vm_name: name.to_owned(),
+            vm_namespace: None,
+            vm_uid: uid.to_owned(),
+            kind,
+            cancel: false,
+            image: None,
+            image_url: None,
+            image_tls_secret: None,
+            size_bytes: None,
+            linked: false,
+            online: false,
+            timeout_seconds: None,
+            discard: false,
+            instance_uid: None,
+            probe: None,
+            snapshot: None,
+            source: None,
+            backup: None,
+        }
+    }
+}
+
+/// The backup that a task is for.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupRequest {
+    /// UID of the VirtualMachineBackup.
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub uid: String,
+    /// Name of the target, which the configuration of the node has.
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
+    pub target: String,
+    /// RestoreBackup: UID under which the target keeps the disk that the backup is of.
+    #[serde(rename = "diskUID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub disk_uid: Option<String>,
+    /// VerifyBackup, RestoreBackup: SHA-256 of the manifest of the backup when it was made, in 64 hexadecimal digits.
+    #[serde(
+        rename = "manifestSHA256",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(min = 64, max = 64))]
+    pub manifest_sha256: Option<String>,
+    /// Backup: makes a backup of the whole disk, also where an earlier one is known.
+    #[serde(default)]
+    pub full: bool,
+    /// Backup: the maximum time for which the guest freezes its file systems, in seconds. If unset, the
+    /// guest does not freeze them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 600))]
+    pub quiesce_seconds: Option<u32>,
 }
 
 /// The disk that a task copies.
@@ -248,6 +318,14 @@ pub enum TaskKind {
     Adopt,
     /// Creates the root disk as a copy of another machine's disk on the same node.
     CloneDisk,
+    /// Writes a backup of the root disk to a target.
+    Backup,
+    /// Checks that a target has a backup as it was made.
+    VerifyBackup,
+    /// Deletes a backup from its target.
+    DeleteBackup,
+    /// Creates the root disk from a backup.
+    RestoreBackup,
 }
 
 impl TaskKind {
@@ -255,6 +333,12 @@ impl TaskKind {
     #[must_use]
     pub const fn is_of_image(self) -> bool {
         matches!(self, Self::InspectImage | Self::PullImage)
+    }
+
+    /// Whether tasks of this kind are of a VirtualMachineBackup, which makes, records and removes them.
+    #[must_use]
+    pub const fn is_of_backup(self) -> bool {
+        matches!(self, Self::Backup | Self::VerifyBackup | Self::DeleteBackup)
     }
 }
 
@@ -288,6 +372,55 @@ pub struct VirtualMachineTaskStatus {
     /// Snapshot: properties of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<TakenSnapshot>,
+    /// Backup: properties of the backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<TakenBackup>,
+}
+
+/// Properties of a backup that a node has made.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenBackup {
+    /// Whether it has the whole disk.
+    #[serde(default)]
+    pub full: bool,
+    /// Why it has the whole disk, if it has.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 256))]
+    pub full_reason: String,
+    /// UID of the VirtualMachineBackup that it builds upon.
+    #[serde(rename = "parentUID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub parent_uid: Option<String>,
+    /// Space in the target that this backup uses, without those that it builds upon, in bytes.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub stored_bytes: i64,
+    /// Bytes of the disk that were read.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub read_bytes: i64,
+    /// Virtual size of the disk, in bytes.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub virtual_bytes: i64,
+    /// SHA-256 of its manifest in the target, in 64 hexadecimal digits.
+    #[serde(
+        rename = "manifestSHA256",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(max = 64))]
+    pub manifest_sha256: Option<String>,
+    /// Whether the guest had frozen its file systems.
+    #[serde(default)]
+    pub quiesced: bool,
+    /// Whether the machine ran.
+    #[serde(default)]
+    pub running: bool,
+    /// Time at which the disk was as the backup has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_time: Option<Time>,
 }
 
 /// Properties of a snapshot that a node has taken.

@@ -44,6 +44,9 @@ pub struct GuestHello {
     /// Version of the program, for people.
     #[prost(string, tag = "3")]
     pub program: String,
+    /// File systems that it froze are thawed also when it is killed. Programs without this are of before.
+    #[prost(bool, tag = "4")]
+    pub watches_freezes: bool,
 }
 
 /// A message of one kind from its content.

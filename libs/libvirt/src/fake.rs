@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 mod disks;
 mod hypervisor;
+mod power;
 mod size;
 
 use disks::{Job, LateSwitch};

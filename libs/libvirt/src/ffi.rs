@@ -15,7 +15,7 @@ mod domain;
 mod snapshot;
 mod stats;
 
-pub(crate) use block_jobs::{block_job, commit, end_block_job};
+pub(crate) use block_jobs::{block_job, commit, end_block_job, pull};
 pub(crate) use callbacks::{Signal, Subscription};
 pub(crate) use disk_errors::failed_disks;
 pub(crate) use domain::{abort_job, save, set_agent_timeout, state};

@@ -137,6 +137,18 @@ pub trait Hypervisor: Send + Sync + 'static {
         domain: Uuid,
         commit: BlockCommit,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// Begins a block job that copies all that the first disk of a running emulator has of the files below the
+    /// upper one into that one, and returns at once: see [`Self::root_job`]. It ends by itself, and leaves the emulator
+    /// without those files: the header of the upper one then names none, also where what was copied is not on the
+    /// device yet. One that is [ended](Self::end_root_job) before leaves the header as it was.
+    fn pull_root(
+        &self,
+        domain: Uuid,
+        bytes_per_second: u64,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Has a running emulator write all that it has for its first disk to the device. Success is no proof: emulators
+    /// do not report each failure.
+    fn flush_root(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// The block job of the first disk of a running emulator; `None` when there is none.
     fn root_job(&self, domain: Uuid) -> impl Future<Output = Result<Option<BlockJob>>> + Send;
     /// Ends the block job of the first disk of a running emulator; an error when there is none. After an error,

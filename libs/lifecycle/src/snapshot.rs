@@ -4,10 +4,13 @@
 //! at another time than its author expects has another content.
 //! Failure: the text names what is in the way, and what to do.
 
+mod consistency;
 pub mod manifest;
 
+pub use consistency::consistency;
+
 use crds::vm::PromoteDisksMode;
-use crds::{PowerState, VirtualMachineSnapshotSpec, VirtualMachineSpec};
+use crds::{PowerState, Quiesce, VirtualMachineSnapshotSpec, VirtualMachineSpec};
 
 use crate::power;
 
@@ -29,6 +32,10 @@ pub struct Facts<'a> {
     pub has_disk: bool,
     /// The root disk is a claim.
     pub is_claim: bool,
+    /// Claims that the snapshot has a part for, separated by commas; empty without any.
+    pub claims: &'a str,
+    /// Those of them that are not bound.
+    pub unbound: &'a str,
     /// Observed power state.
     pub power_state: Option<PowerState>,
     /// The root disk is being flattened, or about to be.
@@ -72,7 +79,10 @@ pub fn verdict(
         return Verdict::WaitForDisk("the machine has no disk yet");
     }
     let node = facts.node;
-    let wait = if facts.reverts {
+    let unbound = facts.unbound;
+    let wait = if !unbound.is_empty() {
+        format!("these claims are not bound: {unbound}")
+    } else if facts.reverts {
         "the machine reverts to another snapshot".to_owned()
     } else if facts.is_promoting && machine.promote_disks_mode == Some(PromoteDisksMode::Offline) {
         "the root disk is flattened first, while the machine is off; with promoteDisksMode: \
@@ -80,7 +90,7 @@ pub fn verdict(
             .to_owned()
     } else if facts.is_promoting || facts.is_busy {
         "another task of the machine has not ended".to_owned()
-    } else if facts.ability == Ability::Unknown {
+    } else if facts.ability == Ability::Unknown && !facts.is_claim {
         format!("vmlet-agent on node {node} does not reach its daemon, or does not renew its lease")
     } else {
         return Verdict::Take;
@@ -97,20 +107,12 @@ fn refusal(
     if snapshot.memory {
         return Some("this version takes no snapshot with memory: remove memory: true".to_owned());
     }
-    let claims = machine.volumes.iter();
-    let claims = claims.filter(|volume| volume.persistent_volume_claim.is_some());
-    let claims: Vec<_> = claims.map(|volume| volume.name.as_str()).collect();
-    if !claims.is_empty() {
+    if snapshot.quiesce.is_some() && !facts.claims.is_empty() {
         return Some(format!(
-            "these volumes are claims, which the snapshot would not contain: {}; use snapshots of \
-             the storage system for a machine with claims",
-            claims.join(", ")
+            "the storage system takes snapshots of these claims, for which the guest is not frozen: {}; \
+             remove quiesce, and power the machine off first if its data has to be consistent",
+            facts.claims
         ));
-    }
-    if facts.is_claim {
-        return Some(
-            "the root disk is a claim: use a VolumeSnapshot of the storage system".to_owned(),
-        );
     }
     let is_saved = facts.power_state == Some(PowerState::Suspended)
         || machine.power_state == Some(PowerState::Suspended);
@@ -124,7 +126,7 @@ fn refusal(
             "the machine has {MOST} snapshots, which is the most: delete some"
         ));
     }
-    (facts.has_disk && facts.ability == Ability::Unable).then(|| {
+    (facts.has_disk && !facts.is_claim && facts.ability == Ability::Unable).then(|| {
         let node = facts.node;
         format!(
             "the programs of node {node} cannot take snapshots: upgrade vmlet and vmlet-agent there"
@@ -135,13 +137,18 @@ fn refusal(
 /// The time that the guest has to flush its file systems, in seconds; `None`: it is not asked.
 #[must_use]
 pub fn quiesce_seconds(snapshot: &VirtualMachineSnapshotSpec) -> Option<u32> {
+    snapshot.quiesce.as_ref().map(freeze_seconds)
+}
+
+/// The time that a guest has to flush its file systems, in seconds.
+#[must_use]
+pub fn freeze_seconds(quiesce: &Quiesce) -> u32 {
     const DEFAULT: u32 = 300;
     const LONGEST: u32 = 600;
-    let quiesce = snapshot.quiesce.as_ref()?;
     let time = quiesce.timeout.as_deref().and_then(power::duration);
     let seconds = time.map_or(DEFAULT, |time| {
         let more = u64::from(time.subsec_nanos() > 0);
         u32::try_from(time.as_secs().saturating_add(more)).unwrap_or(LONGEST)
     });
-    Some(seconds.clamp(1, LONGEST))
+    seconds.clamp(1, LONGEST)
 }

@@ -1,4 +1,5 @@
-//! The name of an image that is given by its URL.
+//! Names of images that are no names of a registry: of one that is given by its URL, and of one that was
+//! uploaded to nodes.
 //!
 //! kubelet accepts only names in the form of a container image reference: lower case, no query, no
 //! scheme. A URL has a name that is made of its hash; the pod's annotation `vmlet.dev/image-url`
@@ -16,6 +17,15 @@ pub const LONGEST_IMAGE_URL: usize = 2048;
 
 /// What the names of URLs begin with.
 const PREFIX: &str = "vmlet.dev/url/";
+
+/// What the names of uploaded images begin with: no host can have such a name.
+pub const UPLOADED_IMAGE: &str = "vmlet.dev/upload.invalid/";
+
+/// Whether an image was uploaded to nodes, which alone have it.
+#[must_use]
+pub fn is_uploaded_image(name: &str) -> bool {
+    name.starts_with(UPLOADED_IMAGE)
+}
 
 /// The name of the image at that URL.
 #[must_use]

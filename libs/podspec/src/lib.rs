@@ -40,7 +40,9 @@ pub use guest_data::{
     Layout, NetworkData, NetworkVersion, Source, SourceKind, ignored_user_data,
 };
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
-pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};
+pub use image::{
+    LONGEST_IMAGE_URL, UPLOADED_IMAGE, is_uploaded_image, is_url_image_name, url_image_name,
+};
 pub use instance::{Instance, Role, VmUid};
 pub use machine::{
     CpuModel, Defaults, FastDeploy, GuestAgent, Machine, Mib, PodResources, RootContent, Vcpus,

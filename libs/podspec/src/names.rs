@@ -135,5 +135,9 @@ pub const DISK_IMAGE: &str = "vmlet.dev/disk-image";
 pub const DISK_WITHOUT_IMAGE: &str = "DiskWithoutImage";
 /// Feature of a node's daemon: it keeps manifests of machines beside their disks.
 pub const DISK_MANIFESTS: &str = "DiskManifests";
+/// Feature of a node's daemon: it flattens the disks of machines that run.
+pub const DISK_PULLS: &str = "DiskPulls";
+/// Beginning of the features of a node's daemon that name its targets of backups; the name of the target follows.
+pub const BACKUP_TARGET: &str = "BackupTarget-";
 /// Feature of a node's daemon: a look at an image in a registry gives the digest that its name means.
 pub const IMAGE_DIGESTS: &str = "ImageDigests";

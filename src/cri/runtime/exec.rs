@@ -15,7 +15,7 @@ use crate::streaming::{AttachTarget, ExecTarget, Target, Wanted};
 
 /// Time for `vmlet-guest` to answer a new connection before the QEMU guest agent serves, whose
 /// output comes at the end only. The connection is made when the machine, or the daemon, starts.
-const PATIENCE: Duration = Duration::from_secs(10);
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// Time for `vmlet-guest` to answer a new connection, when nothing else serves.
 const INTERACTIVE: Duration = Duration::from_secs(20);
 
@@ -41,8 +41,12 @@ impl Runtime {
         })?;
         let container = self.container(&request.container_id)?;
         let needs_agent = request.tty || request.stdin;
-        let patience = if needs_agent { INTERACTIVE } else { PATIENCE };
-        let agent = self.app.containers.guest_agent(&container.id, patience);
+        let limit = if needs_agent {
+            INTERACTIVE
+        } else {
+            FIRST_ANSWER
+        };
+        let agent = self.app.containers.guest_agent(&container.id, limit);
         if agent.await?.is_none() && needs_agent {
             let what = if request.tty {
                 "a terminal"

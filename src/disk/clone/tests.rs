@@ -164,7 +164,11 @@ async fn a_clone_that_is_complete_is_never_touched_again() {
 #[tokio::test]
 async fn a_clone_that_was_cut_short_begins_again(#[case] left: Option<&str>) {
     let node = with_source(true).await;
-    let made = node.disks.insert(making(&desired(true, 0))).await;
+    let desired_clone = desired(true, 0);
+    let made = node
+        .disks
+        .insert(making(desired_clone.vm, &desired_clone.name))
+        .await;
     made.unwrap();
     if let Some(left) = left {
         let folder = node.disks.folder(uid(CLONE));

@@ -45,6 +45,16 @@ impl Layers {
         merges.find(|merge| matches!(merge, Unneeded::Merge { child, .. } if is_in_use(*child)))
     }
 
+    /// The merges that wait, of two layers that the active one is not made of.
+    pub fn merges_in_branches(&self) -> Vec<Unneeded> {
+        let below = self.below(self.active);
+        let is_in_use = |number: u32| number == self.active || below.contains(&number);
+        let mut merges = self.merges();
+        // The layer has no other child: where this one is not in use, the layer is not, either.
+        merges.retain(|merge| matches!(merge, Unneeded::Merge { child, .. } if !is_in_use(*child)));
+        merges
+    }
+
     /// Begins a merge by an emulator; `None` while another change is in progress, or when it does not wait.
     pub fn begin_merge(&mut self, layer: u32, child: u32) -> Option<Change> {
         let waits = self.merges().contains(&Unneeded::Merge { layer, child });

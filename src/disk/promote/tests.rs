@@ -13,11 +13,11 @@ use super::*;
 use crate::disk::{DesiredDisk, Disk, MemoryPhase, owner};
 use crate::testkit::Node;
 
-fn uid() -> VmUid {
+pub(in crate::disk) fn uid() -> VmUid {
     "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b01".parse().unwrap()
 }
 
-fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
+pub(in crate::disk) fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
     let done = Command::new(program).args(arguments).output().unwrap();
     let words = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{program} {arguments:?}: {words}");
@@ -25,7 +25,7 @@ fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
 }
 
 /// A linked disk, in which a guest has written.
-async fn written() -> Node {
+pub(in crate::disk) async fn written() -> Node {
     let node = Node::new().await;
     let desired = DesiredDisk {
         vm: uid(),
@@ -46,7 +46,7 @@ async fn written() -> Node {
 }
 
 /// What a guest reads from the disk.
-fn content(file: &Path) -> Vec<u8> {
+pub(in crate::disk) fn content(file: &Path) -> Vec<u8> {
     let raw = file.with_extension("compare");
     let names = [file, &raw].map(|path| path.to_str().unwrap());
     run("qemu-img", &["convert", "-O", "raw", names[0], names[1]]);
@@ -55,7 +55,7 @@ fn content(file: &Path) -> Vec<u8> {
     bytes
 }
 
-fn backing(file: &Path) -> Option<String> {
+pub(in crate::disk) fn backing(file: &Path) -> Option<String> {
     let info = run(
         "qemu-img",
         &["info", "--output=json", file.to_str().unwrap()],
@@ -67,7 +67,7 @@ fn backing(file: &Path) -> Option<String> {
 }
 
 /// The disk is whole, and its image can be removed.
-async fn assert_whole(node: &Node, expected: &[u8]) {
+pub(in crate::disk) async fn assert_whole(node: &Node, expected: &[u8]) {
     let file = node.disks.file(uid());
     assert_eq!(backing(&file), None);
     assert!(content(&file) == expected, "the content differs");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    BLOCK, Base, Failed, Guard, Lent, OVERLAY, QemuImg, Time, is_too_much, lent::look,
+    Access, BLOCK, Base, Failed, Guard, Lent, OVERLAY, QemuImg, Time, is_too_much, lent::look,
     open_to_write, run, tables,
 };
 use crate::foreign::Open;
@@ -48,6 +48,8 @@ pub struct Merge<'a> {
     pub base: Option<Base<'a>>,
     /// How many bytes the guest sees.
     pub size: u64,
+    /// How the program gets the right to read what is below the two.
+    pub access: Access,
     /// What keeps others from the disk; dropped when the program no longer has it.
     pub guard: Guard,
 }
@@ -121,13 +123,19 @@ impl QemuImg {
         let mut bytes = Vec::new();
         let child = std::iter::once(merge.child);
         for path in child.chain(merge.layers.iter().map(PathBuf::as_path)) {
-            let layer = self.open_layer(path).await?;
+            // Behind the child and its layer.
+            let access = match layers.len() {
+                0 | 1 => Access::Lent,
+                _ => merge.access,
+            };
+            let layer = self.open_layer(path, access).await?;
             bytes.push(look(&layer, "measure it", |file: &File| size_of(file)).await?);
-            layers.push((
-                self.lend_with(&layer, Some(Arc::clone(&merge.guard)))
-                    .await?,
-                layer,
-            ));
+            let guard = Some(Arc::clone(&merge.guard));
+            let lent = match access {
+                Access::Lent => self.lend_with(&layer, guard).await?,
+                Access::Shared => self.share(&layer, guard).await?,
+            };
+            layers.push((lent, layer));
         }
         let image = match &merge.base {
             Some(base) => Some(self.open_image(base.path).await?),
@@ -188,9 +196,13 @@ impl QemuImg {
     }
 
     /// Opens a layer, which an emulator that its guest has taken over may have written.
-    async fn open_layer(&self, path: &Path) -> Result<Open<File>, String> {
+    async fn open_layer(&self, path: &Path, access: Access) -> Result<Open<File>, String> {
         let step = format!("open the layer {}", path.display());
-        let layer = self.open(path, &step, open_to_write).await?;
+        let open = move |path: &Path| match access {
+            Access::Lent => open_to_write(path),
+            Access::Shared => File::open(path),
+        };
+        let layer = self.open(path, &step, open).await?;
         let head = look(&layer, "read its header", |file: &File| head_of(file)).await?;
         if has_data_file(&head) {
             let path = path.display();

@@ -17,6 +17,9 @@ use crate::helper::{self, Child, Helper, Limits, Stream, Streams};
 /// Longest part of the program's message that is kept, in characters.
 const WORDS: usize = 500;
 
+/// What is read of its output at once, in bytes.
+const PIECE: usize = 4096;
+
 /// How long a program may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Time {
@@ -81,18 +84,33 @@ pub(super) async fn run(
     program: Program,
     disk: &Lent,
     time: Time,
-    progress: impl FnMut(u8),
+    mut progress: impl FnMut(u8),
+) -> Result<(), String> {
+    let report = |piece: &[u8]| {
+        if let Some(percent) = percent(piece) {
+            progress(percent);
+        }
+    };
+    run_reading(program, disk, time, report).await
+}
+
+/// Runs a program that has `disk` open; `read` gets all that it prints, in pieces.
+pub(super) async fn run_reading(
+    program: Program,
+    disk: &Lent,
+    time: Time,
+    read: impl FnMut(&[u8]),
 ) -> Result<(), String> {
     let started = disk.loan.look(move |_| program.start()).await;
     let started = started.map_err(|e| format!("start qemu-img: {}", crate::one_line(&e)))?;
-    let work = tokio::time::timeout(time.total, follow(started?, time.stall, progress));
+    let work = tokio::time::timeout(time.total, follow(started?, time.stall, read));
     work.await.unwrap_or_else(|_| Err(late(time.total)))
 }
 
 async fn follow(
     mut child: Child,
     stall: Duration,
-    mut progress: impl FnMut(u8),
+    mut take: impl FnMut(&[u8]),
 ) -> Result<(), String> {
     let pipes = &mut child.pipes;
     let (Some(mut out), Some(err)) = (pipes.stdout.take(), pipes.stderr.take()) else {
@@ -104,16 +122,12 @@ async fn follow(
         let _ = err.take(64 * 1024).read_to_end(&mut text).await;
         text
     });
-    let mut buffer = [0; 256];
+    let mut buffer = vec![0; PIECE];
     loop {
         let read = tokio::time::timeout(stall, out.read(&mut buffer));
         match read.await.map_err(|_| late(stall))? {
             Ok(0) | Err(_) => break,
-            Ok(count) => {
-                if let Some(percent) = percent(&buffer[..count]) {
-                    progress(percent);
-                }
-            }
+            Ok(count) => take(&buffer[..count]),
         }
     }
     let status = tokio::time::timeout(stall, child.wait()).await;

@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use podspec::{ContainerId, VmUid};
 
-use super::normalise;
+use super::{MergeInUse, normalise};
 use crate::disk::Disks;
 use crate::disk::error::{Error, Result};
 use crate::disk::export::Reservation;
 use crate::disk::layers::{Layers, SnapshotUid, Unneeded};
-use crate::disk::qemu_img::{Base, Merge};
+use crate::disk::qemu_img::{Access, Base, Guard, Merge};
 
 impl Disks {
     /// Deletes a snapshot of a disk that no machine has, and merges its layer; success when it is gone.
@@ -53,7 +53,9 @@ impl Disks {
             // No reader has them, and none gets them, until the record names them no more.
             let _claim = self.claim_layers(vm, &unneeded.layers())?;
             if let Unneeded::Merge { layer, child } = unneeded {
-                self.merge(&reserved, vm, layer, child, &mut progress)
+                let guard = Arc::<Reservation>::clone(&reserved);
+                let merge = MergeInUse { layer, child };
+                self.merge(guard, Access::Lent, vm, merge, &mut progress)
                     .await?;
                 faultpoint::point("node.snapshot.merged");
             }
@@ -127,14 +129,16 @@ impl Disks {
         }))
     }
 
-    async fn merge(
+    /// Copies a child to its layer. `guard` keeps others from both, and `access` is to what is below.
+    pub(super) async fn merge(
         &self,
-        reserved: &Arc<Reservation>,
+        guard: Guard,
+        access: Access,
         vm: VmUid,
-        layer: u32,
-        child: u32,
+        merge: MergeInUse,
         progress: &mut (impl FnMut(u8) + Send),
     ) -> Result<()> {
+        let MergeInUse { layer, child } = merge;
         let disk = self.known(vm)?;
         let layers = disk.layers.as_ref().ok_or(Error::Missing(vm))?;
         let below = layers.below(layer).into_iter();
@@ -149,12 +153,13 @@ impl Disks {
                 format: image.format,
             }),
             size: layers.bytes_of(child),
-            guard: Arc::<Reservation>::clone(reserved),
+            access,
+            guard,
         };
         Ok(self.qemu_img.merge(merge, progress).await?)
     }
 
-    async fn remove_layer(&self, vm: VmUid, unneeded: Unneeded) -> Result<()> {
+    pub(super) async fn remove_layer(&self, vm: VmUid, unneeded: Unneeded) -> Result<()> {
         let removed = self.records.change(&vm, |disk| {
             let layers = disk.layers.as_mut();
             let is_done = layers.is_some_and(|layers| layers.remove(unneeded));

@@ -34,7 +34,7 @@ pub struct MergeInUse {
 
 impl Disks {
     /// Records that a snapshot of a disk that a machine runs on is deleted, if its layer, or one that waits, can
-    /// be merged by the emulator; else it stays as it is.
+    /// be merged, by the emulator or beside it; else it stays as it is.
     pub async fn delete_snapshot_of_chain(
         &self,
         vm: VmUid,
@@ -48,7 +48,8 @@ impl Disks {
             };
             let mut after = layers.clone();
             is_deleted = after.delete(uid);
-            let is_possible = after.change().is_none() && after.merge_in_use().is_some();
+            let waits = after.merge_in_use().is_some() || !after.merges_in_branches().is_empty();
+            let is_possible = after.change().is_none() && waits;
             if is_possible {
                 *layers = after;
             }

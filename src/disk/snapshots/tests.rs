@@ -12,6 +12,7 @@ use super::*;
 use crate::disk::{DesiredDisk, Disks, owner};
 use crate::testkit::Node;
 
+mod branches;
 mod in_use;
 
 const SIZE: u64 = 8 << 20;

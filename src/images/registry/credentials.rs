@@ -6,12 +6,9 @@
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
+use registry_auth::{Login, basic, host_in};
 use sha2::{Digest as _, Sha256};
-
-use super::place::host_of;
 
 /// Credentials of a pull. Empty texts are absent ones.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -46,22 +43,15 @@ impl Credentials {
 
     /// Whether they are for this host of a registry.
     pub(super) fn are_for(&self, host: &str) -> bool {
-        self.server_address.is_empty() || host_of(&self.server_address) == host_of(host)
+        self.server_address.is_empty() || host_in(&self.server_address) == host_in(host)
     }
 
     /// The header of basic authentication.
     pub(super) fn basic(&self) -> Option<HeaderValue> {
-        let encoded = match self.username.is_empty() {
-            false => STANDARD.encode(format!("{}:{}", self.username, self.password)),
-            true => {
-                let decoded = STANDARD.decode(self.auth.trim()).ok()?;
-                // Some clients pad the decoded text with NUL.
-                let text = String::from_utf8(decoded).ok()?;
-                let text = text.trim_end_matches('\0');
-                text.contains(':').then(|| STANDARD.encode(text))?
-            }
-        };
-        secret(&format!("Basic {encoded}"))
+        match self.username.is_empty() {
+            false => basic(&self.username, &self.password),
+            true => Login::decode(&self.auth)?.header(),
+        }
     }
 
     /// A digest of the credentials, by which pulls with different credentials have different keys.
@@ -89,15 +79,11 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A header value that logs leave out.
-pub(super) fn secret(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     #[test]

@@ -6,15 +6,13 @@
 
 use std::fmt;
 
+pub(in crate::images) use registry_auth::DOCKER_HUB;
+use registry_auth::{api_host, canonical_host};
+
 use super::super::reference::{Name, Reference, Version};
 
 /// Scheme of translations, and of the annotation `vmlet.dev/image-url`, that mean a registry.
 pub(in crate::images) const SCHEME: &str = "oci://";
-
-/// Names of Docker Hub: that in image names, that of its API, and that in credentials.
-pub(in crate::images) const DOCKER_HUB: &str = "docker.io";
-const DOCKER_HUB_API: &str = "registry-1.docker.io";
-const DOCKER_HUB_INDEX: &str = "index.docker.io";
 
 /// An image in a registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -60,10 +58,7 @@ impl Place {
         if !repository.split('/').all(is_component) {
             return Err("has characters that a repository of a registry cannot have");
         }
-        let host = match host {
-            DOCKER_HUB_INDEX | DOCKER_HUB_API => DOCKER_HUB,
-            host => host,
-        };
+        let host = canonical_host(host);
         let repository = match (host, repository.contains('/')) {
             (DOCKER_HUB, false) => format!("library/{repository}"),
             _ => repository.to_owned(),
@@ -82,10 +77,7 @@ impl Place {
 
     /// The host that serves the registry's API where nothing else is configured.
     pub(super) fn api_host(&self) -> &str {
-        match self.host.as_str() {
-            DOCKER_HUB => DOCKER_HUB_API,
-            host => host,
-        }
+        api_host(&self.host)
     }
 
     pub(super) fn repository(&self) -> &str {
@@ -119,15 +111,6 @@ impl fmt::Display for Place {
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// The host of a registry in a text that may be a URL, as credentials name it.
-pub(super) fn host_of(text: &str) -> &str {
-    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
-    match rest.split('/').next().unwrap_or_default() {
-        DOCKER_HUB_API | DOCKER_HUB_INDEX => DOCKER_HUB,
-        host => host,
     }
 }
 
@@ -194,12 +177,5 @@ mod tests {
     #[case::credentials("me:hush@r.example/a")]
     fn what_no_registry_has_is_refused(#[case] text: &str) {
         assert!(place(text, "1").is_err());
-    }
-
-    #[test]
-    fn credentials_name_docker_hub_in_several_ways() {
-        assert_eq!(host_of("https://index.docker.io/v1/"), "docker.io");
-        assert_eq!(host_of("registry-1.docker.io"), "docker.io");
-        assert_eq!(host_of("r.example:5000"), "r.example:5000");
     }
 }

@@ -6,9 +6,8 @@
 //! Failure: as of a download; 401 and 403 stay what they are.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use http_auth::parse_challenges;
+use registry_auth::{Demand, TokenService, bearer, demand, token_in};
 use reqwest::Url;
-use serde::Deserialize;
 
 use super::super::digest::Digest;
 use super::super::download::{Call, Downloader, Small, Target};
@@ -16,7 +15,7 @@ use super::super::error::{Error, Result};
 use super::super::translate::{Source, location};
 use super::super::unpack::Shape;
 use super::Wanted;
-use super::credentials::{Credentials, secret};
+use super::credentials::Credentials;
 use super::hosts::Endpoint;
 use super::manifest::Blob;
 use super::place::Place;
@@ -34,27 +33,6 @@ pub(super) struct Session<'a> {
     place: &'a Place,
     credentials: Option<&'a Credentials>,
     authorization: Option<HeaderValue>,
-}
-
-/// Where an authorization service is, and for what.
-#[derive(Debug, PartialEq, Eq)]
-struct Service {
-    realm: Url,
-    service: Option<String>,
-    scope: String,
-}
-
-/// What a server demands.
-#[derive(Debug, PartialEq, Eq)]
-enum Demand {
-    Basic,
-    Token(Service),
-}
-
-#[derive(Deserialize)]
-struct Token {
-    token: Option<String>,
-    access_token: Option<String>,
 }
 
 impl<'a> Session<'a> {
@@ -77,7 +55,7 @@ impl<'a> Session<'a> {
             endpoint,
             place,
             credentials,
-            authorization: token.and_then(|token| secret(&format!("Bearer {token}"))),
+            authorization: token.and_then(bearer),
         }
     }
 
@@ -168,10 +146,9 @@ impl<'a> Session<'a> {
     /// Meets what the server demands in its refusal.
     async fn authorize(&mut self, target: &Target, refusal: &Small) -> Result<()> {
         let unauthorized = || refused(target, StatusCode::UNAUTHORIZED);
-        let scope = format!("repository:{}:pull", self.place.repository());
-        let demand = demand(&refusal.headers, &scope).ok_or_else(unauthorized)?;
+        let demand = demand(&refusal.headers).ok_or_else(unauthorized)?;
         self.authorization = match demand {
-            Demand::Basic => {
+            Demand::Password => {
                 let basic = self.credentials.and_then(Credentials::basic);
                 Some(basic.ok_or_else(unauthorized)?)
             }
@@ -180,18 +157,21 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn token(&self, service: &Service) -> Result<HeaderValue> {
+    async fn token(&self, service: &TokenService) -> Result<HeaderValue> {
         let encrypted = self.endpoint.base.scheme() == "https";
-        if encrypted && service.realm.scheme() != "https" {
+        if encrypted && service.is_plain() {
             return Err(self.content("its authorization service has no encryption"));
         }
         let identity = self.credentials.map(|given| given.identity_token.as_str());
         let identity = identity.filter(|token| !token.is_empty());
+        // For servers that name none.
+        let own = || format!("repository:{}:pull", self.place.repository());
+        let scope = service.scope.clone().unwrap_or_else(own);
         let mut headers = HeaderMap::new();
         let mut url = service.realm.clone();
-        let form = identity.map(|token| service.exchange(token));
+        let form = identity.map(|token| service.exchange(CLIENT, &scope, token));
         if form.is_none() {
-            service.query(&mut url);
+            url = service.request(&scope);
             if let Some(basic) = self.credentials.and_then(Credentials::basic) {
                 headers.insert(header::AUTHORIZATION, basic);
             }
@@ -212,10 +192,7 @@ impl<'a> Session<'a> {
         if reply.status != StatusCode::OK {
             return Err(refused(&target, reply.status));
         }
-        let token = serde_json::from_slice::<Token>(&reply.body).ok();
-        let token = token.and_then(|reply| reply.token.or(reply.access_token));
-        let value = token.and_then(|token| secret(&format!("Bearer {token}")));
-        value.ok_or_else(|| self.content("its authorization service sent no token"))
+        token_in(&reply.body).ok_or_else(|| self.content("its authorization service sent no token"))
     }
 
     fn content(&self, reason: &str) -> Error {
@@ -224,61 +201,6 @@ impl<'a> Session<'a> {
             reason: reason.to_owned(),
         }
     }
-}
-
-impl Service {
-    fn query(&self, url: &mut Url) {
-        let mut query = url.query_pairs_mut();
-        if let Some(service) = &self.service {
-            query.append_pair("service", service);
-        }
-        query.append_pair("scope", &self.scope);
-    }
-
-    /// The form that exchanges an identity token for one of the registry.
-    fn exchange(&self, identity: &str) -> String {
-        let mut form = self.realm.clone();
-        form.set_query(None);
-        form.query_pairs_mut()
-            .append_pair("grant_type", "refresh_token")
-            .append_pair("client_id", CLIENT)
-            .append_pair("service", self.service.as_deref().unwrap_or_default())
-            .append_pair("scope", &self.scope)
-            .append_pair("refresh_token", identity);
-        form.query().unwrap_or_default().to_owned()
-    }
-}
-
-/// What the headers of a refusal demand. `scope` is for servers that name none.
-fn demand(headers: &HeaderMap, scope: &str) -> Option<Demand> {
-    let mut basic = None;
-    for value in headers.get_all(header::WWW_AUTHENTICATE) {
-        let challenges = value.to_str().ok().and_then(|v| parse_challenges(v).ok());
-        for challenge in challenges.unwrap_or_default() {
-            let parameter = |name: &str| {
-                let found = challenge
-                    .params
-                    .iter()
-                    .find(|(key, _)| key.eq_ignore_ascii_case(name));
-                found.map(|(_, value)| value.to_unescaped())
-            };
-            if challenge.scheme.eq_ignore_ascii_case("bearer") {
-                let realm = Url::parse(&parameter("realm")?).ok()?;
-                if !matches!(realm.scheme(), "http" | "https") {
-                    return None;
-                }
-                return Some(Demand::Token(Service {
-                    realm,
-                    service: parameter("service"),
-                    scope: parameter("scope").unwrap_or_else(|| scope.to_owned()),
-                }));
-            }
-            if challenge.scheme.eq_ignore_ascii_case("basic") {
-                basic = Some(Demand::Basic);
-            }
-        }
-    }
-    basic
 }
 
 fn refused(target: &Target, status: StatusCode) -> Error {
@@ -305,44 +227,4 @@ fn authority(url: &Url) -> &str {
     let text = url.as_str();
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     rest.split(['/', '?']).next().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    fn demanded(value: &str) -> Option<Demand> {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::WWW_AUTHENTICATE, value.parse().unwrap());
-        demand(&headers, "repository:a:pull")
-    }
-
-    #[test]
-    fn a_service_for_tokens_is_read_from_the_challenge() {
-        let value = r#"Bearer realm="https://auth.example/token",service="r.example",scope="repository:a/b:pull""#;
-        let Some(Demand::Token(service)) = demanded(value) else {
-            panic!("no service");
-        };
-        let mut url = service.realm.clone();
-        service.query(&mut url);
-        assert_eq!(
-            url.as_str(),
-            "https://auth.example/token?service=r.example&scope=repository%3Aa%2Fb%3Apull"
-        );
-        assert!(service.exchange("a&b").ends_with("&refresh_token=a%26b"));
-    }
-
-    #[rstest]
-    #[case::basic("Basic realm=\"r\"", true)]
-    #[case::both("Negotiate, Basic realm=\"r\"", true)]
-    #[case::unknown("Negotiate", false)]
-    #[case::broken("Basic realm=\"", false)]
-    #[case::no_realm("Bearer service=\"s\"", false)]
-    #[case::scheme("Bearer realm=\"file:///etc/shadow\"", false)]
-    fn other_challenges(#[case] value: &str, #[case] basic: bool) {
-        let expected = basic.then_some(Demand::Basic);
-        assert_eq!(demanded(value), expected);
-    }
 }

@@ -108,6 +108,8 @@ async fn names_of_servers_and_files_that_are_too_large_are_refused() {
         let refused = test.images.upload(name, 512, digest).await;
         assert!(matches!(refused, Err(Error::InvalidName { .. })), "{name}");
     }
+    // By this name the controller knows them, too.
+    assert!(podspec::is_uploaded_image(NAME));
     let large = test.images.upload(NAME, (1 << 20) + 1, digest).await;
     assert!(matches!(large, Err(Error::TooLarge { .. })));
     assert!(test.partials().is_empty());

@@ -5,7 +5,7 @@
 
 use tonic::{Code, Status};
 
-use super::{MOST, PATIENCE, Source};
+use super::{CLIENT_TIMEOUT, MOST, Source};
 use crate::{disk, files};
 
 /// An export that ended early.
@@ -29,7 +29,7 @@ pub(in crate::node) enum Error {
     #[error("{0} is deleted: the export is incomplete")]
     Deleted(Source),
     /// The client does not read.
-    #[error("the client has read nothing for {} s", PATIENCE.as_secs())]
+    #[error("the client has read nothing for {} s", CLIENT_TIMEOUT.as_secs())]
     Stalled,
     /// The client has left.
     #[error("the client has left")]

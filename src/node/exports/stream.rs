@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::file::Reader;
-use super::{Error, Exports, PATIENCE, Source};
+use super::{CLIENT_TIMEOUT, Error, Exports, Source};
 use crate::images::Digest;
 
 /// Messages that wait for the client to read.
@@ -60,7 +60,7 @@ pub(in crate::node) fn stream(
                 tracing::info!(%source, error = crate::one_line(&error), "disk not exported");
                 let status = Err(error.status());
                 // One that reads nothing need not learn why.
-                let _ = timeout(PATIENCE, client.0.send(status)).await;
+                let _ = timeout(CLIENT_TIMEOUT, client.0.send(status)).await;
             }
         }
     });
@@ -112,7 +112,7 @@ impl Client {
 
     async fn send(&self, event: Event) -> Result<(), Error> {
         let event = v1::ExportEvent { event: Some(event) };
-        let sent = timeout(PATIENCE, self.0.send(Ok(event))).await;
+        let sent = timeout(CLIENT_TIMEOUT, self.0.send(Ok(event))).await;
         sent.map_err(|_| Error::Stalled)?.map_err(|_| Error::Left)
     }
 }

@@ -358,7 +358,7 @@ async fn a_client_that_never_reads_is_left_and_its_copy_goes() {
     read(&mut messages, 1).await.unwrap();
     assert_eq!(exports.0.places.available_permits(), MOST - 1);
     tokio::time::pause();
-    tokio::time::sleep(2 * PATIENCE).await;
+    tokio::time::sleep(2 * CLIENT_TIMEOUT).await;
     assert_eq!(exports.0.places.available_permits(), MOST);
     assert_eq!(copies(&exports), 1, "the client may come back");
     let ended = read(&mut messages, usize::MAX).await.unwrap_err();

@@ -5,9 +5,13 @@
 
 use std::process::Command;
 
+use libvirt::Hypervisor as _;
 use podspec::ContainerId;
 
 use super::*;
+
+const OFFLINE: Work = Work::Promote { online: false };
+const ONLINE: Work = Work::Promote { online: true };
 
 /// A machine that runs on a linked disk.
 async fn running() -> (Node, ContainerId) {
@@ -60,16 +64,13 @@ async fn a_disk_is_promoted_and_lets_its_image_go() {
     make_linked(&node).await;
     // The second has nothing to do.
     for task in [1, 2] {
-        agenda
-            .submit(uid(task), uid(9), Work::Promote)
-            .await
-            .unwrap();
+        agenda.submit(uid(task), uid(9), OFFLINE).await.unwrap();
         let done = ended(&agenda, uid(task)).await;
         assert_eq!((done.state, done.percent), (State::Success, 100));
         assert!(!node.disks.get(uid(9)).unwrap().linked);
         assert!(node.disks.base(uid(9)).is_none());
     }
-    agenda.submit(uid(3), uid(8), Work::Promote).await.unwrap();
+    agenda.submit(uid(3), uid(8), OFFLINE).await.unwrap();
     let failed = ended(&agenda, uid(3)).await.failure.clone().unwrap();
     assert!(!failed.transient && failed.message.contains("no disk"));
 }
@@ -79,12 +80,12 @@ async fn the_disk_of_a_machine_that_runs_is_promoted_once_it_is_off() {
     let (node, id) = running().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
-    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    agenda.submit(uid(1), uid(9), OFFLINE).await.unwrap();
     let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
     assert!(failed.transient && failed.message.contains("in use"));
     let stopped = node.containers.stop(&id, std::time::Duration::ZERO);
     stopped.await.unwrap();
-    agenda.submit(uid(2), uid(9), Work::Promote).await.unwrap();
+    agenda.submit(uid(2), uid(9), OFFLINE).await.unwrap();
     let done = ended(&agenda, uid(2)).await;
     assert_eq!(done.state, State::Success, "{done:?}");
 }
@@ -108,7 +109,7 @@ async fn a_promotion_makes_way_for_a_task_that_needs_the_disk_and_delays_no_othe
     let node = Node::new().await;
     make_linked(&node).await;
     let agenda = agenda(&node).await;
-    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    agenda.submit(uid(1), uid(9), OFFLINE).await.unwrap();
     agenda.submit(uid(2), uid(9), Work::Pause).await.unwrap();
     let chosen = agenda.next();
     let uids: Vec<_> = chosen.iter().map(|task| task.uid).collect();
@@ -135,7 +136,7 @@ async fn a_promotion_of_an_earlier_process_begins_again() {
     let node = Node::new().await;
     make_linked(&node).await;
     let before = agenda(&node).await;
-    before.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    before.submit(uid(1), uid(9), OFFLINE).await.unwrap();
     interrupted(&before, uid(1), false).await;
     let after = agenda(&node).await;
     let _work = work(&after);
@@ -152,7 +153,7 @@ async fn a_promotion_that_was_cancelled_ends_after_a_restart_and_leaves_the_over
     let before = agenda(&node).await;
     // The disk of the second is gone.
     for (task, vm) in [(1, 9), (2, 8)] {
-        let submitted = before.submit(uid(task), uid(vm), Work::Promote);
+        let submitted = before.submit(uid(task), uid(vm), OFFLINE);
         submitted.await.unwrap();
         interrupted(&before, uid(task), true).await;
     }
@@ -173,7 +174,7 @@ async fn a_copy_that_was_complete_before_its_cancel_is_success() {
     make_linked(&node).await;
     make_whole(&node);
     let before = agenda(&node).await;
-    before.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    before.submit(uid(1), uid(9), OFFLINE).await.unwrap();
     interrupted(&before, uid(1), true).await;
     let after = agenda(&node).await;
     let _work = work(&after);
@@ -185,12 +186,163 @@ async fn a_copy_that_was_complete_before_its_cancel_is_success() {
 async fn one_disk_is_promoted_at_a_time_and_one_that_waits_delays_no_task() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
-    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
-    agenda.submit(uid(2), uid(8), Work::Promote).await.unwrap();
+    agenda.submit(uid(1), uid(9), OFFLINE).await.unwrap();
+    agenda.submit(uid(2), uid(8), OFFLINE).await.unwrap();
     agenda
         .submit(uid(3), uid(8), Work::DeleteDisk)
         .await
         .unwrap();
     let chosen: Vec<_> = agenda.next().iter().map(|task| task.uid).collect();
     assert_eq!(chosen, [uid(1), uid(3)]);
+}
+
+/// What an emulator does when it has copied all: it copies what it reads, and its header names no image then.
+fn copy_image(node: &Node) {
+    let file = node.disks.file(uid(9));
+    let mut copy = Command::new("qemu-io");
+    let copy = copy
+        .args(["-C", "-f", "qcow2", "-c", "read 0 4k"])
+        .arg(file);
+    assert!(copy.output().unwrap().status.success());
+    forget_image(node);
+}
+
+fn forget_image(node: &Node) {
+    let file = node.disks.file(uid(9));
+    let mut rebase = Command::new("qemu-img");
+    let rebased = rebase
+        .args(["rebase", "-u", "-f", "qcow2", "-b", ""])
+        .arg(file);
+    assert!(rebased.status().unwrap().success());
+}
+
+/// The machine of a promotion that has begun, and makes no progress.
+async fn pulling() -> (Node, ContainerId, Arc<Tasks>, AbortOnDropHandle<()>) {
+    let (node, id) = running().await;
+    node.hypervisor.hold_jobs(true);
+    let agenda = agenda(&node).await;
+    let working = work(&agenda);
+    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
+    let domain = node.containers.running_vm(uid(9)).unwrap().domain();
+    let mut changes = node.disks.changes();
+    while !(node.disks.is_pulled(uid(9)) && node.hypervisor.has_job(domain)) {
+        // The job begins after the record.
+        let _ = tokio::time::timeout(LOOK, changes.changed()).await;
+    }
+    (node, id, agenda, working)
+}
+
+/// Time between two looks at the fake.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
+
+#[tokio::test]
+async fn a_machine_that_runs_is_promoted_by_its_emulator() {
+    let (node, id, agenda, _work) = pulling().await;
+    assert!(node.disks.get(uid(9)).unwrap().linked);
+    copy_image(&node);
+    node.hypervisor.hold_jobs(false);
+    let done = ended(&agenda, uid(1)).await;
+    assert_eq!((done.state, done.percent), (State::Success, 100));
+    let disk = node.disks.get(uid(9)).unwrap();
+    assert!(!disk.linked && disk.phase == Phase::Ready, "{disk:?}");
+    assert!(node.disks.base(uid(9)).is_none() && node.disks.is_held_by(uid(9), &id));
+    // There is nothing left to do.
+    agenda.submit(uid(2), uid(9), ONLINE).await.unwrap();
+    assert_eq!(ended(&agenda, uid(2)).await.state, State::Success);
+}
+
+#[tokio::test]
+async fn a_machine_that_is_off_is_not_promoted_online() {
+    let node = Node::new().await;
+    make_linked(&node).await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    agenda.submit(uid(1), uid(9), ONLINE).await.unwrap();
+    let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
+    assert!(failed.transient, "{failed:?}");
+    let disk = node.disks.get(uid(9)).unwrap();
+    assert!(disk.linked && disk.phase == Phase::Ready);
+}
+
+/// The emulator says that it has copied all, and its tables are not on the device.
+#[tokio::test]
+async fn what_is_not_proved_keeps_its_image_and_the_next_start_has_it() {
+    let (node, id, agenda, _work) = pulling().await;
+    forget_image(&node);
+    node.hypervisor.hold_jobs(false);
+    let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
+    assert!(
+        failed.transient && failed.message.contains("on the device"),
+        "{failed:?}"
+    );
+    assert!(node.disks.is_pulled(uid(9)) && node.disks.base(uid(9)).is_some());
+    let stopped = node.containers.stop(&id, std::time::Duration::ZERO);
+    stopped.await.unwrap();
+    agenda.submit(uid(2), uid(9), OFFLINE).await.unwrap();
+    assert_eq!(ended(&agenda, uid(2)).await.state, State::Success);
+    assert!(!node.disks.get(uid(9)).unwrap().linked);
+}
+
+#[tokio::test]
+async fn a_start_on_a_disk_that_was_pulled_has_the_image_under_it() {
+    let (node, id) = running().await;
+    node.disks.begin_pull(uid(9), &id).await.unwrap();
+    forget_image(&node);
+    let stopped = node.containers.stop(&id, std::time::Duration::ZERO);
+    stopped.await.unwrap();
+    assert!(node.disks.is_pulled(uid(9)));
+    let vm = uid(9).to_string();
+    let sandbox = node.annotated("next", &[("vm-disk", &vm)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    node.containers.start(&id.unwrap()).await.unwrap();
+    let disk = node.disks.get(uid(9)).unwrap();
+    assert!(disk.linked && disk.phase == Phase::Ready, "{disk:?}");
+    let domain = node.containers.running_vm(uid(9)).unwrap().domain();
+    let image = node.disks.base(uid(9)).unwrap().path;
+    let files = node.hypervisor.disk_files(domain).await.unwrap().unwrap();
+    assert!(files.iter().any(|file| file.path == image), "{files:?}");
+}
+
+#[tokio::test]
+async fn a_copy_by_the_emulator_makes_way_for_a_snapshot_and_a_save() {
+    let snapshot = Work::Snapshot {
+        snapshot: uid(77),
+        quiesce: 0,
+    };
+    for next in [snapshot, Work::Save] {
+        let (node, _, agenda, _work) = pulling().await;
+        let domain = node.containers.running_vm(uid(9)).unwrap().domain();
+        agenda.submit(uid(2), uid(9), next.clone()).await.unwrap();
+        let failed = ended(&agenda, uid(1)).await.failure.clone().unwrap();
+        assert!(failed.transient && failed.message.contains("another task"));
+        let done = ended(&agenda, uid(2)).await;
+        assert_eq!(done.state, State::Success, "{done:?}");
+        assert!(!node.hypervisor.has_job(domain));
+        assert!(!node.disks.is_pulled(uid(9)));
+        assert!(node.disks.get(uid(9)).unwrap().linked);
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_copy_by_the_emulator_leaves_an_overlay() {
+    let (node, _, agenda, _work) = pulling().await;
+    let domain = node.containers.running_vm(uid(9)).unwrap().domain();
+    agenda.cancel(uid(1)).await.unwrap();
+    assert_eq!(ended(&agenda, uid(1)).await.state, State::Cancelled);
+    assert!(!node.hypervisor.has_job(domain));
+    let disk = node.disks.get(uid(9)).unwrap();
+    assert!(disk.linked && disk.phase == Phase::Ready, "{disk:?}");
+}
+
+#[tokio::test]
+async fn a_job_of_an_earlier_process_is_gone_on_with() {
+    let (node, _, before, working) = pulling().await;
+    drop(working);
+    interrupted(&before, uid(1), false).await;
+    copy_image(&node);
+    let after = agenda(&node).await;
+    let _work = work(&after);
+    node.hypervisor.hold_jobs(false);
+    assert_eq!(ended(&after, uid(1)).await.state, State::Success);
+    assert!(!node.disks.get(uid(9)).unwrap().linked);
 }

@@ -16,6 +16,7 @@ use crate::node::task::Failure;
 
 mod late;
 mod merges;
+mod own_agent;
 
 fn snapshot(n: u32) -> SnapshotUid {
     uid(100 + n)
@@ -281,7 +282,10 @@ async fn a_promotion_makes_way_for_a_snapshot() {
     let node = Node::new().await;
     node.make_disk(uid(9)).await;
     let agenda = agenda(&node).await;
-    agenda.submit(uid(1), uid(9), Work::Promote).await.unwrap();
+    agenda
+        .submit(uid(1), uid(9), Work::Promote { online: false })
+        .await
+        .unwrap();
     agenda.submit(uid(2), uid(9), take(1, 0)).await.unwrap();
     assert_eq!(agenda.next().len(), 1);
     assert!(agenda.makes_way(uid(1)).is_cancelled());

@@ -109,7 +109,7 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::InspectImage(inspect),
         Kind::PullImage(pull),
         Kind::SetProbe(probe),
-        Kind::Promote(v1::Promote {}),
+        Kind::Promote(v1::Promote { online: true }),
         Kind::Snapshot(v1::Snapshot {
             uid: UID.to_owned(),
             quiesce_seconds: 0,
@@ -127,6 +127,30 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
             source_vm_uid: "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9bff".to_owned(),
             vm_name: "default/vm".to_owned(),
             ..v1::CloneDisk::default()
+        }),
+        Kind::Backup(v1::Backup {
+            uid: UID.to_owned(),
+            target: "nfs".to_owned(),
+            vm_name: "default/vm".to_owned(),
+            ..v1::Backup::default()
+        }),
+        Kind::VerifyBackup(v1::VerifyBackup {
+            uid: UID.to_owned(),
+            target: "nfs".to_owned(),
+            vm_name: "default/vm".to_owned(),
+            sha256: String::new(),
+        }),
+        Kind::DeleteBackup(v1::DeleteBackup {
+            uid: UID.to_owned(),
+            target: "nfs".to_owned(),
+            vm_name: "default/vm".to_owned(),
+        }),
+        Kind::RestoreBackup(v1::RestoreBackup {
+            uid: UID.to_owned(),
+            target: "nfs".to_owned(),
+            source_vm_uid: "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9bff".to_owned(),
+            vm_name: "default/vm".to_owned(),
+            ..v1::RestoreBackup::default()
         }),
     ];
     let requested: Vec<&str> = all.iter().map(Into::into).collect();

@@ -63,3 +63,13 @@ fn ballast_that_was_begun_only_is_made_whole() {
     assert_eq!(ballast.look(), Look::Made);
     assert_eq!(fs::metadata(&ballast.path).unwrap().len(), 1 << 20);
 }
+
+#[test]
+fn ballast_is_given_up_on_request_whatever_is_free() {
+    let state = tempfile::tempdir().unwrap();
+    let ballast = Ballast::new(state.path());
+    assert!(!ballast.give_up(), "there is none");
+    fs::write(&ballast.path, "whole").unwrap();
+    assert!(ballast.give_up());
+    assert!(!ballast.path.exists());
+}

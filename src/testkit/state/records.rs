@@ -351,6 +351,7 @@ pub(crate) fn tasks() -> Vec<Task> {
         failure: (state == State::Error).then(|| Failure::new("the guest did not react", true)),
         image: None,
         snapshot: None,
+        backup: None,
         order: number,
         created_at: CREATED,
         started_at: CREATED + SECOND,

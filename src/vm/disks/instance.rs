@@ -160,6 +160,8 @@ impl<P: Platform> Containers<P> {
         disks.take(vm, &row.id).await?;
         // A daemon before this one may have ended between the copy of it and the record of that.
         disks.settle_promotion(vm).await?;
+        // The machine before this one may have ended while it copied its image.
+        disks.settle_pull(vm).await?;
         // As may the machine before this one, while a snapshot was taken.
         disks.settle_change(vm).await?;
         disks.prepare_layers(vm).await?;

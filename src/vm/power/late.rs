@@ -1,11 +1,11 @@
-//! Requests of a daemon that was killed in the middle of a pivot, which libvirtd may still have.
+//! Requests whose answers were lost, which libvirtd may still have: those of a daemon that was killed, most of all.
 //!
-//! Invariant: until none can be left, no merge of the disk begins, and the guest is resumed once more at the end: a
+//! Invariant: until none can be left of a pivot, no merge of the disk begins, and the guest is resumed once more at the end: a
 //! pause that was requested may have waited until after the first time. A pause of its owner stays. That the guest is
 //! paused is found out, and ended, while no pivot can be recorded: the pause of one comes after its record.
 //! Failure: a daemon that is killed meanwhile as well does not know of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,9 +32,15 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The longest time between these attempts.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// Disks whose emulators may get such requests, each with the number of pivots that were cut short.
+/// Disks whose emulators may get such requests, each with the number of requests that were cut short.
 #[derive(Debug, Clone)]
-pub(in crate::vm) struct LateRequests(Arc<watch::Sender<HashMap<VmUid, usize>>>);
+pub(in crate::vm) struct LateRequests {
+    disks: Arc<watch::Sender<HashMap<VmUid, usize>>>,
+    /// Those that were pulled when this process began.
+    pulled: Arc<HashSet<VmUid>>,
+    /// When that was.
+    since: Instant,
+}
 
 /// That a disk has some, until it is dropped.
 #[derive(Debug)]
@@ -54,16 +60,21 @@ pub(super) struct PausedGuest<H> {
     pub(super) vm: VmUid,
 }
 
-impl Default for LateRequests {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(HashMap::new())))
-    }
-}
-
 impl LateRequests {
+    /// Those of this process, and what an earlier one may have left for disks that were pulled.
+    pub(in crate::vm) fn new(disks: &Disks) -> Self {
+        let all = disks.all().into_iter().map(|disk| disk.vm);
+        Self {
+            disks: Arc::new(watch::Sender::new(HashMap::new())),
+            pulled: Arc::new(all.filter(|vm| disks.is_pulled(*vm)).collect()),
+            since: Instant::now(),
+        }
+    }
+
     /// Requests may be left from now on.
     pub(super) fn note(&self, vm: VmUid) -> Late {
-        self.0.send_modify(|all| *all.entry(vm).or_default() += 1);
+        self.disks
+            .send_modify(|all| *all.entry(vm).or_default() += 1);
         Late {
             all: self.clone(),
             vm,
@@ -72,15 +83,33 @@ impl LateRequests {
 
     /// Waits until none can be left.
     pub(super) async fn outlast(&self, vm: VmUid) {
-        let mut all = self.0.subscribe();
+        let mut all = self.disks.subscribe();
         // It ends only so: the sender is here.
         let _ = all.wait_for(|all| !all.contains_key(&vm)).await;
+    }
+
+    /// Waits until none of an earlier process can be left, nor one of this process whose answer was lost.
+    pub(super) async fn outlast_all(&self, vm: VmUid) {
+        if self.pulled.contains(&vm) {
+            tokio::time::sleep_until(self.since + LATE).await;
+        }
+        self.outlast(vm).await;
+    }
+
+    /// A request whose answer was lost may be left from now on.
+    pub(super) fn note_lost(&self, vm: VmUid) {
+        let late = self.note(vm);
+        // Not one that shutdown waits for.
+        tokio::spawn(async move {
+            tokio::time::sleep(LATE).await;
+            drop(late);
+        });
     }
 }
 
 impl Drop for Late {
     fn drop(&mut self) {
-        self.all.0.send_modify(|all| {
+        self.all.disks.send_modify(|all| {
             let left = all.get(&self.vm).map_or(0, |count| count.saturating_sub(1));
             if left == 0 {
                 all.remove(&self.vm);

@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// How long a guest is paused at most while its last writes are copied.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PIVOT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Limit of the speed, so that the guest and its neighbours have a part of the disk.
 const BYTES_PER_SECOND: u64 = 256 << 20;
@@ -82,8 +82,36 @@ impl<P: Platform> Containers<P> {
             };
             self.copy_and_take(row, vm, change, &mut progress).await?;
         }
+        self.merge_branches(row, vm, &mut progress).await?;
         let deleted = disks.delete_snapshot_in_use(vm, uid, holder);
         Ok(deleted.await?)
+    }
+
+    /// Merges layers that the emulator does not have open. One that is being read keeps no other from its turn.
+    async fn merge_branches(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        progress: &mut (impl FnMut(u8) + Send),
+    ) -> Result<()> {
+        let disks = &self.parts.disks;
+        let mut refused = Vec::new();
+        let mut outcome = Ok(());
+        while let Some(merge) = disks.merge_in_branch(vm, &refused) {
+            match disks.merge_branch(vm, merge, progress).await {
+                Ok(merged) => {
+                    let _alone = self.parts.locks.lock(&lock_name(vm)).await;
+                    self.settle_before_merge(row, vm).await?;
+                    disks.end_branch(merged).await?;
+                    tracing::info!(%vm, layer = merge.layer, "layers merged beside a running machine");
+                }
+                Err(error) => {
+                    refused.push(merge);
+                    outcome = outcome.and(Err(error.into()));
+                }
+            }
+        }
+        outcome
     }
 
     /// Ends what an earlier attempt left.
@@ -289,10 +317,10 @@ impl<P: Platform> Containers<P> {
             }
         }
         faultpoint::point("node.snapshot.paused");
-        let in_time = tokio::time::timeout(PATIENCE, self.await_copy(domain)).await;
+        let in_time = tokio::time::timeout(PIVOT_LIMIT, self.await_copy(domain)).await;
         let copied = in_time.unwrap_or(Err(libvirt::Error::Deadline {
             call: "copy the last writes",
-            deadline: PATIENCE,
+            deadline: PIVOT_LIMIT,
         }));
         copied.map_err(not_merged)?;
         let pivoted = driver.end_root_job(domain, BlockJobEnd::Pivot).await;

@@ -1,6 +1,7 @@
-//! Makes the disk of a virtual machine that is off independent of its image.
+//! Makes the disk of a virtual machine independent of its image.
 //!
-//! Invariant: no machine runs on the disk, with a record or without, and none gets it meanwhile.
+//! Invariant: a copy is made while no machine runs on the disk, with a record or without, and none gets it meanwhile;
+//! a machine that runs copies the image itself (`pull.rs`).
 //! Failure: the disk's own error, with a disk that is the overlay that it was, or whole.
 
 use podspec::VmUid;

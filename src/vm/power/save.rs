@@ -56,6 +56,8 @@ impl<P: Platform> Containers<P> {
                     return Err(Error::SharesNotSaved(vm));
                 }
                 Some(power) => {
+                    // libvirt saves no memory while a disk has a job.
+                    self.stop_pull(&row, vm).await?;
                     let paused = matches!(power, Power::Paused(_));
                     self.write_memory(&row, vm, paused).await?;
                 }

@@ -12,9 +12,9 @@
 //!
 //! Invariant: no other container gets the disk from the switch until it is recorded; what libvirt says of the
 //! running emulator decides whether it took place, never the outcome of a call. Where it says that it did not, the
-//! layer loses its name before it says so for good: libvirtd goes on with the request of a dead client. A guest is requested to freeze
-//! only when its agent has just answered. One that was requested to freeze is thawed, or was reset, before the
-//! record says that it is not, by whichever process finds the record.
+//! layer loses its name before it says so for good: libvirtd goes on with the request of a dead client. A guest is
+//! thawed, or was reset, before a snapshot of it is recorded; the record says that it freezes only with an agent that
+//! does not thaw by itself (`quiesce.rs`).
 //! Failure: [`Error::NotQuiesced`] and [`Error::NotSwitched`] leave no snapshot, [`Error::NotThawed`] leaves
 //! the change to the repetition; without an emulator the disk's next user ends it.
 
@@ -23,28 +23,15 @@ use std::time::Duration;
 
 use libvirt::{Hypervisor, Power};
 use podspec::VmUid;
-use serde_json::json;
 use service::backoff::Backoff;
 use tokio::time::Instant;
 
-use super::freezes::Freeze;
+use super::quiesce::FrozenGuest;
 use crate::disk::{self, Change, SnapshotUid, Step, TakenSnapshot};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
-
-/// Time for the agent of a guest to show that it is there.
-const PING: Duration = Duration::from_secs(10);
-
-/// Time for the answer of a guest that is requested to thaw.
-const THAW: Duration = Duration::from_secs(10);
-
-/// How often it is requested.
-const THAWS: usize = 3;
-
-/// Time between these requests: an agent whose port is not open is reported at once.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Time to the next attempt to end an interrupted snapshot; each further failure doubles it.
 const RETRY: Duration = Duration::from_secs(1);
@@ -92,6 +79,7 @@ impl<P: Platform> Containers<P> {
             return Err(Error::RootNotOfNode(vm));
         }
         self.check_connected("take a snapshot").await?;
+        self.make_way_for_change(&row, vm).await?;
         if disks.is_full(vm) {
             // Before it ends the merge that makes room.
             return Err(disk::Error::TooManySnapshots(vm).into());
@@ -112,19 +100,18 @@ impl<P: Platform> Containers<P> {
         if quiesce > 0 && matches!(power, Some(Power::Paused(_))) {
             return Err(Error::Paused(vm));
         }
-        let patience = Duration::from_secs(quiesce.into());
-        if quiesce > 0 {
-            self.check_agent(&row, vm, patience.min(PING)).await?;
-        }
+        let limit = Duration::from_secs(quiesce.into());
+        let agent = match quiesce {
+            0 => None,
+            _ => Some(self.freezing_agent(&row, vm, limit).await?),
+        };
         let change = disks.begin_snapshot(vm, uid, true).await?;
         disks.make_layer(vm, change).await?;
-        if quiesce > 0 {
-            let freeze = self.freezes.begin(vm, Instant::now() + patience);
-            self.freeze(&row, vm, change, &freeze).await?;
-            self.switch(&row, vm, change, Some(&freeze)).await?;
-        } else {
-            self.switch(&row, vm, change, None).await?;
-        }
+        let frozen = match agent {
+            None => None,
+            Some(agent) => Some(self.freeze(&row, vm, change, agent, limit).await?),
+        };
+        self.switch(&row, vm, change, frozen).await?;
         let taken = disks.snapshot(vm, uid).await?;
         let taken = taken.ok_or(disk::Error::NoSnapshot { vm, snapshot: uid })?;
         tracing::info!(%vm, snapshot = %uid, quiesced = taken.quiesced, "snapshot taken");
@@ -249,74 +236,24 @@ impl<P: Platform> Containers<P> {
         self.end_change(row, vm, change, false).await.map(drop)
     }
 
-    /// Makes sure that the guest has an agent that answers, before anything is recorded that only its agent can
-    /// end.
-    async fn check_agent(&self, row: &Container, vm: VmUid, patience: Duration) -> Result<()> {
-        let driver = &self.parts.hypervisor;
-        let command = json!({"execute": "guest-ping"});
-        let answered = driver.agent(row.domain(), command, patience).await;
-        let refused = |source| Error::NotQuiesced { vm, source };
-        answered.map(drop).map_err(refused)
-    }
-
-    /// Freezes the file systems of the guest; without that the change is dropped.
-    async fn freeze(
-        &self,
-        row: &Container,
-        vm: VmUid,
-        change: Change,
-        freeze: &Freeze,
-    ) -> Result<()> {
-        let disks = &self.parts.disks;
-        disks.set_freezes(vm, change.layer, true).await?;
-        faultpoint::point("node.snapshot.freezes");
-        let command = json!({"execute": "guest-fsfreeze-freeze"});
-        let patience = freeze.deadline.saturating_duration_since(Instant::now());
-        let frozen = self
-            .parts
-            .hypervisor
-            .agent(row.domain(), command, patience)
-            .await;
-        let source = match frozen {
-            Ok(number) if number.as_u64().unwrap_or_default() > 0 => {
-                freeze.answered();
-                return Ok(());
-            }
-            Ok(_) => libvirt::Error::Refused {
-                call: "freeze",
-                reason: "the guest has no file system that it can freeze".to_owned(),
-            },
-            Err(error) => error,
-        };
-        let is_certain = matches!(
-            source,
-            libvirt::Error::NoAgent { .. } | libvirt::Error::AgentForbids { .. }
-        );
-        if !is_certain {
-            // It may freeze later.
-            self.end_freeze(row, vm, change, freeze).await?;
-        }
-        disks.abandon_change(vm, change.layer).await?;
-        Err(Error::NotQuiesced { vm, source })
-    }
-
     /// Lets the emulator write to the new layer, and records that. `frozen`: the guest has frozen its file systems.
     async fn switch(
         &self,
         row: &Container,
         vm: VmUid,
         change: Change,
-        frozen: Option<&Freeze>,
+        frozen: Option<FrozenGuest>,
     ) -> Result<()> {
         let disks = &self.parts.disks;
+        let deadline = frozen.as_ref().map(|guest| guest.freeze.deadline);
         let turn = self.disk_lock(vm);
-        let turn = match frozen {
+        let turn = match deadline {
             None => Some(turn.await),
-            Some(freeze) => tokio::time::timeout_at(freeze.deadline, turn).await.ok(),
+            Some(deadline) => tokio::time::timeout_at(deadline, turn).await.ok(),
         };
         let Some(_turn) = turn else {
-            if let Some(freeze) = frozen {
-                self.end_freeze(row, vm, change, freeze).await?;
+            if let Some(guest) = frozen {
+                self.end_freeze(row, vm, change, guest).await?;
             }
             disks.abandon_change(vm, change.layer).await?;
             let doing = "changed by another request, for longer than its guest may stay frozen";
@@ -331,10 +268,10 @@ impl<P: Platform> Containers<P> {
         }
         let file = disks.new_layer(vm, change);
         let switch = self.parts.hypervisor.switch_root(row.domain(), file);
-        let switched = match frozen {
+        let switched = match deadline {
             None => switch.await,
-            Some(freeze) => {
-                let left = freeze.deadline.saturating_duration_since(Instant::now());
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
                 let in_time = tokio::time::timeout(left, switch).await;
                 let call = "switch disk";
                 in_time.unwrap_or(Err(libvirt::Error::Deadline {
@@ -344,11 +281,12 @@ impl<P: Platform> Containers<P> {
             }
         };
         faultpoint::point("node.snapshot.switched");
-        if let Some(freeze) = frozen {
-            self.end_freeze(row, vm, change, freeze).await?;
-        }
+        let was_frozen = match frozen {
+            None => false,
+            Some(guest) => self.end_freeze(row, vm, change, guest).await?,
+        };
         // After an error it may have taken place after the thaw.
-        let is_quiesced = frozen.is_some_and(|freeze| !freeze.is_reset()) && switched.is_ok();
+        let is_quiesced = was_frozen && switched.is_ok();
         let is_switched = self.end_change(row, vm, change, is_quiesced).await?;
         match switched {
             Err(source) if !is_switched => Err(Error::NotSwitched { vm, source }),
@@ -386,45 +324,6 @@ impl<P: Platform> Containers<P> {
             disks.abandon_change(vm, change.layer).await?;
         }
         Ok(is_switched)
-    }
-
-    /// Ends the freeze of a task. A guest that was reset since is not frozen, and what boots now may have no agent.
-    async fn end_freeze(
-        &self,
-        row: &Container,
-        vm: VmUid,
-        change: Change,
-        freeze: &Freeze,
-    ) -> Result<()> {
-        let thawed = self.thaw(row, vm).await;
-        if thawed.is_ok() || !freeze.is_reset() {
-            return thawed;
-        }
-        Ok(self
-            .parts
-            .disks
-            .set_freezes(vm, change.layer, false)
-            .await?)
-    }
-
-    /// Lets the guest write to its file systems again.
-    async fn thaw(&self, row: &Container, vm: VmUid) -> Result<()> {
-        let mut attempts = 0;
-        loop {
-            let command = json!({"execute": "guest-fsfreeze-thaw"});
-            let driver = &self.parts.hypervisor;
-            let thawed = driver.agent(row.domain(), command, THAW).await;
-            attempts += 1;
-            match thawed {
-                Ok(_) => return Ok(()),
-                Err(source) if attempts == THAWS => return Err(Error::NotThawed { vm, source }),
-                Err(error) => {
-                    let error = crate::one_line(&error);
-                    tracing::warn!(%vm, error, "guest not thawed yet");
-                }
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
     }
 }
 

@@ -221,7 +221,7 @@ async fn carry(live: &Live, command: Command) -> Result<guest::End, guest::Error
         input: Arc::new(input),
         control,
     }));
-    let patience = Patience::default();
+    let deadline = LogDeadline::default();
     let output = async {
         let (mut out, mut err) = (vec![0; PIECE], vec![0; PIECE]);
         let (mut has_out, mut has_err) = (true, true);
@@ -231,13 +231,13 @@ async fn carry(live: &Live, command: Command) -> Result<guest::End, guest::Error
                 read = stdout.read(&mut out), if has_out => {
                     let length = read.unwrap_or(0);
                     has_out = length > 0;
-                    let stored = store(live, Stream::Stdout, &out[..length], &patience);
+                    let stored = store(live, Stream::Stdout, &out[..length], &deadline);
                     stdout.acknowledge(stored.await);
                 }
                 read = stderr.read(&mut err), if has_err => {
                     let length = read.unwrap_or(0);
                     has_err = length > 0;
-                    let stored = store(live, Stream::Stderr, &err[..length], &patience);
+                    let stored = store(live, Stream::Stderr, &err[..length], &deadline);
                     stderr.acknowledge(stored.await);
                 }
             }
@@ -251,25 +251,25 @@ async fn carry(live: &Live, command: Command) -> Result<guest::End, guest::Error
     let end = match known {
         None => ended.wait().await,
         Some(end) => {
-            patience.begin();
+            deadline.begin();
             // To its end: a thread that writes the log is not left alone with it.
             output.await;
             end
         }
     };
     let end = end?;
-    patience.begin();
+    deadline.begin();
     for stream in [Stream::Stdout, Stream::Stderr] {
-        flush(live, stream, Rest::End, &patience).await;
+        flush(live, stream, Rest::End, &deadline).await;
     }
     Ok(end)
 }
 
 /// Until when a log that cannot be written is attempted: without an end while the process runs.
 #[derive(Debug, Default)]
-struct Patience(OnceLock<Instant>);
+struct LogDeadline(OnceLock<Instant>);
 
-impl Patience {
+impl LogDeadline {
     /// The process has ended. Again: no effect.
     fn begin(&self) {
         self.0.get_or_init(|| Instant::now() + LAST_ATTEMPTS);
@@ -281,7 +281,7 @@ impl Patience {
 }
 
 /// Writes output to the log and sends it to clients; returns how many bytes are stored now.
-async fn store(live: &Live, stream: Stream, bytes: &[u8], patience: &Patience) -> usize {
+async fn store(live: &Live, stream: Stream, bytes: &[u8], deadline: &LogDeadline) -> usize {
     if bytes.is_empty() {
         return 0;
     }
@@ -290,13 +290,13 @@ async fn store(live: &Live, stream: Stream, bytes: &[u8], patience: &Patience) -
     }
     // Without a client nothing is lost.
     let _ = live.output.send((stream, Bytes::copy_from_slice(bytes)));
-    flush(live, stream, Rest::Hold, patience).await
+    flush(live, stream, Rest::Hold, deadline).await
 }
 
 /// Writes what is whole, again and again while the disk is full: the process waits for room. What
-/// is not written when patience ends is lost.
-async fn flush(live: &Live, stream: Stream, rest: Rest, patience: &Patience) -> usize {
-    persist(patience, || write(live, stream, rest)).await
+/// is not written before the deadline is lost.
+async fn flush(live: &Live, stream: Stream, rest: Rest, deadline: &LogDeadline) -> usize {
+    persist(deadline, || write(live, stream, rest)).await
 }
 
 /// Writes what is whole, once; returns how many bytes are stored, if it could be written.
@@ -320,8 +320,8 @@ async fn write(live: &Live, stream: Stream, rest: Rest) -> Option<usize> {
     logged.ok()
 }
 
-/// Attempts until it succeeds or patience ends; returns how many bytes are stored.
-async fn persist<F>(patience: &Patience, mut attempt: impl FnMut() -> F) -> usize
+/// Attempts until it succeeds or the deadline has passed; returns how many bytes are stored.
+async fn persist<F>(deadline: &LogDeadline, mut attempt: impl FnMut() -> F) -> usize
 where
     F: Future<Output = Option<usize>>,
 {
@@ -329,7 +329,7 @@ where
         if let Some(stored) = attempt().await {
             return stored;
         }
-        if patience.is_over() {
+        if deadline.is_over() {
             return 0;
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
@@ -393,25 +393,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_process_does_not_wait_for_a_log_that_cannot_be_written() {
-        let (patience, attempts) = (Patience::default(), Cell::new(0));
+        let (deadline, attempts) = (LogDeadline::default(), Cell::new(0));
         let fails = || {
             attempts.set(attempts.get() + 1);
             std::future::ready(None)
         };
         let long = Duration::from_secs(3600);
-        let running = tokio::time::timeout(long, persist(&patience, fails)).await;
+        let running = tokio::time::timeout(long, persist(&deadline, fails)).await;
         assert!(
             running.is_err(),
             "the output of a process that runs was dropped"
         );
         let begun = Instant::now();
-        patience.begin();
-        assert_eq!(persist(&patience, fails).await, 0);
+        deadline.begin();
+        assert_eq!(persist(&deadline, fails).await, 0);
         assert_eq!(begun.elapsed(), LAST_ATTEMPTS);
-        assert_eq!(persist(&patience, || std::future::ready(Some(7))).await, 7);
-        patience.begin();
+        assert_eq!(persist(&deadline, || std::future::ready(Some(7))).await, 7);
+        deadline.begin();
         let before = attempts.get();
-        assert_eq!(persist(&patience, fails).await, 0);
+        assert_eq!(persist(&deadline, fails).await, 0);
         assert_eq!(attempts.get(), before + 1, "once more for each piece");
     }
 }

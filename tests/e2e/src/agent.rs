@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::control::Control;
+use crate::node_server::NodeServer;
 use crate::stack::programs;
 use crate::wait::eventually;
 
@@ -33,6 +34,18 @@ impl Agent {
     /// The socket at which it looks for a daemon.
     pub fn node_socket(&self) -> PathBuf {
         self.dir.join("node.sock")
+    }
+
+    /// The same as [`Self::prepare`], beside a daemon that the test plays, which has started.
+    pub async fn beside_daemon(
+        control: &Control,
+        dir: &Path,
+        node: &str,
+    ) -> Result<(Self, NodeServer)> {
+        let agent = Self::prepare(control, dir, node).await?;
+        let mut daemon = NodeServer::new(&agent.node_socket());
+        daemon.start()?;
+        Ok((agent, daemon))
     }
 
     /// Installs rights and policy, makes the Node, and writes a configuration; not started.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::stack::Stack;
 use crate::v1::image_service_client::ImageServiceClient;
 use crate::v1::runtime_service_client::RuntimeServiceClient;
 use crate::v1::{self};
@@ -66,6 +67,14 @@ impl Cri {
             .collect();
         ensure!(bad.is_empty(), "not ready: {bad:?}");
         Ok(())
+    }
+
+    /// Waits until the daemon is ready, and pulls the guest image of the stack; returns its name.
+    pub async fn await_image(&self, stack: &Stack) -> Result<String> {
+        self.await_ready().await?;
+        let image = stack.image()?.to_owned();
+        self.pull(&image).await?;
+        Ok(image)
     }
 
     /// Pulls an image and returns its id.

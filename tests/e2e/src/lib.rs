@@ -37,6 +37,7 @@ pub mod samples;
 mod secure;
 mod side_by_side;
 mod stack;
+pub mod storage;
 mod tally;
 mod terminal;
 mod verdicts;

@@ -1,4 +1,5 @@
-//! `setup`: installs the distribution packages that are missing, and states which.
+//! `setup`: installs the distribution packages that are missing, and states which, and how much
+//! disk space the tests need.
 //!
 //! Invariant: with nothing missing it changes nothing and asks nothing but dpkg.
 //! Failure: apt-get's messages stay on the terminal; the error names what is still missing.
@@ -7,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::packages;
+use crate::{packages, suite};
 
 /// Installs missing distribution packages.
 #[derive(Debug, clap::Args)]
@@ -20,6 +21,9 @@ pub(crate) struct Setup {
 impl Setup {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
+        if let Some(statement) = suite::space_statement() {
+            println!("setup: {statement}");
+        }
         ensure(self.no_install)
     }
 }

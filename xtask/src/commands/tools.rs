@@ -66,6 +66,14 @@ pub(crate) struct Tools {
     cluster: bool,
 }
 
+/// A storage system for claims.
+pub(crate) const STORAGE: &[Tool] = &[
+    Tool::CsiFiles,
+    Tool::CsiProvisioner,
+    Tool::CsiSnapshotter,
+    Tool::SnapshotController,
+];
+
 /// A program that only the tests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Tool {
@@ -103,6 +111,15 @@ pub(crate) enum Tool {
     Kubelet,
     /// Checker of alerts and of the queries of dashboards.
     CheckRules,
+    /// Driver of the Container Storage Interface whose volumes are directories. Built only by name, and for the
+    /// tests of claims.
+    CsiFiles,
+    /// Maker of volumes for claims, on demand as well.
+    CsiProvisioner,
+    /// Taker of snapshots of claims, on demand as well.
+    CsiSnapshotter,
+    /// Controller of snapshots of claims, on demand as well.
+    SnapshotController,
     /// Installer of charts. Built only by name, and for the tests of the chart.
     Helm,
 }
@@ -123,10 +140,13 @@ impl Tools {
 fn suite() -> Vec<Tool> {
     let mut tools = Tool::value_variants().to_vec();
     tools.retain(|tool| {
-        !matches!(
-            tool,
-            Tool::CargoFuzz | Tool::CargoMutants | Tool::Helm | Tool::Kubeadm
-        )
+        let by_name = [
+            Tool::CargoFuzz,
+            Tool::CargoMutants,
+            Tool::Helm,
+            Tool::Kubeadm,
+        ];
+        !by_name.contains(tool) && !STORAGE.contains(tool)
     });
     tools
 }
@@ -190,7 +210,9 @@ impl Tool {
     }
 
     fn source(self, minor: Minor) -> Source {
-        use Family::{Containerd, CriTools, Etcd, Helm, Prometheus};
+        use Family::{
+            Containerd, CriTools, CsiDriver, CsiProvisioner, CsiSnapshotter, Etcd, Helm, Prometheus,
+        };
         let kubernetes = Family::Kubernetes(minor);
         match self {
             Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
@@ -215,6 +237,12 @@ impl Tool {
             Self::Kubectl => Source::Go(kubernetes, Verb::Build, "cmd/kubectl"),
             Self::Kubelet => Source::Go(kubernetes, Verb::Build, "cmd/kubelet"),
             Self::CheckRules => Source::Go(Prometheus, Verb::Build, "check-rules"),
+            Self::CsiFiles => Source::Go(CsiDriver, Verb::Build, "csi-files"),
+            Self::CsiProvisioner => Source::Go(CsiProvisioner, Verb::Build, "cmd/csi-provisioner"),
+            Self::CsiSnapshotter => Source::Go(CsiSnapshotter, Verb::Build, "cmd/csi-snapshotter"),
+            Self::SnapshotController => {
+                Source::Go(CsiSnapshotter, Verb::Build, "cmd/snapshot-controller")
+            }
             Self::Helm => Source::Go(Helm, Verb::Build, "cmd/helm"),
         }
     }

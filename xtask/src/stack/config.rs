@@ -25,6 +25,8 @@ const IMAGE: &str = "vmlet.dev/hello";
 const GENERIC: &str = "vmlet.dev/generic";
 /// The image of Debian; a stack can pull it if it was built.
 const DEBIAN: &str = "vmlet.dev/debian";
+/// The name of the target of backups that every stack has.
+const BACKUP_TARGET: &str = "local";
 /// Pods' addresses; private to the stack's network namespace, so all stacks use the same.
 const POD_SUBNET: &str = "10.88.0.0/16";
 
@@ -38,6 +40,8 @@ pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
     if !layout.path("boot-id").exists() {
         cluster::new_boot_id(layout)?;
     }
+    let backups = backups(layout);
+    fs::create_dir_all(&backups).with_context(|| format!("create {}", backups.display()))?;
     write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
     write_environment(layout, record)
 }
@@ -50,6 +54,11 @@ pub(crate) fn write_environment(layout: &Layout, record: &Record) -> Result<()> 
 fn write(layout: &Layout, name: &str, text: &str) -> Result<()> {
     let path = layout.path(name);
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// The directory of the target of backups.
+fn backups(layout: &Layout) -> PathBuf {
+    layout.path("backups")
 }
 
 fn vmlet_toml(layout: &Layout, record: &Record) -> String {
@@ -65,6 +74,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
          wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
          [shares]\nprogram = {virtiofsd}\n\n\
+         [backup]\ntargets = [{backups}]\n\n\
          [images]\nprotocol = \"http\"\n\
          # Tests need their images, however full the disk of the machine is.\n\
          high_water_percent = 0\n\
@@ -83,6 +93,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         guest_agent = path("bin/vmlet-guest"),
         virtiofsd = path("bin/vmlet-virtiofsd"),
         user = toml_string(QEMU_USER),
+        backups = toml_string(&format!("{BACKUP_TARGET}={}", backups(layout).display())),
         registries = path("registry/hosts"),
         image = toml_string(IMAGE),
         url = toml_string(&record.image_url()),

@@ -23,6 +23,8 @@ const DEBIAN_TESTS: &str = "stacks::debian::";
 const GENERIC_TESTS: &str = "stacks::nine_p::";
 /// The tests with programs of an earlier version.
 const VERSIONS_TESTS: [&str; 2] = ["stacks::versions::", "clusters::versions::"];
+/// The tests with a storage system.
+const STORAGE_TESTS: &str = "clusters::claim_snapshots::";
 /// The tests of the chart.
 const HELM_TESTS: &str = "api::helm::";
 
@@ -43,6 +45,8 @@ pub(super) enum Kit {
     Generic,
     /// Helm, on demand as well.
     Helm,
+    /// A storage system for claims, on demand as well.
+    Storage,
     /// The programs of an earlier version, on demand as well.
     Earlier,
     /// cargo-deny.
@@ -71,6 +75,7 @@ impl Kit {
             (DEBIAN_TESTS, Self::Debian),
             (GENERIC_TESTS, Self::Generic),
             (HELM_TESTS, Self::Helm),
+            (STORAGE_TESTS, Self::Storage),
             (VERSIONS_TESTS[0], Self::Earlier),
             (VERSIONS_TESTS[1], Self::Earlier),
         ];
@@ -90,6 +95,7 @@ impl Kit {
             Self::Debian => &[Self::Stacks, Self::Debian],
             Self::Generic => &[Self::Stacks, Self::Generic],
             Self::Helm => &[Self::Api, Self::Helm],
+            Self::Storage => &[Self::Stacks, Self::Api, Self::Clusters, Self::Storage],
             Self::Earlier => &[
                 Self::Stacks,
                 Self::Api,
@@ -114,6 +120,7 @@ impl Kit {
             Self::Debian => guest::ensure_debian(),
             Self::Generic => guest::ensure_generic(),
             Self::Helm => tools::ensure(&[Tool::Helm]),
+            Self::Storage => tools::ensure(tools::STORAGE),
             Self::Earlier => earlier::ensure().map(drop),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
             Self::Rules => tools::ensure(&[Tool::CheckRules]),
@@ -233,6 +240,9 @@ mod tests {
         assert_eq!(Kit::of_test("stacks::debian::x"), Some(Kit::Debian));
         assert_eq!(Kit::of_test("stacks::nine_p::x"), Some(Kit::Generic));
         assert_eq!(Kit::of_test("api::helm::render::x"), Some(Kit::Helm));
+        let storage = Kit::of_test("clusters::claim_snapshots::x");
+        assert_eq!(storage, Some(Kit::Storage));
+        assert_eq!(Kit::of_test("clusters::claims::x"), None);
         assert_eq!(Kit::of_test("stacks::disks::debian::x"), None);
     }
 }

@@ -25,7 +25,7 @@ use super::programs::{self, Built};
 use super::queue::Capacity;
 use super::report::Report;
 use super::weights::Weights;
-use super::{retry, speed};
+use super::{retry, space, speed};
 use crate::commands::setup;
 use crate::workspace;
 
@@ -59,6 +59,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
     if setup::ensure(false)? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
+    space::check(order)?;
     for folder in [job::logs(), job::failures()] {
         if folder.exists() {
             fs::remove_dir_all(&folder).context("remove what an earlier run left")?;

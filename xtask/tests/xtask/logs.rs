@@ -4,7 +4,9 @@
 //! Failure: the test names the messages that differ.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::workspace::root;
 
 /// Folders with the sources of programs and libraries.
 const SOURCES: [&str; 6] = [
@@ -17,10 +19,6 @@ const SOURCES: [&str; 6] = [
 ];
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 #[test]
 fn every_log_message_is_documented() {

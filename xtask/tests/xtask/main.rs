@@ -16,3 +16,4 @@ mod mounts;
 mod policies;
 mod units;
 mod virtlet;
+mod workspace;

@@ -7,10 +7,11 @@
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
+
+use crate::workspace::{metadata, root};
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -57,10 +58,6 @@ impl Unit {
     }
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 fn units() -> Vec<Unit> {
     let folder = std::fs::read_dir(root().join("deploy/systemd")).unwrap();
     let units: Vec<_> = folder
@@ -79,23 +76,7 @@ fn units() -> Vec<Unit> {
 }
 
 fn programs() -> BTreeSet<String> {
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--no-deps",
-            "--format-version",
-            "1",
-            "--offline",
-        ])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata: Metadata = metadata();
     let targets = metadata
         .packages
         .into_iter()

@@ -81,6 +81,7 @@ async fn a_task_of_an_earlier_machine_neither_destroys_nor_makes_data() {
         "DeleteSnapshot",
         "Provision",
         "CloneDisk",
+        "RestoreBackup",
     ] {
         let task = labelled(kind);
         assert_eq!(verdict(&task, Some("m-1")).await, Ok(None), "{kind}");

@@ -1,22 +1,24 @@
-//! `image upload`: a disk of this computer becomes an image on a node.
+//! `image upload`: a disk of this computer becomes an image on nodes.
 //!
-//! Invariant: the object is written when the node has the file, and was checked before the file is
+//! Invariant: the object is written when the first node has the file, and was checked before the file is
 //! sent; its source is a name that no server has, with the beginning of the file's checksum, so that
-//! another file is another image.
-//! Failure: the cluster's and the node's; what the node has received stays for the next call.
+//! another file is another image. A node that fails keeps no other node from the file.
+//! Failure: the cluster's and the nodes'; what a node has received stays for the next call.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use crds::{ClusterVirtualMachineImage, VirtualMachineImage};
 use kube::api::{Api, Patch, PatchParams};
+use podspec::UPLOADED_IMAGE;
 use serde_json::{Value, json};
 
+use crate::cluster::node_pod::NodePod;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError};
 use crate::commands::transfer::progress::Progress;
-use crate::commands::transfer::send::{Receiver, Source};
+use crate::commands::transfer::send::{Receiver, Source, is_local};
 
 /// Digits of the checksum in the name of the image on nodes.
 const DIGITS: usize = 12;
@@ -26,6 +28,7 @@ const LONGEST: usize = 253;
 
 /// File to upload, and the image that it becomes.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("nodes").required(true).args(["node", "all_nodes"])))]
 pub(crate) struct UploadArgs {
     /// Disk to upload: qcow2 or raw, also compressed.
     #[arg(value_name = "FILE")]
@@ -33,9 +36,12 @@ pub(crate) struct UploadArgs {
     /// Name of the VirtualMachineImage.
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Node that gets the file. Machines with the image must run there.
+    /// Node that gets the file; may be repeated. Machines with the image must run on one of them.
     #[arg(long, value_name = "NODE")]
-    node: String,
+    node: Vec<String>,
+    /// Send the file to each node with Vmlet, one after the other.
+    #[arg(long)]
+    all_nodes: bool,
     /// Make a ClusterVirtualMachineImage, which all namespaces may use.
     #[arg(long)]
     cluster_wide: bool,
@@ -46,7 +52,7 @@ pub(crate) struct UploadArgs {
     cluster: ClusterArgs,
 }
 
-/// An uploaded image.
+/// An image that is uploaded to a node.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::commands) struct Upload<'a> {
     pub(in crate::commands) name: &'a str,
@@ -55,39 +61,117 @@ pub(in crate::commands) struct Upload<'a> {
     pub(in crate::commands) vmlet_namespace: &'a str,
 }
 
+/// Nodes that did not get the file.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "failed to upload to {} of {all} nodes: {}; the same command continues, and sends nothing to nodes that have the image",
+    .failed.len(), .failed.join(", ")
+)]
+struct NodesError {
+    failed: Vec<String>,
+    all: usize,
+}
+
 pub(super) async fn run(args: &UploadArgs) -> anyhow::Result<ExitCode> {
     let mut source = Source::open(&args.file, &Progress::new("check"))?;
     let cluster = args.cluster.connect_to_follow().await?;
-    let upload = Upload {
-        name: &args.name,
-        node: &args.node,
-        is_cluster_wide: args.cluster_wide,
-        vmlet_namespace: &args.vmlet_namespace,
-    };
-    let kind = upload.run(&cluster, &mut source).await?;
-    super::super::print(&format!(
-        "{kind}/{} uploaded to node {}\n",
-        args.name, args.node
-    ))?;
-    eprintln!(
-        "the image is on this node only: machines that use it need the nodeSelector kubernetes.io/hostname: {}",
-        args.node
-    );
+    let nodes = args.nodes(&cluster).await?;
+    send_to_all(args, &cluster, &mut source, &nodes).await?;
+    eprintln!("{}", note(&nodes));
     Ok(ExitCode::SUCCESS)
 }
 
-impl Upload<'_> {
-    /// Sends the file, and writes the object; returns its kind.
-    async fn run(&self, cluster: &Cluster, source: &mut Source) -> anyhow::Result<&'static str> {
-        let reference = self.reference(cluster, source)?;
+/// Sends the file to each node, and writes the object once one has it.
+async fn send_to_all(
+    args: &UploadArgs,
+    cluster: &Cluster,
+    source: &mut Source,
+    nodes: &[String],
+) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    let mut kind = None;
+    for (place, node) in nodes.iter().enumerate() {
+        let upload = args.upload(node);
+        let reference = upload.reference(cluster, source)?;
         let params = PatchParams::apply("vmletctl");
-        // What the API server refuses is not worth the transfer.
-        let trial = params.clone().dry_run();
-        self.apply(cluster, &reference, &trial).await?;
-        self.send(cluster, source, &reference).await?;
-        Ok(self.apply(cluster, &reference, &params).await?)
+        if place == 0 {
+            // What the API server refuses is not worth the transfer.
+            let trial = params.clone().dry_run();
+            upload.apply(cluster, &reference, &trial).await?;
+        }
+        if nodes.len() > 1 {
+            eprintln!("node {node} ({} of {})", place + 1, nodes.len());
+        }
+        match upload.send(cluster, source, &reference).await {
+            Ok(()) => {}
+            Err(error) if nodes.len() == 1 || is_local(&error) => return Err(error),
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                failed.push(node.clone());
+                continue;
+            }
+        }
+        let written = match kind {
+            Some(written) => written,
+            None => upload.apply(cluster, &reference, &params).await?,
+        };
+        kind = Some(written);
+        let text = format!("{written}/{} uploaded to node {node}\n", args.name);
+        super::super::print(&text)?;
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let all = nodes.len();
+    Err(NodesError { failed, all }.into())
+}
+
+/// What a user is to know of the machines with the image.
+fn note(nodes: &[String]) -> String {
+    match nodes {
+        [node] => format!(
+            "the image is on this node only: machines that use it need the nodeSelector kubernetes.io/hostname: {node}"
+        ),
+        nodes => format!(
+            "the image is on these {} nodes only: machines that use it must run on one of them",
+            nodes.len()
+        ),
+    }
+}
+
+impl UploadArgs {
+    /// The nodes that get the file, each once; those that cannot be reached now are the last.
+    async fn nodes(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+        let mut nodes = self.node.clone();
+        if self.all_nodes || nodes.len() > 1 {
+            let known = NodePod::nodes(cluster.client.clone(), &self.vmlet_namespace).await?;
+            if self.all_nodes {
+                nodes = known.keys().cloned().collect();
+            }
+            nodes.sort();
+            nodes.dedup();
+            nodes.sort_by_key(|node| known.get(node) != Some(&true));
+        }
+        if nodes.is_empty() {
+            bail!(
+                "no node has a pod vmlet-node in namespace {}: name the namespace of Vmlet by --vmlet-namespace",
+                self.vmlet_namespace
+            );
+        }
+        Ok(nodes)
     }
 
+    fn upload<'a>(&'a self, node: &'a str) -> Upload<'a> {
+        Upload {
+            name: &self.name,
+            node,
+            is_cluster_wide: self.cluster_wide,
+            vmlet_namespace: &self.vmlet_namespace,
+        }
+    }
+}
+
+impl Upload<'_> {
     /// Sends the file.
     pub(in crate::commands) async fn send(
         &self,
@@ -150,7 +234,7 @@ impl Upload<'_> {
 /// A name that no server has.
 fn reference(place: &str, name: &str, sha256: &str) -> String {
     let digits = sha256.get(..DIGITS).unwrap_or(sha256);
-    format!("vmlet.dev/upload.invalid/{place}/{name}:{digits}")
+    format!("{UPLOADED_IMAGE}{place}/{name}:{digits}")
 }
 
 pub(in crate::commands) fn object(kind: &str, name: &str, reference: &str) -> Value {
@@ -163,65 +247,4 @@ pub(in crate::commands) fn object(kind: &str, name: &str, reference: &str) -> Va
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-
-    use super::*;
-
-    #[test]
-    fn another_file_has_another_name() {
-        let one = reference("team", "web", &"ab".repeat(32));
-        assert_eq!(one, "vmlet.dev/upload.invalid/team/web:abababababab");
-        assert_ne!(one, reference("team", "web", &"ac".repeat(32)));
-    }
-
-    #[tokio::test]
-    async fn nothing_is_sent_for_an_object_that_the_api_server_refuses() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = format!("http://{}", listener.local_addr().unwrap());
-        let serving = tokio::spawn(async move {
-            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
-            let mut line = String::new();
-            stream.read_line(&mut line).await.unwrap();
-            let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                "reason": "Invalid", "message": "it is immutable", "code": 422});
-            let body = body.to_string();
-            let head = format!(
-                "HTTP/1.1 422 Unprocessable Entity\r\ncontent-type: application/json\r\n\
-                 content-length: {}\r\nconnection: close\r\n\r\n",
-                body.len()
-            );
-            let answer = head + &body;
-            stream.write_all(answer.as_bytes()).await.unwrap();
-            // What else the client has sent; it makes no second connection.
-            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-            line
-        });
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("d");
-        std::fs::write(&file, "a disk").unwrap();
-        let kubeconfig = dir.path().join("config");
-        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": server}}],
-            "users": [{"name": "u", "user": {}}]});
-        std::fs::write(&kubeconfig, config.to_string()).unwrap();
-        let args = UploadArgs {
-            file,
-            name: "web".to_owned(),
-            node: "n1".to_owned(),
-            cluster_wide: false,
-            vmlet_namespace: "vmlet-system".to_owned(),
-            cluster: ClusterArgs {
-                kubeconfig: Some(kubeconfig),
-                ..ClusterArgs::default()
-            },
-        };
-        let refused = format!("{:#}", run(&args).await.unwrap_err());
-        assert!(refused.contains("it is immutable"), "{refused}");
-        let line = serving.await.unwrap();
-        assert!(line.starts_with("PATCH "), "{line}");
-        assert!(line.contains("dryRun=All"), "{line}");
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ use super::report::{Fate, Report};
 use super::shown;
 
 mod devices;
+mod volumes;
 
 const MIB: u64 = 1 << 20;
 /// Bounds of a machine's hardware.
@@ -36,6 +37,16 @@ pub(super) enum PlanError {
     Parent(String),
     #[error("the file {0:?} is in pieces: join them, and remove ovf:chunkSize from the descriptor")]
     Chunks(String),
+    #[error("the package has no further disk {0:?}; those that it has: {1}")]
+    UnknownVolume(String, String),
+    #[error(
+        "the package has several further disks {0:?}: name the file, or the identifier, of one"
+    )]
+    AmbiguousVolume(String),
+    #[error("claim {0:?} is given for two disks of the package")]
+    SameClaim(String),
+    #[error("{0} is given two claims")]
+    TwoClaims(String),
     #[error("the package has no network {0:?}; those of its NICs: {1}")]
     UnknownNetwork(String, String),
 }
@@ -51,6 +62,8 @@ pub(super) struct Choice {
     pub(super) run_strategy: String,
     /// Networks of the package, and the NetworkAttachmentDefinitions for them.
     pub(super) networks: Vec<(String, String)>,
+    /// Further disks of the package, by identifiers or files, and the claims for them.
+    pub(super) volumes: Vec<(String, String)>,
     pub(super) keeps_macs: bool,
     /// The boot disk, by its identifier or its file.
     pub(super) boot_disk: Option<String>,
@@ -83,7 +96,9 @@ impl Plan {
         size(package, choice, &mut spec, &mut report)?;
         let attached = attached(package);
         let boot = boot(&attached, choice)?;
-        let file = disks(package, &attached, boot, &mut spec, &mut report)?;
+        let others = volumes::of_others(&attached, boot, choice, &mut report)?;
+        spec.extend(others.map(|volumes| ("volumes".to_owned(), volumes)));
+        let file = disk(package, &attached[boot], &mut spec, &mut report)?;
         let network = devices::network(package, choice, &mut report)?;
         spec.extend(network.map(|network| ("network".to_owned(), network)));
         if let Some(node) = &choice.node {
@@ -172,11 +187,7 @@ fn boot(all: &[Attached<'_>], choice: &Choice) -> Result<usize, PlanError> {
         let first = all.iter().position(|one| one.file.is_some());
         return first.ok_or(PlanError::NoDisk);
     };
-    let is_it = |one: &Attached<'_>| {
-        let by_id = one.disk.is_some_and(|disk| disk.id == *name);
-        let by_file = one.file.is_some_and(|file| file.href == *name);
-        one.file.is_some() && (by_id || by_file)
-    };
+    let is_it = |one: &Attached<'_>| one.file.is_some() && one.is_called(name);
     all.iter().position(is_it).ok_or_else(|| {
         let files = all.iter().filter_map(|one| one.file);
         let names: Vec<_> = files.map(|file| file.href.as_str()).collect();
@@ -184,30 +195,13 @@ fn boot(all: &[Attached<'_>], choice: &Choice) -> Result<usize, PlanError> {
     })
 }
 
-/// The boot disk, and what becomes of the others.
-fn disks(
+/// The boot disk.
+fn disk(
     package: &Description,
-    all: &[Attached<'_>],
-    boot: usize,
+    chosen: &Attached<'_>,
     spec: &mut Map<String, Value>,
     report: &mut Report,
 ) -> Result<FileReference, PlanError> {
-    for (place, other) in all.iter().enumerate() {
-        if place == boot {
-            continue;
-        }
-        let capacity = other.disk.and_then(|disk| disk.capacity);
-        let capacity = capacity.map_or_else(|| "of unknown size".into(), quantity);
-        let text = match other.file {
-            Some(_) => {
-                "an image makes one disk: copy it into a claim, and add that to spec.volumes"
-                    .to_owned()
-            }
-            None => format!("it is empty ({capacity}): add an empty claim to spec.volumes"),
-        };
-        report.add(Fate::LeftOut, &name(other), text);
-    }
-    let chosen = &all[boot];
     let file = chosen.file.ok_or(PlanError::NoDisk)?;
     if chosen.disk.is_some_and(|disk| disk.has_parent) {
         return Err(PlanError::Parent(shown(&name(chosen))));
@@ -231,6 +225,14 @@ fn disks(
         report.add(Fate::Changed, &format!("controller {model}"), text);
     }
     Ok(file.clone())
+}
+
+impl Attached<'_> {
+    /// Whether a user means it: by its identifier, or its file.
+    fn is_called(&self, name: &str) -> bool {
+        let by_id = self.disk.is_some_and(|disk| disk.id == name);
+        by_id || self.file.is_some_and(|file| file.href == name)
+    }
 }
 
 /// What a user calls a disk.

@@ -46,6 +46,7 @@ fn args(file: PathBuf) -> ImportArgs {
         class: None,
         run_strategy: Run::Halted,
         networks: Vec::new(),
+        volumes: Vec::new(),
         keep_mac: false,
         boot_disk: None,
         configuration: None,

@@ -148,7 +148,10 @@ fn of_task(task: &VirtualMachineTask) -> Option<String> {
 /// The controller has not recorded yet that the disk is made.
 fn made_disk(task: &VirtualMachineTask) -> bool {
     let state = task.status.as_ref().and_then(|status| status.state);
-    let makes_disk = matches!(task.spec.kind, TaskKind::Provision | TaskKind::CloneDisk);
+    let makes_disk = matches!(
+        task.spec.kind,
+        TaskKind::Provision | TaskKind::CloneDisk | TaskKind::RestoreBackup
+    );
     makes_disk && state == Some(TaskState::Success)
 }
 

@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use registry_auth::{Login, basic, bearer, host_in};
 use reqwest::header::HeaderValue;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -153,16 +152,6 @@ fn server(registry: &str) -> &str {
     }
 }
 
-/// The host in a name of the file, which may be a URL.
-fn host(name: &str) -> &str {
-    let name = name.split_once("://").map_or(name, |(_, rest)| rest);
-    let host = name.split('/').next().unwrap_or_default();
-    match host {
-        "index.docker.io" | "registry-1.docker.io" => "docker.io",
-        host => host,
-    }
-}
-
 /// Asks a helper.
 async fn ask(program: &str, server: &str) -> Result<Option<Credentials>, CredentialsError> {
     let start = |error| CredentialsError::Start(program.to_owned(), error);
@@ -204,14 +193,14 @@ impl Config {
         let own = self
             .helpers
             .iter()
-            .find(|(name, _)| host(name) == host(registry));
+            .find(|(name, _)| host_in(name) == host_in(registry));
         let name = own.map_or(&self.store, |(_, name)| name);
         Some(name.as_str()).filter(|name| !name.is_empty())
     }
 
     fn entry(&self, registry: &str) -> Option<&Entry> {
         let mut all = self.auths.iter();
-        let found = all.find(|(name, _)| host(name) == host(registry));
+        let found = all.find(|(name, _)| host_in(name) == host_in(registry));
         found.map(|(_, entry)| entry)
     }
 }
@@ -228,10 +217,8 @@ impl Entry {
             let password = self.password.clone();
             return Some(Credentials::Password(self.username.clone(), password));
         }
-        let decoded = STANDARD.decode(self.auth.trim()).ok()?;
-        let text = String::from_utf8(decoded).ok()?;
-        let pair = text.trim_end_matches('\0').split_once(':')?;
-        Some(Credentials::Password(pair.0.to_owned(), pair.1.to_owned()))
+        let login = Login::decode(&self.auth)?;
+        Some(Credentials::Password(login.user, login.password))
     }
 }
 
@@ -241,8 +228,7 @@ impl Credentials {
         let Self::Password(user, password) = self else {
             return None;
         };
-        let encoded = STANDARD.encode(format!("{user}:{password}"));
-        secret(&format!("Basic {encoded}"))
+        basic(user, password)
     }
 
     /// The header of a token for the registry itself.
@@ -250,7 +236,7 @@ impl Credentials {
         let Self::Bearer(token) = self else {
             return None;
         };
-        secret(&format!("Bearer {token}"))
+        bearer(token)
     }
 }
 
@@ -266,13 +252,6 @@ impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Entry")
     }
-}
-
-/// A header value that logs leave out.
-pub(super) fn secret(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 #[cfg(test)]

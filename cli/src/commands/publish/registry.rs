@@ -13,6 +13,7 @@ mod upload;
 use std::time::Duration;
 
 use oci_spec::distribution::Reference;
+use registry_auth::api_host;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Body, Client, Method, StatusCode, Url};
@@ -105,10 +106,7 @@ impl Registry {
         credentials: Option<Credentials>,
     ) -> Result<Self, RegistryError> {
         let host = image.registry();
-        let server = match host {
-            "docker.io" | "index.docker.io" => "registry-1.docker.io",
-            host => host,
-        };
+        let server = api_host(host);
         let scheme = match connection {
             Connection::Http => "http",
             Connection::Https => "https",

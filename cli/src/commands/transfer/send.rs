@@ -54,6 +54,12 @@ enum SendError {
     Send(#[source] io::Error),
 }
 
+/// Whether the file of this computer is what failed, which is so for each node.
+pub(in crate::commands) fn is_local(error: &anyhow::Error) -> bool {
+    let of_file = |cause: &SendError| matches!(cause, SendError::File { .. });
+    error.downcast_ref().is_some_and(of_file)
+}
+
 impl Source {
     /// A whole file.
     pub(in crate::commands) fn open(path: &Path, progress: &Progress) -> anyhow::Result<Self> {

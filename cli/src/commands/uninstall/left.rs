@@ -6,7 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use crds::{TaskState, VirtualMachine, VirtualMachineReplicaSet, VirtualMachineTask, names};
+use crds::{
+    TaskState, VirtualMachine, VirtualMachineBackup, VirtualMachineReplicaSet, VirtualMachineTask,
+    names,
+};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -60,6 +63,7 @@ fn going(kinds: &[Kind]) -> String {
 pub(super) struct Seen<'a> {
     pub(super) sets: &'a [VirtualMachineReplicaSet],
     pub(super) machines: &'a [VirtualMachine],
+    pub(super) backups: &'a [VirtualMachineBackup],
     pub(super) tasks: &'a [VirtualMachineTask],
     pub(super) pods: &'a [Pod],
     /// Whose pods are virtual machines.
@@ -120,6 +124,7 @@ struct Item {
 pub(super) struct Left {
     sets: Vec<Item>,
     machines: Vec<Item>,
+    backups: Vec<Item>,
     tasks: Vec<Item>,
     pods: Vec<Item>,
     disks: Vec<Item>,
@@ -134,6 +139,7 @@ impl Left {
         Self {
             sets: seen.sets.iter().filter_map(set).collect(),
             machines: seen.machines.iter().map(|vm| machine(vm, seen)).collect(),
+            backups: seen.backups.iter().filter_map(backup).collect(),
             tasks: tasks.map(task).collect(),
             pods: seen
                 .pods
@@ -151,6 +157,7 @@ impl Left {
         for step in [
             &mut self.sets,
             &mut self.machines,
+            &mut self.backups,
             &mut self.tasks,
             &mut self.pods,
             &mut self.disks,
@@ -166,7 +173,8 @@ impl Left {
         } else {
             self.disks.len()
         };
-        self.sets.len() + self.machines.len() + self.tasks.len() + self.pods.len() + disks > 0
+        let objects = self.sets.len() + self.machines.len() + self.backups.len();
+        objects + self.tasks.len() + self.pods.len() + disks > 0
     }
 
     /// Whether a kind may be deleted.
@@ -196,6 +204,12 @@ impl Left {
                 &self.machines,
                 "Delete them while controller and agents run, and wait: kubectl delete vm NAME -n \
                  NAMESPACE. Their root disks are deleted, also claims NAME-root; other claims stay.",
+            ),
+            (
+                "backups",
+                &self.backups,
+                "Delete them, and with them their data: kubectl delete vmbackup NAME -n NAMESPACE. To keep the \
+                 data, set spec.deletionPolicy to Retain before that.",
             ),
             (
                 "tasks of nodes",
@@ -278,6 +292,16 @@ fn set(set: &VirtualMachineReplicaSet) -> Option<Item> {
     let replicas = set.spec.replicas;
     (replicas > 0).then(|| Item {
         text: format!("{} ({replicas} machines)", named(set)),
+        node: None,
+    })
+}
+
+/// A backup that waits for the controller when it is deleted.
+fn backup(backup: &VirtualMachineBackup) -> Option<Item> {
+    let mut finalizers = backup.finalizers().iter();
+    let is_held = finalizers.any(|known| known == names::BACKUP_FINALIZER);
+    is_held.then(|| Item {
+        text: format!("{} of {}", named(backup), backup.spec.vm_name),
         node: None,
     })
 }

@@ -7,6 +7,7 @@ use crds::VirtualMachineSnapshot;
 use crds::conditions::SNAPSHOT_CREATED;
 
 use super::*;
+use crate::stores::VolumeSnapshot;
 
 fn snapshot(version: &str) -> VirtualMachineSnapshot {
     serde_json::from_value(json!({
@@ -31,6 +32,36 @@ fn a_snapshot_wakes_its_machine_and_is_found_by_it_until_it_is_gone() {
     let woken = adds!(intake, feeds.snapshots, Event::Delete(deleted));
     assert_eq!(woken[0].key, vm);
     assert_eq!(found(&intake), 0);
+}
+
+/// A part of the snapshot.
+fn part(version: &str, label: &str, ready: bool) -> VolumeSnapshot {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "p", "namespace": "default", "uid": "p", "resourceVersion": version,
+            "labels": { "x": label }, "ownerReferences": [{
+                "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineSnapshot", "name": "s", "uid": "s",
+            }],
+        },
+        "spec": { "source": { "persistentVolumeClaimName": "data" } },
+        "status": { "readyToUse": ready },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_part_of_a_snapshot_wakes_the_machine_when_the_storage_system_reports_more() {
+    let (intake, mut feeds) = ours();
+    let orphan = Event::Apply(part("1", "a", false));
+    assert_eq!(adds!(intake, feeds.volume_snapshots, orphan), []);
+    feeds.snapshots.apply(Event::Apply(snapshot("1")));
+    let ready = Event::Apply(part("2", "a", true));
+    let woken = adds!(intake, feeds.volume_snapshots, ready);
+    assert_eq!(woken[0].key, Key::new("default", "vm"));
+    let same = Event::Apply(part("3", "b", true));
+    assert_eq!(adds!(intake, feeds.volume_snapshots, same), []);
+    let gone = Event::Delete(part("3", "b", true));
+    assert_eq!(adds!(intake, feeds.volume_snapshots, gone).len(), 1);
 }
 
 #[test]

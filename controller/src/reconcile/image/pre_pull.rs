@@ -90,6 +90,8 @@ struct View<'a> {
     tasks: BTreeMap<String, Arc<VirtualMachineTask>>,
     /// Seconds after a failure that does not pass by itself.
     hold: i64,
+    /// The failure that stays in the status until its node has the image; empty where the newest one counts.
+    shown: String,
 }
 
 /// Nodes that are to have a version of an image before new machines use it.
@@ -97,6 +99,8 @@ pub(super) struct NodeSet<'a> {
     pub(super) nodes: &'a BTreeMap<String, Arc<Node>>,
     /// Those of them that pulled it.
     pub(super) recorded: BTreeSet<String>,
+    /// The failure on record, if there is one.
+    pub(super) message: String,
 }
 
 /// The pulls of a version that new machines do not use yet; begins what is next.
@@ -120,6 +124,7 @@ pub(super) async fn observe_version(
         known: ctx.stores.agents.known(),
         tasks: current_tasks(ctx, object, named, (set.nodes, tasks)).await?,
         hold: HOLD_OF_VERSION,
+        shown: set.message,
     };
     let mut pulls = view.act(object, named, set.nodes).await?;
     // The sentences of a pre-pull are about its selector.
@@ -180,6 +185,7 @@ pub(super) async fn observe(
         known: ctx.stores.agents.known(),
         tasks: current_tasks(ctx, object, named, (&nodes, all.collect())).await?,
         hold: task::HOLD,
+        shown: String::new(),
     };
     view.act(object, named, &nodes).await
 }
@@ -217,7 +223,7 @@ impl View<'_> {
             ..PrePullStatus::default()
         };
         let mut again = None::<Duration>;
-        let mut last = None::<(Option<Timestamp>, String)>;
+        let mut failures = BTreeMap::new();
         let mut due = Vec::new();
         for (name, node) in nodes {
             match self.state(name, node) {
@@ -233,10 +239,7 @@ impl View<'_> {
                 } => {
                     status.failed += 1;
                     again = Some(again.map_or(left, |again| again.min(left)));
-                    let newest = last.as_ref().is_none_or(|(before, _)| *before <= ended);
-                    if newest {
-                        last = Some((ended, format!("node {name}: {message}")));
-                    }
+                    failures.insert(name.as_str(), (ended, message));
                 }
                 State::Due(old) => due.push((name, old)),
                 State::Unavailable => status.unavailable += 1,
@@ -263,8 +266,8 @@ impl View<'_> {
                 status.pulling += 1;
             }
         }
-        status.message = match last {
-            Some((_, message)) => message,
+        status.message = match self.failure(&failures) {
+            Some(message) => message,
             None if nodes.is_empty() => NO_NODE.to_owned(),
             None if is_full => FULL.to_owned(),
             None if status.desired == 0 => NONE_ABLE.to_owned(),
@@ -280,6 +283,14 @@ impl View<'_> {
             status: Some(status),
             again,
         })
+    }
+
+    /// The failure for the status: the newest one, or, where one stays, that of the same node.
+    fn failure(&self, all: &BTreeMap<&str, (Option<Timestamp>, String)>) -> Option<String> {
+        let shown = node_of(&self.shown).and_then(|node| all.get_key_value(node));
+        let newest = || all.iter().max_by_key(|(_, (ended, _))| *ended);
+        let (node, (_, message)) = shown.or_else(newest)?;
+        Some(format!("node {node}: {message}"))
     }
 
     fn state(&self, name: &str, node: &Node) -> State {
@@ -335,6 +346,12 @@ impl View<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// The node of a failure in a status.
+pub(super) fn node_of(message: &str) -> Option<&str> {
+    let node = message.strip_prefix("node ")?.split_once(": ")?;
+    Some(node.0)
 }
 
 /// The nodes of the selector.

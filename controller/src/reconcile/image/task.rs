@@ -111,23 +111,10 @@ fn draft(
 ) -> VirtualMachineTask {
     let Key { namespace, name } = object.key();
     let spec = VirtualMachineTaskSpec {
-        node_name: node.to_owned(),
-        vm_name: name,
-        vm_namespace: None,
-        vm_uid: object.uid().to_owned(),
-        kind,
-        cancel: false,
         image: Some(named.name.clone()),
         image_url: named.url.clone(),
         image_tls_secret: object.tls_secret().map(str::to_owned),
-        size_bytes: None,
-        linked: false,
-        timeout_seconds: None,
-        discard: false,
-        instance_uid: None,
-        probe: None,
-        snapshot: None,
-        source: None,
+        ..VirtualMachineTaskSpec::new(node, kind, &name, object.uid())
     };
     let mut task = VirtualMachineTask::new(task, spec);
     let place = Some(namespace).filter(|namespace| !namespace.is_empty());
@@ -135,6 +122,7 @@ fn draft(
         name: task.metadata.name.take(),
         namespace: Some(place.unwrap_or_else(|| ctx.config.namespace.clone())),
         owner_references: Some(vec![object.owner()]),
+        labels: Some(node_tasks::labels()),
         ..ObjectMeta::default()
     };
     task

@@ -19,7 +19,7 @@ pub(super) mod versions;
 
 use std::time::Duration;
 
-use crds::{ImageUpdate, ImageUpdateStatus, ImageVersion, InspectedImage, PrePullStatus};
+use crds::{ImageUpdate, ImageUpdateStatus, ImageVersion, InspectedImage, PrePullStatus, TaskKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use self::check::Check;
@@ -113,7 +113,7 @@ impl Step<'_> {
         let mut versions = self.object.versions().to_vec();
         let oci = self.object.source().oci.as_ref();
         status.reference = oci.map(|oci| oci.reference.clone()).unwrap_or_default();
-        let busy_until = busy_until(&status, &versions);
+        let busy_until = self.busy_until(&status, &versions);
         let due = schedule::due(self.update, &status, busy_until, self.now.0);
         let check = check::observe(self.ctx, self.object, &self.tag, &status, due).await?;
         let mut again = match &check {
@@ -177,18 +177,29 @@ impl Step<'_> {
         status.observed_check_request = request;
     }
 
+    /// Until when nodes pull the newest version. A tag that moves more often than they can pull would
+    /// otherwise never reach new machines.
+    fn busy_until(&self, status: &ImageUpdateStatus, all: &[ImageVersion]) -> Option<i64> {
+        let newest = all.first().filter(|newest| !versions::is_ready(newest))?;
+        let pulls = status.pulls.as_ref();
+        let is_stalled = pulls.is_some_and(PrePullStatus::is_stalled);
+        (!is_stalled || self.is_pulled(newest)).then(|| newest.found_time.0.as_second() + LIMIT)
+    }
+
+    /// Whether a node pulls this version now: a pull that is repeated counts as failed in the status.
+    fn is_pulled(&self, version: &ImageVersion) -> bool {
+        let named = name::of_version(self.object.source(), &version.digest);
+        let tasks = self.ctx.stores.tasks_of(self.object.uid());
+        tasks.iter().any(|task| {
+            let is_open = task.spec.kind == TaskKind::PullImage && !task.is_final();
+            let image = task.spec.image.as_ref();
+            is_open && named.as_ref().is_ok_and(|named| image == Some(&named.name))
+        })
+    }
+
     fn wait_until(&self, due: Due) -> Option<Duration> {
         let Due::At(at) = due else { return None };
         let left = (at - self.now.0.as_second()).clamp(1, LONGEST_WAIT);
         u64::try_from(left).ok().map(Duration::from_secs)
     }
-}
-
-/// Until when nodes pull the newest version. A tag that moves more often than they can pull would
-/// otherwise never reach new machines.
-fn busy_until(status: &ImageUpdateStatus, all: &[ImageVersion]) -> Option<i64> {
-    let newest = all.first().filter(|newest| !versions::is_ready(newest))?;
-    let pulls = status.pulls.as_ref();
-    let is_stalled = pulls.is_some_and(PrePullStatus::is_stalled);
-    (!is_stalled).then(|| newest.found_time.0.as_second() + LIMIT)
 }

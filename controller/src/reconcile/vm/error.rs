@@ -93,6 +93,12 @@ pub(crate) enum Error {
         #[source]
         source: kube::Error,
     },
+    #[error("failed to request VolumeSnapshot {name}")]
+    VolumeSnapshot {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
     #[error("prepare data volume {name}")]
     DataVolume {
         name: String,

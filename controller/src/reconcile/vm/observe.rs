@@ -10,6 +10,7 @@ pub(super) mod group;
 pub(super) mod location;
 pub(super) mod machine_type;
 pub(super) mod mode;
+pub(super) mod parts;
 pub(crate) mod placeholder;
 pub(super) mod pods;
 pub(super) mod probe;

@@ -31,8 +31,8 @@ pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
 pub(crate) use image::{Image, follows_tag};
 pub(crate) use network::Attachments;
 pub(crate) use root_claim::{VOLUME_MODE, named as named_root_claim};
-pub(crate) use source::Source;
-pub(crate) use volumes::{Disk, disk_bytes};
+pub(crate) use source::{Source, disk_uid};
+pub(crate) use volumes::{Disk, capacity as claim_capacity, disk_bytes, disks as claimed_disks};
 
 /// A part that is missing: reason and message of its condition.
 #[derive(Debug, Clone, PartialEq, Eq)]

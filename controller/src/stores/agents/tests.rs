@@ -91,7 +91,10 @@ async fn a_task_needs_a_node_with_a_running_agent_that_offers_its_kind() {
     assert!(agents.apply(&Event::InitDone), "the first list");
     assert_eq!(agents.able("InspectImage"), ["a", "b"]);
     let again = with_kinds("b", 2, &["InspectImage"]);
-    assert!(!agents.apply(&Event::Apply(again)), "a renewal is no news");
+    assert!(
+        !agents.apply(&Event::Apply(again)),
+        "a renewal is no change"
+    );
     assert!(agents.apply(&Event::Apply(with_kinds("old", 2, &["InspectImage"]))));
     assert_eq!(agents.able("InspectImage"), ["a", "b", "old"]);
     assert_eq!(agents.able("Provision"), Vec::<String>::new());

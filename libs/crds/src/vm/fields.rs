@@ -64,6 +64,7 @@ fields! {
     "imageName" Controller Once;
     "source.snapshot.name" Controller Once;
     "source.virtualMachine.name" Controller Once;
+    "source.backup.name" Controller Once;
     "className" Node NextStart;
     "hardware.cpus" Node NextStart;
     "hardware.memory" Node NextStart;
@@ -113,7 +114,7 @@ fields! {
     "readinessProbe.periodSeconds" Controller NextStart "for tcpSocket; the node queries the guest \
         agent every 30 s";
     "readinessProbe.timeoutSeconds" Controller NextStart "for tcpSocket";
-    "promoteDisksMode" Node AtOnce "only Offline, for a linked disk";
+    "promoteDisksMode" Node AtOnce "for a linked disk; Online only where the installation has it";
     "minMachineType" Node NextStart;
     "biosUUID" Node Once;
     "instanceUUID" Node Once "not for a machine whose root disk is a claim";

@@ -42,7 +42,8 @@ pub(super) const SUSPENDED_WITHOUT_SHARES: &str = "!has(self.powerState) || self
 pub(super) const SOME_ROOT: &str = "has(self.image) || has(self.imageName) || has(self.source) || (has(self.volumes) && \
     self.volumes.exists(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root))";
 
-pub(super) const ONE_SOURCE: &str = "has(self.snapshot) != has(self.virtualMachine)";
+pub(super) const ONE_SOURCE: &str = "(has(self.snapshot) ? 1 : 0) + (has(self.virtualMachine) ? 1 : 0) + \
+    (has(self.backup) ? 1 : 0) == 1";
 
 /// A clone is a disk of the node of its source.
 pub(super) const SOURCE_WITHOUT_CLAIM: &str = "!has(self.source) || (!has(self.storageClass) && (!has(self.volumes) || \

@@ -1,6 +1,6 @@
-//! The machine or snapshot of which a machine is a clone.
+//! The snapshot or machine of which a machine is a clone, or the backup that it is restored from.
 //!
-//! Invariant: exactly one of `snapshot` and `virtualMachine` is set, and neither ever changes; both are of the
+//! Invariant: exactly one of `snapshot`, `virtualMachine` and `backup` is set, and none ever changes; all are of the
 //! namespace of the machine.
 //! Failure: the API server refuses what the rules here forbid.
 
@@ -13,7 +13,7 @@ use super::rules::ONE_SOURCE;
 
 /// What the root disk of a machine is copied from.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
-#[x_kube(validation = rule(ONE_SOURCE, "set exactly one of source.snapshot and source.virtualMachine"))]
+#[x_kube(validation = rule(ONE_SOURCE, "set exactly one of source.snapshot, source.virtualMachine and source.backup"))]
 #[serde(rename_all = "camelCase")]
 pub struct CloneSource {
     /// VirtualMachineSnapshot in the namespace of the machine. The machine of the snapshot may run.
@@ -22,6 +22,9 @@ pub struct CloneSource {
     /// VirtualMachine in the namespace of the machine. It must be powered off until its disk is copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_machine: Option<SourceReference>,
+    /// VirtualMachineBackup in the namespace of the machine. The machine of the backup may run, and may not exist any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<SourceReference>,
 }
 
 /// The name of a source.

@@ -111,9 +111,9 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_name: Option<String>,
-    /// Snapshot or machine whose root disk is copied for this machine, in place of an image. Everything else is as this
-    /// specification says, and nothing is taken from that of the source. Requires the right to create
-    /// `virtualmachinesnapshots/source` or `virtualmachines/source`. Immutable.
+    /// Snapshot, machine or backup whose root disk is copied for this machine, in place of an image. Everything else is
+    /// as this specification says, and nothing is taken from that of the source. Requires the right to create
+    /// `virtualmachinesnapshots/source`, `virtualmachines/source` or `virtualmachinebackups/source`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<CloneSource>,
     /// VirtualMachineClass that defines the size. A change resizes the machine while it is off or
@@ -182,7 +182,8 @@ pub struct VirtualMachineSpec {
     /// How the controller determines whether the machine is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<ReadinessProbe>,
-    /// When a linked root disk is flattened. `Online` has no effect in this version.
+    /// When a linked root disk is flattened. `Online` has an effect only if the installation flattens the disks of
+    /// running machines.
     #[serde(default = "default::online", skip_serializing_if = "Option::is_none")]
     pub promote_disks_mode: Option<PromoteDisksMode>,
     /// Minimum machine type, such as `pc-q35-7.2`. Cannot be lowered.

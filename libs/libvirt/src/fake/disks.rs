@@ -17,8 +17,17 @@ const STEPS: u64 = 2;
 /// A block job of a fake domain.
 #[derive(Debug)]
 pub(super) struct Job {
-    commit: BlockCommit,
+    work: Work,
     done: u64,
+}
+
+/// What a block job does.
+#[derive(Debug)]
+enum Work {
+    /// Copies a file to the next one below it.
+    Commit(BlockCommit),
+    /// Copies all files to the upper one.
+    Pull,
 }
 
 /// A switch that takes place when its domain was looked at this often, if its file is there then.
@@ -125,7 +134,21 @@ impl Inner {
         if !is_next || (top == Some(0)) != commit.is_active {
             return Err(refused("the disk has no such files"));
         }
-        found.job = Some(Job { commit, done: 0 });
+        let work = Work::Commit(commit);
+        found.job = Some(Job { work, done: 0 });
+        Ok(())
+    }
+
+    pub(super) fn pull(&mut self, domain: Uuid) -> Result<()> {
+        let found = self.domain(domain)?;
+        if found.state != State::Active || found.job.is_some() {
+            return Err(Error::Refused {
+                call: "pull disk files",
+                reason: "it does not run, or has a block job".to_owned(),
+            });
+        }
+        let work = Work::Pull;
+        found.job = Some(Job { work, done: 0 });
         Ok(())
     }
 
@@ -138,16 +161,27 @@ impl Inner {
         if !holds {
             job.done = STEPS.min(job.done + 1);
         }
-        if job.done == STEPS && !job.commit.is_active {
-            let top = job.commit.top.clone();
-            found.files.retain(|file| *file != top);
-            found.job = None;
-            return Ok(None);
-        }
-        Ok(Some(BlockJob {
+        let is_over = match &job.work {
+            _ if job.done < STEPS => false,
+            Work::Commit(commit) => {
+                if !commit.is_active {
+                    found.files.retain(|file| *file != commit.top);
+                }
+                !commit.is_active
+            }
+            Work::Pull => {
+                found.files.truncate(1);
+                true
+            }
+        };
+        let job = BlockJob {
             done: job.done,
             total: STEPS,
-        }))
+        };
+        if is_over {
+            found.job = None;
+        }
+        Ok((!is_over).then_some(job))
     }
 
     pub(super) fn end_job(&mut self, domain: Uuid, end: BlockJobEnd) -> Result<()> {

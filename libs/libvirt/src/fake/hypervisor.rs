@@ -10,19 +10,16 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use super::size::begun;
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::error::readable;
-use crate::read::{Definition, console_file, first_disk_files, is_emulated, machine_type};
-use crate::saved::WHOLE;
+use crate::read::{console_file, is_emulated, machine_type};
 use crate::{
     BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, End, Error,
-    Event, FailedDisk, Hypervisor, Layout, OpenFile, Pause, Power, Result, Shutdown, Size, State,
-    Versions, is_saved_memory,
+    Event, FailedDisk, Hypervisor, OpenFile, Pause, Power, Result, Shutdown, Size, State, Versions,
 };
 
 impl Inner {
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.connected {
             return Ok(());
         }
@@ -35,37 +32,25 @@ impl Inner {
         self.check()?;
         self.domains.get_mut(&domain).ok_or(Error::NoDomain(domain))
     }
-}
 
-impl FakeHypervisor {
-    fn pause(&self, domain: Uuid, paused: Option<Pause>) -> Result<()> {
-        let mut inner = self.lock();
-        let found = inner.domain(domain)?;
-        if found.state != State::Active {
-            return Err(Error::Refused {
-                call: "pause",
-                reason: "the domain is not running".to_owned(),
+    fn answer(&mut self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
+        if self.domain(domain)?.state != State::Active {
+            return Err(Error::NoAgent {
+                reason: "domain is not running".to_owned(),
             });
         }
-        let fails = found.fails.is_some();
-        match paused {
-            // libvirt keeps the reason of the pause that there is.
-            Some(_) if found.paused.is_some() => {}
-            Some(_) => found.paused = paused,
-            None => found.paused = None,
+        self.commands.push(command);
+        let Some(replies) = self.agent.as_mut() else {
+            return Err(absence());
+        };
+        let reply = replies.pop_front().ok_or_else(|| silence(deadline))?;
+        match reply.get("error") {
+            Some(reason) => Err(Error::Refused {
+                call: "guest agent command",
+                reason: readable(&reason.to_string()),
+            }),
+            None => Ok(reply),
         }
-        if paused.is_none() {
-            *inner.resumes.entry(domain).or_default() += 1;
-        }
-        drop(inner);
-        self.emit(Event::Power(domain));
-        if paused.is_none() && fails {
-            if let Ok(found) = self.lock().domain(domain) {
-                found.paused = Some(Pause::IoError);
-            }
-            self.emit(Event::Power(domain));
-        }
-        Ok(())
     }
 }
 
@@ -75,45 +60,7 @@ impl Hypervisor for FakeHypervisor {
         xml: String,
         _given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        let mut inner = self.lock();
-        inner.check()?;
-        let refused = |reason: String| Error::Refused {
-            call: "define",
-            reason,
-        };
-        let parsed = Definition::parse(&xml).and_then(|d| Some((d.uuid()?, d)));
-        let Some((uuid, definition)) = parsed else {
-            return Err(refused("the XML has no uuid or no name".to_owned()));
-        };
-        let taken = inner
-            .domains
-            .iter()
-            .any(|(other, d)| (*other == uuid) != (d.name == definition.name));
-        if taken {
-            return Err(refused(format!(
-                "domain {} already exists",
-                definition.name
-            )));
-        }
-        let name = definition.name.clone();
-        let mark = definition.mark();
-        let domain = inner.domains.entry(uuid).or_insert(FakeDomain {
-            name,
-            mark: None,
-            cpu_nanoseconds: 0,
-            cpus: Vec::new(),
-            size: None,
-            xml: String::new(),
-            state: State::Inactive(End::Unknown),
-            paused: None,
-            fails: None,
-            files: Vec::new(),
-            job: None,
-        });
-        domain.mark = mark;
-        domain.files = first_disk_files(&xml).unwrap_or_default();
-        domain.xml = xml;
-        Ok(())
+        self.keep_definition(xml)
     }
 
     async fn start_unless(
@@ -121,28 +68,7 @@ impl Hypervisor for FakeHypervisor {
         domain: Uuid,
         given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        let refused = |reason| Error::Refused {
-            call: "start",
-            reason,
-        };
-        tokio::select! {
-            turn = self.starts.read() => drop(turn),
-            () = given_up => return Err(refused("it was given up before it began".to_owned())),
-        }
-        let mut inner = self.lock();
-        let refusal = inner.refusal.clone();
-        let found = inner.domain(domain)?;
-        if found.state == State::Active {
-            return Err(refused("the domain is already running".to_owned()));
-        }
-        if let Some(reason) = refusal {
-            return Err(refused(reason));
-        }
-        found.state = State::Active;
-        found.size = Layout::read(&found.xml).map(begun);
-        drop(inner);
-        self.emit(Event::Started(domain));
-        Ok(())
+        self.begin(domain, given_up).await
     }
 
     async fn start_paused_unless(
@@ -155,18 +81,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn reboot(&self, domain: Uuid, how: Shutdown) -> Result<()> {
-        let mut inner = self.lock();
-        inner.domain(domain)?;
-        if how == Shutdown::Agent && inner.agent.is_none() {
-            return Err(absence());
-        }
-        inner.reboots.push((domain, Some(how)));
-        let obeys = !inner.guest_ignores;
-        drop(inner);
-        if obeys {
-            self.emit(Event::Reset(domain));
-        }
-        Ok(())
+        self.request_reboot(domain, how)
     }
 
     async fn reset(&self, domain: Uuid) -> Result<()> {
@@ -187,17 +102,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
-        let active = self.lock().domain(domain)?.state == State::Active;
-        let refused = |reason: String| Error::Refused {
-            call: "save",
-            reason,
-        };
-        if !active {
-            return Err(refused("the domain is not running".to_owned()));
-        }
-        std::fs::write(file, WHOLE).map_err(|e| refused(e.to_string()))?;
-        self.end(domain, End::Saved);
-        Ok(())
+        self.write_memory(domain, file)
     }
 
     async fn abort_save(&self, domain: Uuid) -> Result<()> {
@@ -210,30 +115,7 @@ impl Hypervisor for FakeHypervisor {
         file: PathBuf,
         given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        let refused = |reason: &str| Error::Refused {
-            call: "restore",
-            reason: reason.to_owned(),
-        };
-        tokio::select! {
-            turn = self.restore_turns.read() => drop(turn),
-            () = given_up => return Err(refused("it was given up before it began")),
-        }
-        if !is_saved_memory(&file) {
-            return Err(refused("the file is not saved memory"));
-        }
-        let uuid = Definition::parse(&xml).and_then(|d| d.uuid());
-        let uuid = uuid.unwrap_or_default();
-        let mut events = self.events();
-        let outlives = self.lock().restores_outlive_kills;
-        self.start_paused_unless(uuid, std::future::pending())
-            .await?;
-        let killed =
-            async { while events.recv().await != Ok(Event::Stopped(uuid, End::Destroyed)) {} };
-        tokio::select! {
-            end = self.restores.read() => drop(end),
-            () = killed, if !outlives => return Err(refused("the emulator ended")),
-        }
-        Ok(())
+        self.read_memory(xml, file, given_up).await
     }
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
@@ -281,6 +163,14 @@ impl Hypervisor for FakeHypervisor {
         self.lock().commit(domain, commit)
     }
 
+    async fn pull_root(&self, domain: Uuid, _bytes_per_second: u64) -> Result<()> {
+        self.lock().pull(domain)
+    }
+
+    async fn flush_root(&self, domain: Uuid) -> Result<()> {
+        self.lock().domain(domain).map(drop)
+    }
+
     async fn root_job(&self, domain: Uuid) -> Result<Option<BlockJob>> {
         self.lock().job(domain)
     }
@@ -315,22 +205,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
-        let obeys = {
-            let mut inner = self.lock();
-            inner.check()?;
-            inner.shutdowns.push((domain, how));
-            let found = inner.domains.get(&domain);
-            let active = found.is_some_and(|d| d.state == State::Active);
-            let hears = found.is_some_and(|d| d.paused.is_none());
-            if active && how == Shutdown::Agent && inner.agent.is_none() {
-                return Err(absence());
-            }
-            active && hears && !inner.guest_ignores
-        };
-        if obeys {
-            self.power_off(domain);
-        }
-        Ok(())
+        self.request_shutdown(domain, how)
     }
 
     async fn destroy(&self, domain: Uuid) -> Result<()> {
@@ -426,24 +301,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
-        let mut inner = self.lock();
-        if inner.domain(domain)?.state != State::Active {
-            return Err(Error::NoAgent {
-                reason: "domain is not running".to_owned(),
-            });
-        }
-        inner.commands.push(command);
-        let Some(replies) = inner.agent.as_mut() else {
-            return Err(absence());
-        };
-        let reply = replies.pop_front().ok_or_else(|| silence(deadline))?;
-        match reply.get("error") {
-            Some(reason) => Err(Error::Refused {
-                call: "guest agent command",
-                reason: readable(&reason.to_string()),
-            }),
-            None => Ok(reply),
-        }
+        self.lock().answer(domain, command, deadline)
     }
 
     async fn versions(&self) -> Result<Versions> {

@@ -36,6 +36,16 @@ pub(crate) fn commit(domain: &Domain, disk: &str, commit: &BlockCommit) -> Resul
     checked(result)
 }
 
+/// Begins to copy all that a disk has of the files below the one that the guest writes to into that one.
+pub(crate) fn pull(domain: &Domain, disk: &str, bytes_per_second: u64) -> Result<(), Error> {
+    let disk = text(disk.as_bytes());
+    let flags = sys::VIR_DOMAIN_BLOCK_PULL_BANDWIDTH_BYTES;
+    let speed: c_ulong = bytes_per_second;
+    // SAFETY: the handle and the string live for the whole call; speed and flags are numbers.
+    let result = unsafe { sys::virDomainBlockPull(domain.as_ptr(), disk.as_ptr(), speed, flags) };
+    checked(result)
+}
+
 /// The job of a disk, if there is one.
 pub(crate) fn block_job(domain: &Domain, disk: &str) -> Result<Option<BlockJob>, Error> {
     let disk = text(disk.as_bytes());

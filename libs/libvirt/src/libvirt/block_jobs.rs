@@ -30,6 +30,13 @@ impl Libvirt {
         self.ask_emulator(CALL, domain, begin).await
     }
 
+    pub(super) async fn pull_first_disk(&self, domain: Uuid, bytes_per_second: u64) -> Result<()> {
+        const CALL: &str = "pull disk files";
+        let disk = self.first_disk_name(CALL, domain).await?;
+        let begin = move |d: &Domain| ffi::pull(d, &disk, bytes_per_second);
+        self.ask_emulator(CALL, domain, begin).await
+    }
+
     pub(super) async fn first_disk_job(&self, domain: Uuid) -> Result<Option<BlockJob>> {
         const CALL: &str = "look at block job";
         let xml = self.description(domain).await?;

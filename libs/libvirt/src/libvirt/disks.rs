@@ -8,13 +8,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 use virt::domain::Domain;
 use virt::error::Error as VirtError;
 
 use super::monitor::content;
 use super::{Libvirt, absent_is_none};
+use crate::error::readable;
 use crate::{Error, Result, ffi, read};
 
 /// Requests the emulator to list its disks with the files that they write to.
@@ -103,15 +104,57 @@ impl Libvirt {
             reason: "the emulator does not say which file its first disk has".to_owned(),
         })
     }
+
+    pub(super) async fn flush_first_disk(&self, domain: Uuid) -> Result<()> {
+        const CALL: &str = "flush disk";
+        let refused = |reason: &str| Error::Refused {
+            call: CALL,
+            reason: readable(reason),
+        };
+        let look = |d: &Domain| Ok((d.xml_desc(0)?, d.qemu_monitor_command(LIST, 0)?));
+        let looked = self.ask_emulator(CALL, domain, look).await?;
+        let disks = content(CALL, &looked.1)?;
+        let alias = read::first_disk_alias(&looked.0);
+        let device = alias.and_then(|alias| device_of(&disks, &alias));
+        let device = device.ok_or_else(|| refused("the emulator does not name its first disk"))?;
+        let request = flush(&device);
+        let flush = move |d: &Domain| d.qemu_monitor_command(&request, 0);
+        let reply = content(CALL, &self.ask_emulator(CALL, domain, flush).await?)?;
+        // It prints errors only.
+        match reply.as_str().map(str::trim) {
+            Some("") => Ok(()),
+            words => Err(refused(words.unwrap_or("the emulator gave no reason"))),
+        }
+    }
 }
 
-/// The file that a disk of the emulator writes to.
-fn file_of(disks: &Value, nodes: &Value, alias: &str) -> Option<PathBuf> {
+/// A disk of the emulator, by the name that libvirt has for its device.
+fn disk_of<'a>(disks: &'a Value, alias: &str) -> Option<&'a Value> {
     let is_meant = |disk: &&Value| {
         let device = disk.get("qdev").and_then(Value::as_str).unwrap_or_default();
         device.split('/').any(|part| part == alias)
     };
-    let disk = disks.as_array()?.iter().find(is_meant)?;
+    disks.as_array()?.iter().find(is_meant)
+}
+
+/// The name that the emulator has for the device of a disk.
+fn device_of(disks: &Value, alias: &str) -> Option<String> {
+    // A guest that has taken the emulator over may have chosen it, and it becomes a part of a command line.
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "/-_.[]".contains(sign);
+    let device = disk_of(disks, alias)?.get("qdev")?.as_str()?;
+    device.chars().all(is_plain).then(|| device.to_owned())
+}
+
+/// The request that has the emulator write all that it has for the disk of a device to that disk.
+fn flush(device: &str) -> String {
+    let line = format!("qemu-io -d {device} flush");
+    let arguments = json!({"command-line": line});
+    json!({"execute": "human-monitor-command", "arguments": arguments}).to_string()
+}
+
+/// The file that a disk of the emulator writes to.
+fn file_of(disks: &Value, nodes: &Value, alias: &str) -> Option<PathBuf> {
+    let disk = disk_of(disks, alias)?;
     let inserted = disk.get("inserted")?;
     let name = inserted.get("file")?.as_str()?;
     // Where a header names another backing file than the emulator uses.
@@ -160,8 +203,6 @@ fn switch(targets: &[String], file: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -184,6 +225,26 @@ mod tests {
         for odd in [empty, json!([other]), json!({})] {
             assert_eq!(file_of(&odd, &Value::Null, "virtio-disk0"), None, "{odd}");
         }
+    }
+
+    #[test]
+    fn the_disk_that_is_flushed_is_named_as_the_emulator_names_it() {
+        let device = "/machine/peripheral/virtio-disk0/virtio-backend";
+        let disks =
+            |device: &str| json!([{"qdev": "/machine/peripheral/sata0-0-0"}, {"qdev": device}]);
+        assert_eq!(
+            device_of(&disks(device), "virtio-disk0").as_deref(),
+            Some(device)
+        );
+        assert_eq!(device_of(&disks(device), "virtio-disk1"), None);
+        for odd in ["x y", "x\"", "x;", "x\n"] {
+            let odd = format!("/machine/peripheral/virtio-disk0/{odd}");
+            assert_eq!(device_of(&disks(&odd), "virtio-disk0"), None, "{odd}");
+        }
+        assert_eq!(
+            flush("a/b"),
+            r#"{"arguments":{"command-line":"qemu-io -d a/b flush"},"execute":"human-monitor-command"}"#
+        );
     }
 
     /// A long chain has a name that is cut off.

@@ -13,4 +13,5 @@ mod daemon;
 mod driver;
 mod fake;
 mod merge;
+mod pull;
 mod switch;

@@ -16,7 +16,7 @@ use super::switch::{create, disks, root, xml};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-fn run(program: &str, arguments: &[&str]) -> String {
+pub(super) fn run(program: &str, arguments: &[&str]) -> String {
     let done = Command::new(program).args(arguments).output().unwrap();
     let words = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{program} {arguments:?}: {words}");
@@ -24,13 +24,13 @@ fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 /// 64 KiB of a pattern in a file that no emulator has open.
-fn write(file: &Path, pattern: u8) {
+pub(super) fn write(file: &Path, pattern: u8) {
     let command = format!("write -P {pattern} {}k 64k", u32::from(pattern) * 64);
     let file = file.to_str().unwrap();
     run("qemu-io", &["-f", "qcow2", "-c", &command, file]);
 }
 
-fn reads(file: &Path, pattern: u8) {
+pub(super) fn reads(file: &Path, pattern: u8) {
     let command = format!("read -P {pattern} {}k 64k", u32::from(pattern) * 64);
     let file = file.to_str().unwrap();
     let said = run(
@@ -41,7 +41,7 @@ fn reads(file: &Path, pattern: u8) {
 }
 
 /// As the guest would.
-fn guest_writes(libvirtd: &Libvirtd, pattern: u8) {
+pub(super) fn guest_writes(libvirtd: &Libvirtd, pattern: u8) {
     let device = "/machine/peripheral/virtio-disk0/virtio-backend";
     let place = u32::from(pattern) * 64;
     let command = format!(r#"qemu-io -d {device} "write -P {pattern} {place}k 64k""#);
@@ -60,7 +60,7 @@ fn guest_writes(libvirtd: &Libvirtd, pattern: u8) {
 }
 
 /// A machine with three files, each of which has a pattern of its number: `0`, `1` and `root`, the upper one.
-async fn machine(libvirtd: &Libvirtd, hv: &Libvirt) -> (Uuid, [PathBuf; 3]) {
+pub(super) async fn machine(libvirtd: &Libvirtd, hv: &Libvirt) -> (Uuid, [PathBuf; 3]) {
     let folder = disks(libvirtd);
     let files = ["0.qcow2", "1.qcow2", "root.qcow2"].map(|name| folder.join(name));
     for (number, file) in (1u8..).zip(&files) {
@@ -102,7 +102,7 @@ async fn copied(hv: &Libvirt, id: Uuid) -> Option<BlockJob> {
 }
 
 /// The files of the first disk that the emulator has open, and whether it only reads them.
-async fn open(hv: &Libvirt, id: Uuid, files: &[PathBuf; 3]) -> Vec<(usize, bool)> {
+pub(super) async fn open(hv: &Libvirt, id: Uuid, files: &[PathBuf; 3]) -> Vec<(usize, bool)> {
     let open = hv.disk_files(id).await.unwrap().unwrap();
     let known = files.iter().enumerate().filter_map(|(number, path)| {
         let found = open.iter().find(|file| file.path == *path)?;

@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 const READY: Facts<'_> = Facts {
     has_disk: true,
     is_claim: false,
+    claims: "",
+    unbound: "",
     power_state: Some(PowerState::PoweredOn),
     is_promoting: false,
     reverts: false,
@@ -57,8 +59,12 @@ fn said(found: Verdict) -> (&'static str, String) {
 #[case::off(json!({}), json!({}), Facts { power_state: Some(PowerState::PoweredOff), ..READY }, "take", "")]
 #[case::no_disk(json!({}), json!({}), Facts { has_disk: false, ability: Ability::Unable, ..READY }, "disk", "no disk")]
 #[case::memory(json!({ "memory": true }), json!({}), Facts { has_disk: false, ..READY }, "refuse", "memory: true")]
-#[case::claim(json!({}), json!({}), Facts { is_claim: true, has_disk: false, ..READY }, "refuse", "VolumeSnapshot")]
-#[case::volumes(json!({}), json!({ "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "c" } }] }), READY, "refuse", "data")]
+#[case::claim(json!({}), json!({}), Facts { is_claim: true, claims: "c", ability: Ability::Unable, ..READY }, "take", "")]
+#[case::claim_of_a_silent_node(json!({}), json!({}), Facts { is_claim: true, claims: "c", ability: Ability::Unknown, ..READY }, "take", "")]
+#[case::volumes(json!({}), json!({}), Facts { claims: "c", ..READY }, "take", "")]
+#[case::unbound(json!({}), json!({}), Facts { claims: "c, d", unbound: "d", reverts: true, ..READY }, "wait", "not bound: d")]
+#[case::frozen_claim(json!({ "quiesce": {} }), json!({}), Facts { claims: "c, d", has_disk: false, ..READY }, "refuse", "c, d")]
+#[case::frozen(json!({ "quiesce": {} }), json!({}), READY, "take", "")]
 #[case::suspended(json!({}), json!({}), Facts { power_state: Some(PowerState::Suspended), ..READY }, "refuse", "suspended")]
 #[case::about_to_be(json!({}), json!({ "runStrategy": null, "powerState": "Suspended" }), READY, "refuse", "suspended")]
 #[case::most(json!({}), json!({}), Facts { count: 32, ..READY }, "refuse", "32")]

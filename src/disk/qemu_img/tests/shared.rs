@@ -69,6 +69,40 @@ async fn a_machine_keeps_its_file_while_the_program_reads_it() {
     assert_eq!(state(&path), before);
 }
 
+/// It runs on a layer below the two.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_machine_keeps_its_file_while_layers_above_it_are_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let lower = layer(dir.path());
+    let before = state(&lower);
+    let run = |program: &str, arguments: &[&str]| {
+        let done = std::process::Command::new(program).args(arguments).output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{program} {arguments:?}: {done:?}");
+    };
+    let files = ["parent.qcow2", "child.qcow2"].map(|name| dir.path().join(name));
+    for file in &files {
+        let name = file.to_str().unwrap();
+        run("qemu-img", &["create", "-q", "-f", "qcow2", name, "1M"]);
+    }
+    let [parent, child] = files;
+    let name = child.to_str().unwrap();
+    run("qemu-io", &["-f", "qcow2", "-c", "write -P 7 4k 4k", name]);
+    let merge = Merge {
+        child: &child,
+        layers: &[parent.clone(), lower.clone()],
+        base: None,
+        size: 1 << 20,
+        access: Access::Shared,
+        guard: Arc::new(()),
+    };
+    qemu_img().merge(merge, |_| {}).await.unwrap();
+    assert_eq!(state(&lower), before);
+    let name = parent.to_str().unwrap();
+    run("qemu-io", &["-f", "qcow2", "-c", "read -P 7 4k 4k", name]);
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_reader_that_ends_takes_no_right_from_one_that_begins() {

@@ -79,10 +79,10 @@ async fn a_switch_that_takes_too_long_is_given_up_and_the_guest_thaws() {
     let _work = work(&agenda);
     let before = node.disks.file(uid(9));
     let held = node.hypervisor.hold_switches().await;
-    let patience = Duration::from_secs(1);
+    let limit = Duration::from_secs(1);
     let refused = failure(&agenda, 1, take(1, 1)).await;
     assert!(refused.transient, "{refused:?}");
-    let words = format!("within {} s", patience.as_secs().saturating_sub(1));
+    let words = format!("within {} s", limit.as_secs().saturating_sub(1));
     let is_deadline = refused.message.contains("did not answer switch disk");
     assert!(
         is_deadline && refused.message.contains(&words),

@@ -77,6 +77,40 @@ async fn a_layer_that_is_only_read_is_merged_without_a_pause() {
     assert!(kept.is_some_and(|kept| kept.parent.is_none()));
 }
 
+/// The emulator has neither of the two open.
+#[tokio::test]
+async fn layers_of_another_branch_are_merged_beside_the_emulator() {
+    let (node, id, _) = running(FakeHypervisor::default()).await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    for n in 1..=3 {
+        let taken = run(&agenda, n, take(n, 0)).await;
+        assert_eq!(taken.state, State::Success, "{taken:?}");
+    }
+    let stopped = node.containers.stop(&id, std::time::Duration::ZERO);
+    stopped.await.unwrap();
+    let revert = Work::Revert {
+        snapshot: snapshot(1),
+    };
+    let reverted = run(&agenda, 4, revert).await;
+    assert_eq!(reverted.state, State::Success, "{reverted:?}");
+    let vm = uid(9).to_string();
+    let sandbox = node.annotated("next", &[("vm-disk", &vm)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    node.containers.start(&id.unwrap()).await.unwrap();
+    let domain = node.containers.running_vm(uid(9)).unwrap().domain();
+    let before = node.hypervisor.disk_files(domain).await.unwrap();
+
+    let deleted = run(&agenda, 5, delete(2)).await;
+    assert_eq!(deleted.state, State::Success, "{deleted:?}");
+    assert!(!node.hypervisor.has_job(domain));
+    assert_eq!(node.hypervisor.disk_files(domain).await.unwrap(), before);
+    let kept = node.disks.snapshot(uid(9), snapshot(3)).await.unwrap();
+    assert!(kept.is_some_and(|kept| kept.parent == Some(snapshot(1))));
+    let layers = std::fs::read_dir(node.disks.layers_directory(uid(9)));
+    assert_eq!(layers.unwrap().count(), 2);
+}
+
 /// Its owner has paused it, and it stays so.
 #[tokio::test]
 async fn a_guest_that_is_paused_stays_paused() {

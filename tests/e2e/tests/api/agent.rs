@@ -23,6 +23,8 @@ use tokio_stream::StreamExt;
 /// After an outage both sides of the agent look again within half a minute.
 const SOON: Duration = Duration::from_secs(120);
 const NODE: &str = "n1";
+/// Of the machine of the tasks.
+const UID: &str = "0f0f0f0f-0000-4000-8000-000000000001";
 
 /// API server, agent and daemon.
 struct TestEnvironment {
@@ -38,9 +40,7 @@ impl TestEnvironment {
     async fn up() -> Result<Self> {
         let control = Control::up().await?;
         let scratch = tempfile::tempdir()?;
-        let agent = Agent::prepare(&control, scratch.path(), NODE).await?;
-        let mut daemon = NodeServer::new(&agent.node_socket());
-        daemon.start()?;
+        let (agent, daemon) = Agent::beside_daemon(&control, scratch.path(), NODE).await?;
         let tasks = Api::namespaced(control.client()?, "default");
         Ok(Self {
             control,
@@ -69,23 +69,9 @@ impl TestEnvironment {
         let task = VirtualMachineTask::new(
             name,
             VirtualMachineTaskSpec {
-                node_name: node.to_owned(),
-                vm_name: "vm".to_owned(),
-                vm_namespace: None,
-                vm_uid: "0f0f0f0f-0000-4000-8000-000000000001".to_owned(),
-                kind,
-                cancel: false,
                 image: (kind == TaskKind::Provision).then(|| "vmlet.dev/hello".to_owned()),
-                image_url: None,
-                image_tls_secret: None,
-                size_bytes: None,
                 linked: kind == TaskKind::Provision,
-                timeout_seconds: None,
-                discard: false,
-                instance_uid: None,
-                probe: None,
-                snapshot: None,
-                source: None,
+                ..VirtualMachineTaskSpec::new(node, kind, "vm", UID)
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;

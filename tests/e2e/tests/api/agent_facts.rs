@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crds::guest_facts::{AgentState, GuestFacts, Power};
 use crds::names;
 use crds::node_facts::{NodeFacts, is_fresh};
-use e2e::{Agent, Control, NodeServer, eventually};
+use e2e::{Agent, Control, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
@@ -62,9 +62,7 @@ fn condition(pod: &Pod, kind: &str) -> Option<(String, Option<Time>)> {
 async fn a_pod_carries_guest_facts_and_repeats_cause_no_write() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
-    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
-    let mut daemon = NodeServer::new(&agent.node_socket());
-    daemon.start()?;
+    let (mut agent, mut daemon) = Agent::beside_daemon(&control, scratch.path(), "n1").await?;
     control.cluster().apply(&pod_manifest("vm", "n1"))?;
     let pods: Api<Pod> = Api::namespaced(control.client()?, "default");
     let pod = pods.get("vm").await?;
@@ -156,9 +154,7 @@ async fn a_pod_carries_guest_facts_and_repeats_cause_no_write() -> Result<()> {
 async fn the_lease_of_a_node_is_renewed_and_reports_a_stopped_daemon() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
-    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
-    let mut daemon = NodeServer::new(&agent.node_socket());
-    daemon.start()?;
+    let (mut agent, mut daemon) = Agent::beside_daemon(&control, scratch.path(), "n1").await?;
     agent.start()?;
     let leases: Api<Lease> = Api::namespaced(control.client()?, names::NAMESPACE);
     let facts = |reachable: bool| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use crds::names::{DO_NOT_DISRUPT, KEPT_FROM_AUTOSCALERS, SCALE_DOWN_DISABLED};
 use crds::node_facts::NodeFacts;
-use e2e::{Agent, Control, NodeServer, eventually};
+use e2e::{Agent, Control, eventually};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -31,9 +31,7 @@ async fn a_node_is_kept_from_autoscalers_while_it_has_the_disk_of_a_machine_that
 -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
-    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
-    let mut daemon = NodeServer::new(&agent.node_socket());
-    daemon.start()?;
+    let (mut agent, mut daemon) = Agent::beside_daemon(&control, scratch.path(), "n1").await?;
     let nodes: Api<Node> = Api::all(control.client()?);
     // An administrator decided about Karpenter before.
     let own = json!({ "metadata": { "annotations": { DO_NOT_DISRUPT: "false", "other": "x" } } });

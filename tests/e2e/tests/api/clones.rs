@@ -271,6 +271,23 @@ pub(super) async fn a_clone_needs_the_authors_right_to_its_source(
         made.map(|_| ()).map_err(Error::msg)
     })
     .await?;
+    let of_backup = of(json!({ "backup": { "name": "b" } }));
+    denied(
+        cloner.create(VM, &of_backup, Effect::DryRun).await?,
+        "needs the right to create virtualmachinebackups/source",
+    );
+    let backup = rule(
+        json!(["virtualmachinebackups/source"]),
+        json!(["create"]),
+        json!(["b"]),
+    );
+    let rules = json!([machines, snapshot, machine, backup]);
+    allow_rules(control, "cloner", namespace, "cloner", &rules)?;
+    eventually(Duration::from_secs(60), "the right to restore", || async {
+        let made = cloner.create(VM, &of_backup, Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
     // A machine does not become a clone, nor one of another source.
     let made = cloner.create(VM, &of_snapshot("a"), Effect::Real).await?;
     made.map_err(Error::msg)?;

@@ -44,6 +44,8 @@ fn read_as(kind: &str, object: &Value) -> Result<()> {
         "VirtualMachineGroup" => read::<crds::VirtualMachineGroup>(object),
         "VirtualMachineReplicaSet" => read::<crds::VirtualMachineReplicaSet>(object),
         "VirtualMachineSnapshot" => read::<crds::VirtualMachineSnapshot>(object),
+        "VirtualMachineBackup" => read::<crds::VirtualMachineBackup>(object),
+        "VirtualMachineBackupSchedule" => read::<crds::VirtualMachineBackupSchedule>(object),
         "VirtualMachineTask" => read::<crds::VirtualMachineTask>(object),
         "ImageMapping" => read::<crds::ImageMapping>(object),
         "NodeConfig" => read::<crds::NodeConfig>(object),

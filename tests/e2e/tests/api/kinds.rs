@@ -5,6 +5,7 @@
 //! allowed neighbour is not.
 //! Failure: a table of all cases that had another result.
 
+mod backups;
 mod replica_sets;
 
 use anyhow::{Error, ensure};
@@ -291,6 +292,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("imageTLSSecret is immutable", json!("certificates")),
         ("sizeBytes is immutable", json!(1)),
         ("linked is immutable", json!(true)),
+        ("online is immutable", json!(true)),
         ("timeoutSeconds is immutable", json!(1)),
         ("discard is immutable", json!(true)),
         ("instanceUID is immutable", json!("p")),
@@ -433,6 +435,7 @@ pub(super) async fn every_other_kind_is_judged_by_its_rules(
         groups(),
         replica_sets::replica_sets(),
         snapshots_and_tasks(),
+        backups::backups(),
         settings(),
     ] {
         judge(&objects, &cases).await?;

@@ -7,6 +7,7 @@
 mod agent;
 mod agent_facts;
 mod autoscalers;
+mod backups;
 mod clones;
 mod data_volumes;
 mod deletions;

@@ -61,9 +61,7 @@ fn manifest(daemon: &NodeServer, uid: &str) -> Result<MachineManifest> {
 async fn a_manifest_follows_its_machine_and_a_failure_shows_on_the_lease() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
-    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
-    let mut daemon = NodeServer::new(&agent.node_socket());
-    daemon.start()?;
+    let (mut agent, daemon) = Agent::beside_daemon(&control, scratch.path(), "n1").await?;
     let objects = control.objects("default")?;
     let uid = machine(&objects, "own").await?;
     daemon.set_disk(&disk(&uid, "default/own"));

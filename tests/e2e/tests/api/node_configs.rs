@@ -34,9 +34,7 @@ struct Installation {
 async fn the_objects_that_match_a_node_are_settings_of_its_daemon_and_say_so() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
-    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
-    let mut daemon = NodeServer::new(&agent.node_socket());
-    daemon.start()?;
+    let (mut agent, daemon) = Agent::beside_daemon(&control, scratch.path(), "n1").await?;
     agent.start()?;
     let controller = control.controller("configs", &[]).await?;
     let client = control.client()?;

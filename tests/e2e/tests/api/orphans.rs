@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
-use e2e::{Agent, Control, Effect, NodeServer, eventually};
+use e2e::{Agent, Control, Effect, eventually};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
@@ -39,9 +39,7 @@ fn disk(uid: &str, name: &str) -> Disk {
 async fn a_disk_without_a_machine_is_reported_and_removed_and_no_other() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
-    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
-    let mut daemon = NodeServer::new(&agent.node_socket());
-    daemon.start()?;
+    let (mut agent, daemon) = Agent::beside_daemon(&control, scratch.path(), "n1").await?;
     let objects = control.objects("default")?;
     let spec = json!({ "imageName": "debian", "runStrategy": "Halted" });
     for name in ["own", "adopter"] {

@@ -187,6 +187,11 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         create(json!({ "running": true, "volumes": [claim("root", true)] })),
         create(json!({ "running": true, "source": snapshot })),
         create(json!({ "running": true, "source": machine, "bootDiskCapacity": "10Gi" })),
+        create(json!({ "running": true, "source": { "backup": { "name": "a" } } })),
+        create(json!({ "running": true, "source": with(
+            snapshot.clone(), json!({ "backup": { "name": "a" } }),
+        ) }))
+        .refused("exactly one of source.snapshot"),
         create(json!({ "running": true, "source": {} })).refused("exactly one of source.snapshot"),
         create(json!({ "running": true, "source": with(snapshot.clone(), machine.clone()) }))
             .refused("exactly one of source.snapshot"),

@@ -146,7 +146,7 @@ fn forged(cluster: &Cluster) -> Result<()> {
 }
 
 /// The machine has a disk on the node.
-async fn disk(cluster: &Cluster) -> Result<()> {
+pub(crate) async fn disk(cluster: &Cluster) -> Result<()> {
     let placeholder = eventually(SOON, "the placeholder", || async {
         let pods = cluster.get_json(&["pods", "-l", "vmlet.dev/role=provision"])?;
         let name = pods["items"][0]["metadata"]["name"].as_str();
@@ -212,7 +212,7 @@ async fn task(cluster: &Cluster, kind: &str) -> Result<String> {
 }
 
 /// The node has done the task of that kind.
-async fn success(cluster: &Cluster, kind: &str, more: &Value) -> Result<()> {
+pub(crate) async fn success(cluster: &Cluster, kind: &str, more: &Value) -> Result<()> {
     let task = task(cluster, kind).await?;
     let mut status = json!({ "state": "Success", "completionTime": ENDED });
     if let (Some(status), Some(more)) = (status.as_object_mut(), more.as_object()) {

@@ -12,6 +12,7 @@ fn words_of_the_tables() -> Vec<&'static str> {
         include_str!("edits.rs"),
         include_str!("kinds.rs"),
         include_str!("kinds/replica_sets.rs"),
+        include_str!("kinds/backups.rs"),
     ]
     .into_iter()
     .flat_map(|source| source.split('"').skip(1).step_by(2))

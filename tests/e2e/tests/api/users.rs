@@ -114,6 +114,22 @@ async fn a_user_with_edit_works_with_machines_and_one_with_view_reads_them() -> 
         ),
         (
             "editer",
+            true,
+            &["create", "virtualmachinebackups.vmlet.dev", source],
+        ),
+        (
+            "editer",
+            true,
+            &["delete", "virtualmachinebackupschedules.vmlet.dev"],
+        ),
+        ("viewer", true, &["list", "virtualmachinebackups.vmlet.dev"]),
+        (
+            "editer",
+            false,
+            &["patch", "virtualmachinebackups.vmlet.dev", status],
+        ),
+        (
+            "editer",
             false,
             &["create", "virtualmachinetasks.vmlet.dev"],
         ),

@@ -177,8 +177,9 @@ fn deploy(cluster: &Cluster, tag: &str) -> Result<()> {
     )?;
     let settings = fs::read_to_string(deploy.join("node/vmlet.toml"))?;
     let url = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
+    // The images stay, however full the disk of the computer is.
     let images = format!(
-        "\n[images]\nallowed_addresses = [\"127.0.0.1/32\"]\nconvert = [\"vmdk\"]\n\n\
+        "\n[images]\nhigh_water_percent = 0\nallowed_addresses = [\"127.0.0.1/32\"]\nconvert = [\"vmdk\"]\n\n\
          [[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n"
     );
     fs::write(overlay.join("vmlet.toml"), settings + &images)?;
@@ -336,12 +337,13 @@ async fn manifests_are_kept_and_read_by_the_pods(cluster: &Cluster) -> Result<()
 async fn a_machine_starts_from_the_exported_disk(cluster: &Cluster) -> Result<()> {
     let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
     let file = cluster.stack().dir().join("first.qcow2");
-    let upload = |file: &Path| {
+    let upload_to = |nodes: &[&str], file: &Path| {
         let mut command = cluster.stack().command("vmletctl");
-        command.args(["image", "upload", "--name", "exported", "--node", node]);
-        command.arg(file);
+        command.args(["image", "upload", "--name", "exported"]);
+        command.args(nodes).arg(file);
         command
     };
+    let upload = |file: &Path| upload_to(&["--node", node], file);
     let text = cluster.stack().dir().join("no-disk");
     fs::write(&text, "#!/bin/sh\n".repeat(100))?;
     let refused = program::output(&mut upload(&text))?;
@@ -359,6 +361,11 @@ async fn a_machine_starts_from_the_exported_disk(cluster: &Cluster) -> Result<()
     killed.wait()?;
     begun?;
     run(&mut upload(&file))?;
+    // It has the image.
+    let again = program::output(&mut upload_to(&["--all-nodes"], &file))?;
+    let text = String::from_utf8_lossy(&again.stdout);
+    let is_there = text.contains(&format!("exported uploaded to node {node}"));
+    ensure!(again.status.success() && is_there, "{again:?}");
     cluster.apply(&machines::machine(
         "copy",
         &json!({ "imageName": "exported", "powerState": "PoweredOn" }),

@@ -61,8 +61,9 @@ async fn kubelet_collects_the_images_that_no_machine_uses() -> Result<()> {
     ensure!(restarts == "0 0", "restarts: {restarts}");
     Guest::of(stack, "user")?.run(&["sh", "-c", "md5sum /boot/vmlinuz"])?;
     // Another machine finds the image where it was.
-    cluster
-        .configure_kubelet(|settings| settings["evictionHard"]["nodefs.available"] = json!("1%"))?;
+    cluster.configure_kubelet(|settings| {
+        settings["evictionHard"]["nodefs.available"] = json!("0%");
+    })?;
     let mut later = vm_pod("later");
     later["spec"]["containers"][0]["imagePullPolicy"] = json!("Never");
     cluster.apply(&later)?;

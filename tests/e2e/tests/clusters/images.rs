@@ -237,7 +237,7 @@ fn pull(cluster: &Cluster, options: &[&str]) -> Result<String> {
     vmletctl(cluster, &[&["image", "pull", "guest"], options].concat())
 }
 
-fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+pub(crate) fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let mut command = cluster.stack().command("vmletctl");
     let output = program::output(command.args(arguments))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();

@@ -57,3 +57,32 @@ async fn a_linked_disk_is_promoted_while_its_machine_is_off() -> Result<()> {
     cluster.await_clean().await?;
     cluster.down()
 }
+
+/// What its owner has not chosen is chosen by the installation, which has it here.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_linked_disk_is_promoted_while_its_machine_runs() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.machine_basics()?;
+    cluster.await_inspected(UP).await?;
+    let settings = "[machines]\nonline_promotion_after = \"5s\"\n";
+    let stack = cluster.stack();
+    std::fs::write(stack.dir().join("controller.toml"), settings)?;
+    stack.restart("vmlet-controller")?;
+    let fields = json!({ "runStrategy": "Always" });
+    cluster.apply(&machine("online", &fields))?;
+    cluster.await_boots("online", &[1], UP).await?;
+    await_reason(&cluster, "online", "Promoted").await?;
+    let disks = stack.node().await?.disks().await?;
+    ensure!(matches!(&disks[..], [disk] if !disk.linked), "{disks:?}");
+
+    // It boots from the disk alone.
+    cluster.patch_vm("online", &json!({ "runStrategy": "Halted" }))?;
+    cluster.await_word("online", "Stopped", DOWN).await?;
+    cluster.patch_vm("online", &json!({ "runStrategy": "Always" }))?;
+    cluster.await_boots("online", &[2], UP).await?;
+    await_reason(&cluster, "online", "Promoted").await?;
+    cluster.delete("vm/online", DOWN)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}

@@ -56,9 +56,7 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     std::os::unix::fs::symlink(device.path(), &link)?;
     let stack = Stack::up_with_registries()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let pod = |name: &str| PodOptions::named(name, &stack);
 
     let first = pod("first");

@@ -44,7 +44,7 @@ async fn crictl_runs_a_pod_from_creation_to_removal(stack: &Stack) -> Result<()>
     let images = stack.crictl(&["images"])?;
     ensure!(images.contains("vmlet.dev/hello"), "{images}");
 
-    let (pod_file, container_file) = manifests(stack, &image)?;
+    let (pod_file, container_file) = manifests(stack, &image, pod())?;
     let pod = stack.crictl(&["runp", &pod_file])?;
     let container = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
     // From here on by what crictl prints in its tables.
@@ -99,7 +99,7 @@ async fn full_ids_work_everywhere_and_a_restart_boots_the_same_disk(stack: &Stac
     stack.cri().await?.await_ready().await?;
     let image = stack.image()?.to_owned();
     stack.crictl(&["pull", &image])?;
-    let (pod_file, container_file) = manifests(stack, &image)?;
+    let (pod_file, container_file) = manifests(stack, &image, pod())?;
     let pod = stack.crictl(&["runp", &pod_file])?;
     let first = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
     let second = stack.crictl(&["create", &pod, &container_file, &pod_file]);
@@ -161,29 +161,34 @@ fn follow_until(stack: &Stack, container: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn manifests(stack: &Stack, image: &str) -> Result<(String, String)> {
-    let logs = stack.dir().join("logs/crictl-pod");
+/// Files for crictl: a pod, and a container of it with the guest.
+pub(super) fn manifests(stack: &Stack, image: &str, mut pod: Value) -> Result<(String, String)> {
+    let name = pod["metadata"]["name"]
+        .as_str()
+        .context("no name")?
+        .to_owned();
+    let logs = stack.dir().join("logs").join(&name);
     std::fs::create_dir_all(&logs)?;
-    let pod = json!({
-        "metadata": {"name": "crictl-pod", "namespace": "default", "uid": "u1", "attempt": 0},
-        "hostname": "crictl-pod",
-        "log_directory": logs,
-        "port_mappings": [{"protocol": 0, "container_port": 80, "host_port": 18080}],
-        "linux": {},
-    });
+    pod["log_directory"] = json!(logs);
     let container = json!({
         "metadata": {"name": "vm", "attempt": 0},
         "image": {"image": image},
         "log_path": "vm.log",
         "linux": {"resources": {"memory_limit_in_bytes": 128 << 20}},
     });
-    let write = |name: &str, value: &Value| -> Result<String> {
-        let file = stack.dir().join(name);
+    let write = |kind: &str, value: &Value| -> Result<String> {
+        let file = stack.dir().join(format!("{name}-{kind}.json"));
         std::fs::write(&file, value.to_string())?;
         Ok(file.display().to_string())
     };
-    Ok((
-        write("pod.json", &pod)?,
-        write("container.json", &container)?,
-    ))
+    Ok((write("pod", &pod)?, write("container", &container)?))
+}
+
+fn pod() -> Value {
+    json!({
+        "metadata": {"name": "crictl-pod", "namespace": "default", "uid": "u1", "attempt": 0},
+        "hostname": "crictl-pod",
+        "port_mappings": [{"protocol": 0, "container_port": 80, "host_port": 18080}],
+        "linux": {},
+    })
 }

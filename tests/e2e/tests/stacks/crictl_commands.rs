@@ -12,6 +12,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cri, PodOptions, Stack, await_text, eventually, program};
 use serde_json::{Value, json};
 
+use super::crictl::manifests;
+
 const BOOT: Duration = Duration::from_secs(180);
 
 /// Commands that tests of their own run: sessions in `streaming`, events in `events`, a life from
@@ -357,7 +359,11 @@ fn as_json(stack: &Stack) -> Result<()> {
 
 /// The commands that make, end and remove several objects.
 async fn together(stack: &Stack, ids: &Ids, run: &mut BTreeSet<String>) -> Result<()> {
-    let (pod_file, container_file) = manifests(stack, &ids.image)?;
+    let pod = json!({
+        "metadata": {"name": "together", "namespace": "default", "uid": "u2", "attempt": 0},
+        "linux": {},
+    });
+    let (pod_file, container_file) = manifests(stack, &ids.image, pod)?;
     let mut call = |arguments: &[&str]| -> Result<String> {
         let arguments: Vec<_> = arguments
             .iter()
@@ -383,31 +389,6 @@ async fn together(stack: &Stack, ids: &Ids, run: &mut BTreeSet<String>) -> Resul
     call(&["rmi", "--prune"])?;
     ensure!(call(&["images", "-q"])?.is_empty());
     Ok(())
-}
-
-fn manifests(stack: &Stack, image: &str) -> Result<(String, String)> {
-    let logs = stack.dir().join("logs/together");
-    std::fs::create_dir_all(&logs)?;
-    let pod = json!({
-        "metadata": {"name": "together", "namespace": "default", "uid": "u2", "attempt": 0},
-        "log_directory": logs,
-        "linux": {},
-    });
-    let container = json!({
-        "metadata": {"name": "vm", "attempt": 0},
-        "image": {"image": image},
-        "log_path": "vm.log",
-        "linux": {"resources": {"memory_limit_in_bytes": 128 << 20}},
-    });
-    let write = |name: &str, value: &Value| -> Result<String> {
-        let file = stack.dir().join(name);
-        std::fs::write(&file, value.to_string())?;
-        Ok(file.display().to_string())
-    };
-    Ok((
-        write("together-pod.json", &pod)?,
-        write("together-container.json", &container)?,
-    ))
 }
 
 /// The commands that crictl names.

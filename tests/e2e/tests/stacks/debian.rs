@@ -2,12 +2,13 @@
 //! and the QEMU guest agent as Debian delivers them.
 //!
 //! Invariant: what a guest found is read from its serial console; the guest runs no program of
-//! ours. A case is a function with a guest of its own: annotations, lines of user data, and facts
+//! ours, but in the test of snapshots. A case is a function with a guest of its own: annotations, lines of user data, and facts
 //! ([`guest::Debian`]).
 //! Failure: the fact that differs, or the end of the console.
 
 mod guest;
 mod links;
+mod quiesce;
 mod texts;
 
 use anyhow::{Context as _, Result, ensure};

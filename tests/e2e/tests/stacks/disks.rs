@@ -49,9 +49,7 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     fixed.write(b"as it was")?;
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     nonsense(&stack, &cri, &image).await?;
 
     // Less than the image has is as much as the image has.

@@ -26,9 +26,7 @@ type Events = Streaming<v1::ContainerEventResponse>;
 async fn each_step_of_a_life_is_one_event() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let printed = stack.dir().join("events.json");
     let mut crictl = Command::from(stack.command("crictl"));
     let mut crictl = crictl

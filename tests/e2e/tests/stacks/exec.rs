@@ -29,9 +29,7 @@ const END_QEMU_AGENT: &str =
 
 async fn guest(stack: &Stack, name: &str, agent: &str) -> Result<(Cri, String)> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let mut pod = PodOptions::named(name, stack);
     let user_data = ("vmlet.dev/cloud-init-user-data", USER_DATA);
     let keys = ("VirtletSSHKeys", "ssh-ed25519 AAAA a\n");

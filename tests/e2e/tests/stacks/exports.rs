@@ -136,9 +136,7 @@ async fn sum_in_guest(cri: &Cri, container: &str) -> Result<String> {
 async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Result<()> {
     let stack = Stack::up()?;
     let (cri, node) = (stack.cri().await?, stack.node().await?);
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     ensure!(refusal(&node).await?.code() == Code::NotFound);
     let Kind::Provision(disk) = provision(&image) else {
         bail!("no disk");

@@ -57,9 +57,7 @@ async fn files_of_volumes_are_disks_that_outlive_their_pods() -> Result<()> {
     stack.kill("vmlet", Signal::SIGTERM).await?;
     stack.restart("vmlet")?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let (root, data) = (volume(&stack, "root")?, volume(&stack, "data")?);
 
     // A daemon that dies while it writes the image leaves nothing that a guest boots from.

@@ -19,9 +19,7 @@ const SOON: Duration = Duration::from_secs(180);
 async fn the_agent_arrives_by_cloud_init_and_by_a_package() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let mut pod = PodOptions::named("delivered", &stack);
     let user_data = ("vmlet.dev/cloud-init-user-data", "runcmd: [[\"true\"]]");
     pod.annotations

@@ -23,9 +23,7 @@ const SIX: (&str, &str) = ("fd00:88::/64", "::/0");
 async fn guests_have_the_families_that_the_plugins_give_their_pods() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     both_families(&stack, &cri, &image)
         .await
         .context("both families")?;

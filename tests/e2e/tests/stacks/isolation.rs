@@ -48,9 +48,7 @@ struct Machine {
 async fn an_escaped_emulator_reaches_nothing_of_its_neighbour_or_of_the_node() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let one = boot(&stack, &cri, "one", &image).await?;
     let two = boot(&stack, &cri, "two", &image).await?;
     ensure!(one.uid != two.uid, "both run as user {}", one.uid);

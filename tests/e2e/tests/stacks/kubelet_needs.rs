@@ -32,9 +32,7 @@ async fn kubelet_has_what_it_needs_beyond_the_life_cycle() -> Result<()> {
 
 async fn qemu_starts_in_the_cgroup_of_its_pod(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let parent = format!("/{}/pod-x", stack.var("VMLET_NETNS")?);
     let mut pod = PodOptions::named("caged", stack);
     pod.cgroup_parent.clone_from(&parent);
@@ -78,9 +76,7 @@ async fn qemu_starts_in_the_cgroup_of_its_pod(stack: &Stack) -> Result<()> {
 
 async fn a_rotated_log_goes_on_in_the_new_file_without_a_gap(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("rotated", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     let log = pod.log(0);
@@ -130,9 +126,7 @@ async fn a_rotated_log_goes_on_in_the_new_file_without_a_gap(stack: &Stack) -> R
 
 async fn the_guest_learns_its_name_and_its_name_servers(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("named", stack);
     let mut config = pod.sandbox();
     config.dns_config = Some(v1::DnsConfig {
@@ -171,9 +165,7 @@ async fn the_guest_learns_its_name_and_its_name_servers(stack: &Stack) -> Result
 
 async fn sigterm_ends_the_daemon_and_no_machine(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("steady", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;

@@ -28,9 +28,7 @@ async fn a_share_that_a_guest_loses_or_cannot_mount_is_reported_and_counted() ->
     let stack = Stack::up()?;
     serve_metrics(&stack).await?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let mut pod = PodOptions::named("losing", &stack);
     let shares = [("one", "/one"), ("two", "/two"), ("third", IN_THE_WAY)];
     for (name, path) in shares {

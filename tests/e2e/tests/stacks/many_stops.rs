@@ -42,9 +42,7 @@ const HALT: [u8; 4] = [0xfa, 0xf4, 0xeb, 0xfd];
 async fn a_node_answers_while_hundreds_of_graces_end() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let (well, healthy) = cri
         .boot(&PodOptions::named("healthy", &stack), &image)
         .await?;

@@ -33,9 +33,7 @@ fn pod(name: &str, stack: &Stack, restore: bool) -> PodOptions {
 async fn a_resumed_guest_gets_a_new_address_when_its_own_is_taken() -> Result<()> {
     let stack = Stack::up()?;
     let (cri, node) = (stack.cri().await?, stack.node().await?);
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     node.done(&uid(1), VM, provision(&image), TASK).await?;
     let first = pod("before", &stack, false);
     let (sandbox, _) = cri.boot(&first, &image).await?;

@@ -200,9 +200,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
 async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let stack = Stack::up()?;
     let (cri, node) = (stack.cri().await?, stack.node().await?);
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     node.done(&uid(1), VM, provision(&image), TASK).await?;
     let first = pod("before", &stack, &[]);
     let (sandbox, container) = cri.boot(&first, &image).await?;

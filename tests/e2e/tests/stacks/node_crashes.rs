@@ -168,13 +168,31 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         let deleted = Kind::DeleteSnapshot(v1::DeleteSnapshot { uid: uid(snapshot) });
         task(n, deleted).await.context("deletion of a snapshot")?;
     }
-    task(4, Kind::Promote(v1::Promote {}))
+    let is_online = ["pulls", "copies", "pulled"]
+        .map(|step| format!("node.promote.{step}"))
+        .contains(&point.to_owned());
+    if is_online {
+        let third = machine(stack, &name("c"), false);
+        start(stack, &third, image).await.context("third start")?;
+        let promoted = eventually(TIMEOUT, "a promotion of a machine that runs", || async {
+            let promoted = end(14, Kind::Promote(v1::Promote { online: true })).await?;
+            if promoted.transient {
+                forget(14).await?;
+                bail!("{promoted:?}");
+            }
+            Ok(promoted)
+        })
+        .await?;
+        ensure!(promoted.state() == State::Success, "{promoted:?}");
+        remove(stack, &third.name).await.context("third removal")?;
+    }
+    task(4, Kind::Promote(v1::Promote { online: false }))
         .await
         .context("promotion")?;
     task(3, Kind::DeleteDisk(v1::DeleteDisk {}))
         .await
         .context("delete")?;
-    for n in 1..=13 {
+    for n in 1..=14 {
         forget(n).await?;
     }
     step(stack, async || {

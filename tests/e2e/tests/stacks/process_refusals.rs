@@ -56,9 +56,7 @@ fn is_refused_by(
 async fn processes_have_the_limits_of_their_machine_and_of_its_agent() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     pods_without_processes(&stack, &cri, &image).await?;
 
     let pod = PodOptions::named("limits", &stack);

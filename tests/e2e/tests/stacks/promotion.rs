@@ -1,4 +1,4 @@
-//! Disks of machines that are off become independent of their images.
+//! Disks of machines become independent of their images, while these are off and while they run.
 //!
 //! Invariant: what the guest wrote is there, with all of its image; then no file is under the disk,
 //! and the image can be removed.
@@ -19,8 +19,12 @@ const BOOT: Duration = Duration::from_secs(300);
 const TASK: Duration = Duration::from_secs(240);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
+fn promote_online() -> Kind {
+    Kind::Promote(v1::Promote { online: true })
+}
+
 fn promote() -> Kind {
-    Kind::Promote(v1::Promote {})
+    Kind::Promote(v1::Promote { online: false })
 }
 
 fn pod(name: &str, stack: &Stack) -> PodOptions {
@@ -167,6 +171,100 @@ async fn a_disk_is_promoted_while_its_machine_is_off_whatever_is_killed() -> Res
     let delete = Kind::DeleteDisk(v1::DeleteDisk {});
     node.done(&uid(7), VM, delete, TASK).await?;
     for number in 1..=7 {
+        node.forget(&uid(number)).await?;
+    }
+    stack.await_clean().await?;
+    stack.down()
+}
+
+/// Ends with success once what may pass has passed.
+async fn promoted(node: &NodeApi, task: &str) -> Result<()> {
+    let done = eventually(TASK, "a promotion", || async {
+        let done = node.end(task, VM, promote_online(), TASK).await?;
+        if done.transient {
+            node.forget(task).await?;
+            anyhow::bail!("{done:?}");
+        }
+        Ok(done)
+    })
+    .await?;
+    ensure!(done.state() == State::Success, "{done:?}");
+    Ok(())
+}
+
+/// The guest writes numbered blocks on its disk, one after the other, until the file `stop` exists.
+const WRITER: &str = "(n=0; while [ ! -e /tmp/stop ] && [ $n -lt 20000 ]; do n=$((n+1)); \
+    printf '%-511s\\n' $n | dd of=/dev/vda bs=512 seek=$((200000+n)) conv=notrunc,fsync; \
+    echo $n >/tmp/n; done; touch /tmp/done) >/dev/null 2>&1 </dev/null & echo begun";
+
+/// The number of these blocks, and how many are not what the guest wrote, read from the disk.
+const CHECK: &str = "touch /tmp/stop; while [ ! -e /tmp/done ]; do sleep 1; done; \
+    echo 3 >/proc/sys/vm/drop_caches; \
+    dd if=/dev/vda bs=512 skip=200001 count=$(cat /tmp/n) 2>/dev/null | tr -d ' ' | \
+    { n=0; bad=0; while read is; do n=$((n+1)); [ \"$is\" = $n ] || bad=$((bad+1)); done; echo $n $bad; }";
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_disk_is_promoted_while_its_guest_writes_whatever_is_killed() -> Result<()> {
+    let stack = Stack::up()?;
+    let image = stack.image()?.to_owned();
+    let first = linked_machine(&stack, &image).await?;
+    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let off = node.end(&uid(2), VM, promote(), TASK).await?;
+    ensure!(off.state() == State::Error && off.transient, "{off:?}");
+    cri.shell(&first.container, WRITER).await?;
+
+    // Each time the daemon dies, its machine goes on, and so does the promotion.
+    let points = ["pulls", "copies", "pulled"].map(|step| format!("node.promote.{step}"));
+    for point in &points {
+        stack.arm(point)?;
+    }
+    let task = uid(3);
+    let begun = node.send(&task, VM, promote_online()).await;
+    begun.context("the task is taken")?;
+    for point in &points {
+        eventually(TASK, point, || async {
+            ensure!(!stack.is_armed(point) && !stack.is_alive("vmlet"));
+            Ok(())
+        })
+        .await?;
+        stack.restart("vmlet")?;
+    }
+    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    cri.await_ready().await?;
+    promoted(&node, &task).await?;
+    let disks = node.disks().await?;
+    ensure!(matches!(&disks[..], [disk] if !disk.linked), "{disks:?}");
+    cri.await_agent(&first.container).await?;
+    let sum = cri.shell(&first.container, IMAGE_SUM).await?;
+    ensure!(sum == first.image_sum, "{sum}");
+    let counted = cri.shell(&first.container, CHECK).await?;
+    let counted: Vec<u64> = counted.split_whitespace().flat_map(str::parse).collect();
+    ensure!(
+        matches!(counted[..], [written, 0] if written > 0),
+        "blocks that were written, and wrong ones: {counted:?}"
+    );
+    let last = counted[0];
+    cri.stop_pod(&first.sandbox).await?;
+    cri.remove_pod(&first.sandbox).await?;
+    check_whole(&stack, &cri, &node, &image, &first.base).await?;
+
+    // It boots from the disk alone.
+    cri.pull(&image).await?;
+    let second = pod("second", &stack);
+    let (sandbox, container) = boot(&cri, &second, &image).await?;
+    ensure!(cri.shell(&container, IMAGE_SUM).await? == first.image_sum);
+    let read = format!(
+        "dd if=/dev/vda bs=512 skip={} count=1 2>/dev/null | tr -d ' \\n'",
+        200_000 + last
+    );
+    let kept = cri.shell(&container, &read).await?;
+    ensure!(kept == last.to_string(), "{kept:?}, not {last}");
+    cri.stop_pod(&sandbox).await?;
+    cri.remove_pod(&sandbox).await?;
+    let delete = Kind::DeleteDisk(v1::DeleteDisk {});
+    node.done(&uid(4), VM, delete, TASK).await?;
+    for number in 1..=4 {
         node.forget(&uid(number)).await?;
     }
     stack.await_clean().await?;

@@ -19,9 +19,7 @@ const BOOT: Duration = Duration::from_secs(180);
 async fn after_a_reboot_the_pod_comes_back_and_nothing_is_orphaned() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let pod = PodOptions::named("phoenix", &stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;

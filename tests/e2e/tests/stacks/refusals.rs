@@ -36,9 +36,7 @@ async fn what_cannot_be_done_is_refused_and_leaves_nothing() -> Result<()> {
 
 async fn bad_requests_are_refused_and_leave_nothing(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("refused", stack);
 
     expect(

@@ -22,9 +22,7 @@ const VM: &str = "7b1d2c34-9a0e-4c2b-8f6d-0e1f2a3b4c5d";
 async fn a_guest_gets_more_and_gives_it_back() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let node = stack.node().await?;
     node.done(&uid(1), VM, provision(&image), SOON).await?;
     let pod = machine("grows", &stack, false);

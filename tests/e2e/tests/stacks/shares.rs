@@ -35,9 +35,7 @@ async fn guests_have_the_directories_of_their_pods() -> Result<()> {
 
 async fn a_guest_reads_and_writes_the_directories_of_its_pod(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let mut pod = PodOptions::named("shared", stack);
     let (data, fixed) = volumes(stack, &mut pod)?;
     let (sandbox, container) = cri.boot(&pod, &image).await?;
@@ -141,9 +139,7 @@ async fn shares_have_the_identity_of_the_container_and_end_with_a_start_that_fai
     stack: &Stack,
 ) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let mut pod = PodOptions::named("owned", stack);
     let data = directory(stack, "data")?;
     nix::unistd::chown(&data, Some(0.into()), Some(4321.into()))?;

@@ -61,9 +61,7 @@ fn owners(stack: &Stack) -> Result<Vec<(u32, u32, u32)>> {
 async fn a_snapshot_of_a_guest_that_writes_is_fetched_over_a_kill_of_the_daemon() -> Result<()> {
     let stack = Stack::up()?;
     let (cri, node) = (stack.cri().await?, stack.node().await?);
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let Kind::Provision(disk) = provision(&image) else {
         bail!("no disk");
     };

@@ -36,9 +36,7 @@ async fn figures_and_limits_are_those_of_the_pod() -> Result<()> {
 
 async fn figures_follow_what_the_guest_does(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let group = PodCgroup::make(&format!("/{}/pod-s", stack.var("VMLET_NETNS")?))?;
     let mut pod = PodOptions::named("busy", stack);
     pod.cgroup_parent.clone_from(&group.name);
@@ -170,9 +168,7 @@ async fn move_to_first_cpu(cri: &Cri, container: &str, pid: i32) -> Result<()> {
 
 async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let group = PodCgroup::make(&format!("/{}/pod-o", stack.var("VMLET_NETNS")?))?;
     group.limit_memory(400 << 20)?;
     let mut pod = PodOptions::named("greedy", stack);

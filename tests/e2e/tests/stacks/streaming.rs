@@ -41,9 +41,7 @@ async fn sessions_reach_guests_and_end_with_the_daemon() -> Result<()> {
 
 async fn commands_and_connections_reach_the_guest(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("streams", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
@@ -368,9 +366,7 @@ impl Forward {
 
 async fn a_session_ends_with_the_daemon(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("cut", stack);
     let (sandbox, _) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;

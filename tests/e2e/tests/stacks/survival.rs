@@ -31,9 +31,7 @@ async fn guests_outlive_the_programs_of_their_node() -> Result<()> {
 
 async fn a_guest_survives_the_death_of_every_program(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("survivor", stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     let log = pod.log(0);
@@ -78,9 +76,7 @@ async fn a_guest_survives_the_death_of_every_program(stack: &Stack) -> Result<()
 
 async fn requests_fail_with_a_sentence_while_libvirt_is_away(stack: &Stack) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("waiting", stack);
     let sandbox = cri.run(pod.sandbox()).await?;
     let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
@@ -113,9 +109,7 @@ async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137(
     stack: &Stack,
 ) -> Result<()> {
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(stack).await?;
     let pod = PodOptions::named("off", stack);
     let (sandbox, first) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;

@@ -17,9 +17,7 @@ const ANSWERS: &str = "<unattend xmlns=\"urn:schemas-microsoft-com:unattend\"/>"
 async fn a_guest_has_its_answer_files_on_a_cd_rom() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
-    cri.await_ready().await?;
-    let image = stack.image()?.to_owned();
-    cri.pull(&image).await?;
+    let image = cri.await_image(&stack).await?;
     let mut pod = PodOptions::named("windows", &stack);
     let source = "configmap/config".to_owned();
     pod.annotations

@@ -1,4 +1,4 @@
-//! `bench deploy`: virtual machines of one image beside QEMU by hand, snapshots of a running guest, disks that
+//! `bench deploy`: virtual machines of one image beside QEMU by hand, snapshots and backups of a running guest, disks that
 //! leave the node and files that reach it.
 //!
 //! Invariant: what is compared is measured in one run on one node.
@@ -19,6 +19,7 @@ use crate::stack::Session;
 const IMAGES: &str = "bench-images";
 const DEPLOY: &str = "deploy";
 const SNAPSHOTS: &str = "snapshots";
+const BACKUPS: &str = "backups";
 const DISKS: &str = "disks";
 const TRANSFER: &str = "transfer";
 
@@ -61,6 +62,7 @@ impl Deploy {
             (IMAGES, DISKS, 10),
             (IMAGES, TRANSFER, 5),
             (plan::PROGRAM, SNAPSHOTS, 10),
+            (plan::PROGRAM, BACKUPS, 3),
             (plan::PROGRAM, DEPLOY, self.machines),
         ] {
             plan::part(session, program, part, count, part, &mut samples)?;
@@ -74,6 +76,7 @@ fn rows(samples: &Samples, machines: u32) -> Result<Vec<Row>> {
     rows.extend(guests(samples, machines)?);
     rows.extend(disks(samples)?);
     rows.extend(snapshots(samples)?);
+    rows.extend(backups(samples)?);
     rows.extend(transfers(samples)?);
     Ok(rows)
 }
@@ -181,6 +184,27 @@ fn snapshots(samples: &Samples) -> Result<Vec<Row>> {
     ])
 }
 
+fn backups(samples: &Samples) -> Result<Vec<Row>> {
+    let read = samples.series(BACKUPS, "read")?.p50();
+    let read = Row::one("  read of the disk, beside what was changed", "×", read);
+    let why = "what is read is whole clusters, and the tables of the layer";
+    Ok(vec![
+        row(
+            samples,
+            "full backup of a running guest, 10 GiB",
+            BACKUPS,
+            "full",
+        )?,
+        row(
+            samples,
+            "incremental, 64 MiB changed",
+            BACKUPS,
+            "incremental",
+        )?,
+        read.within(Figure::P50, 2.0, why),
+    ])
+}
+
 fn transfers(samples: &Samples) -> Result<Vec<Row>> {
     let beside = |name| -> Result<Row> {
         let ratio = ratio(samples, TRANSFER, name, "curl")?;
@@ -233,6 +257,8 @@ mod tests {
             "revert": [30.0], "clone": [70.0],
         });
         add(&mut samples, SNAPSHOTS, &snapshots);
+        let backups = json!({ "full": [500.0], "incremental": [200.0], "read": [1.8 * ours] });
+        add(&mut samples, BACKUPS, &backups);
         let transfer = json!({ "curl": [100.0], "export": [100.0 * ours], "upload": [100.0] });
         add(&mut samples, TRANSFER, &transfer);
         samples
@@ -251,7 +277,7 @@ mod tests {
     #[test]
     fn a_run_within_its_budgets_has_no_row_over_them() {
         let verdicts = verdicts(&samples(1.0, 20.0));
-        assert_eq!(verdicts.len(), 6, "{verdicts:?}");
+        assert_eq!(verdicts.len(), 7, "{verdicts:?}");
         assert!(
             verdicts.iter().all(|(_, verdict)| verdict == "within"),
             "{verdicts:?}"
@@ -267,6 +293,7 @@ mod tests {
             "  linked, warm beside only boots",
             "  linked, 40 GiB beside 1 GiB",
             "  guest stopped by QEMU, each",
+            "  read of the disk, beside what was changed",
             "  time beside curl",
         ];
         assert_eq!(over, expected);

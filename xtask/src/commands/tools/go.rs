@@ -28,6 +28,12 @@ pub(crate) enum Family {
     Kubernetes(Minor),
     /// Our checker of alerts and dashboards, which uses Prometheus's parsers.
     Prometheus,
+    /// Our driver of volumes that are directories, by the interface of storage systems.
+    CsiDriver,
+    /// What makes volumes of claims by such a driver.
+    CsiProvisioner,
+    /// What takes snapshots of claims by such a driver, and their controller.
+    CsiSnapshotter,
 }
 
 /// How Go makes the program.
@@ -52,7 +58,7 @@ impl Family {
             .file(&folder.join("go.mod"))?
             .file(&folder.join("go.sum"))?;
         let stamp = match self {
-            Self::Prometheus => stamp.file(&folder.join("main.go"))?,
+            Self::Prometheus | Self::CsiDriver => stamp.file(&folder.join("main.go"))?,
             _ => stamp,
         };
         Ok(stamp.value("flags", &self.flags("").join(" ")))
@@ -73,7 +79,7 @@ impl Family {
         go.arg(match package {
             "" => self.module().to_owned(),
             // The program is ours, in the folder itself.
-            "check-rules" => ".".to_owned(),
+            "check-rules" | "csi-files" => ".".to_owned(),
             package => format!("{}/{package}", self.module()),
         });
         run::check(&mut go)
@@ -87,6 +93,7 @@ impl Family {
             Self::Helm => "helm",
             Self::Kubernetes(minor) => minor.module(),
             Self::Prometheus => "prometheus",
+            Self::CsiDriver | Self::CsiProvisioner | Self::CsiSnapshotter => "csi",
         })
     }
 
@@ -98,6 +105,9 @@ impl Family {
             Self::Helm => "helm.sh/helm/v4",
             Self::Kubernetes(_) => "k8s.io/kubernetes",
             Self::Prometheus => "github.com/prometheus/prometheus",
+            Self::CsiDriver => "github.com/container-storage-interface/spec",
+            Self::CsiProvisioner => "github.com/kubernetes-csi/external-provisioner/v6",
+            Self::CsiSnapshotter => "github.com/kubernetes-csi/external-snapshotter/v8",
         }
     }
 
@@ -111,7 +121,8 @@ impl Family {
             Self::Containerd => {
                 format!(" -X github.com/containerd/containerd/v2/version.Version={version}")
             }
-            Self::Etcd | Self::Prometheus => String::new(),
+            Self::Etcd | Self::Prometheus | Self::CsiDriver => String::new(),
+            Self::CsiProvisioner | Self::CsiSnapshotter => format!(" -X main.version={version}"),
             Self::Helm => format!(" -X helm.sh/helm/v4/internal/version.version={version}"),
             Self::Kubernetes(_) => kubernetes_version(version),
         };
@@ -191,6 +202,9 @@ mod tests {
             Family::Etcd,
             Family::Helm,
             Family::Prometheus,
+            Family::CsiDriver,
+            Family::CsiProvisioner,
+            Family::CsiSnapshotter,
         ] {
             assert!(family.version().unwrap().starts_with('v'));
         }

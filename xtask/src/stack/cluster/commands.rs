@@ -70,6 +70,11 @@ pub(crate) fn command(layout: &Layout, program: Program) -> Result<Command> {
             command = run::command(layout.path("bin/vmlet-controller"));
             let kubeconfig = kubeconfig::path(&node, program.name());
             command.arg("--kubeconfig").arg(kubeconfig);
+            // A test that needs other settings than the defaults writes them, and restarts the program.
+            let settings = layout.path("controller.toml");
+            if settings.exists() {
+                command.arg("--config").arg(settings);
+            }
         }
         Program::VmletAgent => {
             command = run::command(layout.path("bin/vmlet-agent"));

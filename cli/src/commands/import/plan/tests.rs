@@ -45,8 +45,8 @@ fn a_machine_of_vmware_is_what_the_report_says() {
     insta::assert_snapshot!(plan.report.render(), @r##"
     RESULT    PART                            DETAIL
     kept      CPUs and memory                 4 CPUs, 8192 MiB of memory
-    left out  disk web-2.vmdk                 an image makes one disk: copy it into a claim, and add that to spec.volumes
-    left out  disk vmdisk3                    it is empty (5Gi): add an empty claim to spec.volumes
+    left out  disk web-2.vmdk                 an image makes one disk: copy it into a claim, and name that by --volume DISK=CLAIM
+    left out  disk vmdisk3                    it is empty (5Gi): name an empty claim by --volume DISK=CLAIM
     kept      disk web-1.vmdk                 it becomes the root disk, of 40Gi
     changed   controller VirtualSCSI          the disk is a virtio disk: the guest needs the driver to boot
     changed   NIC Ethernet 1 on "VM Network"  it is on the pod network
@@ -92,6 +92,58 @@ fn a_machine_of_virtualbox_is_what_the_report_says() {
     assert_eq!(
         *interface,
         json!({"name": "eth0", "macAddr": "08:00:27:aa:bb:cc"})
+    );
+}
+
+#[test]
+fn further_disks_are_claims_that_the_user_names() {
+    let volumes = |pairs: &[(&str, &str)]| Choice {
+        volumes: pairs
+            .iter()
+            .map(|(disk, claim)| ((*disk).to_owned(), (*claim).to_owned()))
+            .collect(),
+        ..choice()
+    };
+    let both = volumes(&[("vmdisk3", "scratch"), ("web-2.vmdk", "data")]);
+    let plan = planned(VMWARE, &both).unwrap();
+    assert_eq!(
+        plan.machine["spec"]["volumes"],
+        json!([
+            {"name": "disk1", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "disk2", "persistentVolumeClaim": {"claimName": "scratch"}},
+        ]),
+        "in the order of the package"
+    );
+    let vm: crds::VirtualMachine = serde_json::from_value(plan.machine.clone()).unwrap();
+    assert_eq!(vm.spec.volumes.len(), 2);
+    let report = plan.report.render();
+    let words: Vec<_> = report.split_whitespace().collect();
+    let report = words.join(" ");
+    for line in [
+        "changed disk web-2.vmdk it is the claim data: copy its content there before the start",
+        "changed disk vmdisk3 it is the claim scratch",
+    ] {
+        assert!(report.contains(line), "{report}");
+    }
+    let unknown = refused(VMWARE, &volumes(&[("web-1.vmdk", "data")]));
+    assert_eq!(
+        unknown,
+        "the package has no further disk \"web-1.vmdk\"; those that it has: web-2.vmdk, vmdisk3"
+    );
+    let twice = volumes(&[("vmdisk3", "data"), ("web-2.vmdk", "data")]);
+    assert_eq!(
+        refused(VMWARE, &twice),
+        "claim \"data\" is given for two disks of the package"
+    );
+    let both_names = volumes(&[("web-2.vmdk", "data"), ("vmdisk2", "other")]);
+    let other = VMWARE.replace("vmdisk3", "web-2.vmdk");
+    assert_eq!(
+        refused(&other, &volumes(&[("web-2.vmdk", "data")])),
+        "the package has several further disks \"web-2.vmdk\": name the file, or the identifier, of one"
+    );
+    assert_eq!(
+        refused(VMWARE, &both_names),
+        "disk web-2.vmdk is given two claims"
     );
 }
 

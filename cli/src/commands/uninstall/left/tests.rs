@@ -35,6 +35,7 @@ fn found(machines: &[VirtualMachine], pods: &[Pod], agents: Vec<Agent>) -> Left 
     Left::find(&Seen {
         sets: &[],
         machines,
+        backups: &[],
         tasks: &[],
         pods,
         runtime_classes: &["vmlet".to_owned()],
@@ -100,6 +101,7 @@ fn a_replica_set_that_makes_machines_is_left_before_them() {
         let left = Left::find(&Seen {
             sets: &[set(replicas)],
             machines: &[],
+            backups: &[],
             tasks: &[],
             pods: &[],
             runtime_classes: &[],
@@ -112,6 +114,37 @@ fn a_replica_set_that_makes_machines_is_left_before_them() {
         let text = left.report(&Purpose::Check);
         let line = "replica sets: 1\n  team/farm (2 machines)\n";
         assert_eq!(text.starts_with(line), is_left, "{text}");
+    }
+}
+
+#[test]
+fn a_backup_that_a_node_is_to_delete_is_left() {
+    let backup = |finalizers: Value| -> VirtualMachineBackup {
+        object(json!({
+            "metadata": { "name": "b", "namespace": "team", "finalizers": finalizers },
+            "spec": { "vmName": "web" },
+        }))
+    };
+    for (finalizers, is_left) in [(json!([names::BACKUP_FINALIZER]), true), (json!([]), false)] {
+        let left = Left::find(&Seen {
+            sets: &[],
+            machines: &[],
+            backups: &[backup(finalizers)],
+            tasks: &[],
+            pods: &[],
+            runtime_classes: &[],
+            nodes: BTreeSet::new(),
+            agents: Vec::new(),
+            kinds: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
+        });
+        assert_eq!(left.is_something(), is_left);
+        let text = left.report(&Purpose::Check);
+        assert_eq!(
+            text.contains("backups: 1\n  team/b of web\n"),
+            is_left,
+            "{text}"
+        );
     }
 }
 

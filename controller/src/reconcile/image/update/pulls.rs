@@ -85,16 +85,18 @@ pub(super) async fn observe(
     }
     let set = pre_pull::NodeSet {
         nodes: &nodes,
-        recorded: last.nodes.into_iter().collect(),
+        recorded: last.nodes.iter().cloned().collect(),
+        message: last.message.clone(),
     };
     let mut pulls = pre_pull::observe_version(step.ctx, step.object, &named, &holders, set).await?;
     if let Some(status) = &mut pulls.status {
         if are_enough(status, since) {
             newest.state = ImageVersionState::Ready;
             newest.ready_nodes = status.ready;
-        } else if status.message.is_empty() {
-            // What is repeated may fail in the same way, which is no news.
-            status.message = last.message;
+        } else {
+            let failed = pre_pull::node_of(&last.message);
+            let is_repeated = failed.is_some_and(|node| nodes.contains_key(node));
+            carry(status, last, is_repeated);
         }
     }
     Ok(Some(Pulled {
@@ -102,6 +104,20 @@ pub(super) async fn observe(
         status: pulls.status,
         again: pulls.again,
     }))
+}
+
+/// Keeps what is known of pulls that failed while they are repeated: a pull that fails again and again in the
+/// same way is one state. The nodes that repeat it count as failed until one of them has the version.
+fn carry(status: &mut PrePullStatus, last: PrePullStatus, is_repeated: bool) {
+    let has_progress = status.ready != last.ready || status.desired != last.desired;
+    if is_repeated && last.is_stalled() && !has_progress && status.pulling > 0 {
+        status.failed = last.failed;
+        status.pulling = last.pulling;
+        status.message = last.message;
+    } else if status.message.is_empty() {
+        // What is repeated may fail in the same way.
+        status.message = last.message;
+    }
 }
 
 /// Whether new machines may use a version that so many nodes have so many seconds after it was found.
@@ -181,6 +197,41 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[rstest]
+    #[case::repeated(1, 0, true, "1 failed, 0 pulling: node a: old")]
+    #[case::of_other_nodes(1, 0, false, "0 failed, 1 pulling: node a: old")]
+    #[case::after_progress(2, 1, true, "0 failed, 1 pulling: node a: old")]
+    fn a_pull_that_is_repeated_is_one_state_until_a_node_has_the_version(
+        #[case] desired: u32,
+        #[case] ready: u32,
+        #[case] is_repeated: bool,
+        #[case] expected: &str,
+    ) {
+        let last = PrePullStatus {
+            desired: 1,
+            failed: 1,
+            message: "node a: old".to_owned(),
+            ..PrePullStatus::default()
+        };
+        let mut status = PrePullStatus {
+            desired,
+            ready,
+            pulling: 1,
+            ..PrePullStatus::default()
+        };
+        carry(&mut status, last, is_repeated);
+        let PrePullStatus {
+            failed,
+            pulling,
+            message,
+            ..
+        } = status;
+        assert_eq!(
+            format!("{failed} failed, {pulling} pulling: {message}"),
+            expected
+        );
+    }
 
     #[rstest]
     #[case::all(2, 2, 0, true)]

@@ -6,11 +6,10 @@
 //! Failure: a schedule that cannot be read, or that has no time, causes no check.
 
 use crds::{ImageUpdate, ImageUpdateStatus};
-use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 
 use super::LIMIT;
+use crate::reconcile::cron::next;
 
 /// Seconds between two checks of a schedule.
 const LEAST: i64 = 300;
@@ -73,19 +72,6 @@ pub(super) fn problem(update: &ImageUpdate) -> Option<String> {
 fn retry(failed: u32) -> i64 {
     let doubled = FIRST_RETRY.checked_shl(failed.saturating_sub(1).min(16));
     doubled.map_or(LAST_RETRY, |seconds| seconds.min(LAST_RETRY))
-}
-
-/// The first time of a schedule after another one, in seconds.
-fn next(schedule: &str, after: i64) -> Result<i64, String> {
-    let parser = CronParser::builder()
-        .seconds(Seconds::Disallowed)
-        .year(Year::Disallowed)
-        .build();
-    let cron = parser.parse(schedule).map_err(|error| error.to_string())?;
-    let after = Timestamp::from_second(after).map_err(|error| error.to_string())?;
-    let next = cron.find_next_occurrence(&after.to_zoned(TimeZone::UTC), false);
-    let next = next.map_err(|error| error.to_string())?;
-    Ok(next.timestamp().as_second())
 }
 
 #[cfg(test)]

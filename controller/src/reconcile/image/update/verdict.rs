@@ -3,7 +3,7 @@
 //! | `UpToDate` | reason | when |
 //! | --- | --- | --- |
 //! | True | `UpToDate` | new machines use the newest version |
-//! | False | `Pulling`, `PullFailed` | nodes pull the newest version; none of them is at it and some failed |
+//! | False | `Pulling`, `PullFailed` | nodes pull the newest version; each node without it has failed, and repeats the pull |
 //! | False | `Pinned` | `spec.update.digest` is another version |
 //! | False | `CheckFailed` | the last check failed |
 //! | False | `InvalidSchedule`, `NotSupported` | `spec.update.schedule` has no time; the source has no tag |

@@ -1,10 +1,10 @@
-//! Makes the root disk of a clone, on the node of its source.
+//! Makes the root disk of a clone, on the node of its source, or from a backup, on a node that reaches its target.
 //!
 //! ```text
-//! source ready ─► slot of the node ─► status.nodeName ─► CloneDisk task ─► Created
+//! source ready ─► slot of the node ─► status.nodeName ─► CloneDisk or RestoreBackup task ─► Created
 //! ```
 //!
-//! Invariant: no scheduler chooses the node of a clone: the disk is copied where its source is. The node is recorded
+//! Invariant: no scheduler chooses the node: the disk is copied where its source is. The node is recorded
 //! before a task exists there, so that the deletion of the machine finds what the node may have. The source is neither
 //! held nor changed in the cluster: its node keeps it as it is while it is copied. No author is judged
 //! again after a copy was begun: the task of an attempt is replaced by that of the next one in one pass.
@@ -44,6 +44,16 @@ const LONGEST_HOLD: i64 = 300;
 /// Whether the machine is a clone.
 pub(crate) fn is_wanted(pass: &Pass<'_>) -> bool {
     pass.vm.spec.source.is_some() && pass.root_claim().is_none()
+}
+
+/// The task that makes the disk of a machine with a source.
+pub(super) fn kind(pass: &Pass<'_>) -> TaskKind {
+    let source = pass.vm.spec.source.as_ref();
+    if source.is_some_and(|source| source.backup.is_some()) {
+        TaskKind::RestoreBackup
+    } else {
+        TaskKind::CloneDisk
+    }
 }
 
 /// One step towards the disk.
@@ -90,13 +100,18 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
         // The source has grown since an earlier attempt.
         patch::status(pass).await?;
     }
-    let mut spec = tasks::spec(pass, &node, TaskKind::CloneDisk);
+    let mut spec = tasks::spec(pass, &node, kind(pass));
     spec.image = source.image;
     spec.image_url = source.image_url;
-    spec.source = Some(DiskSource {
-        disk_uid: source.disk_uid,
-        snapshot_uid: source.snapshot_uid,
-    });
+    match source.backup {
+        Some(backup) => spec.backup = Some(backup),
+        None => {
+            spec.source = Some(DiskSource {
+                disk_uid: source.disk_uid,
+                snapshot_uid: source.snapshot_uid,
+            });
+        }
+    }
     let wanted = pass.vm.spec.boot_disk_capacity.as_ref();
     spec.size_bytes = wanted
         .and_then(prerequisites::bytes)
@@ -129,7 +144,7 @@ fn held_back(pass: &Pass<'_>) -> Option<Error> {
     let hold = back_off(pass.seconds().saturating_sub(since)).min(LONGEST_HOLD);
     let age = node_tasks::age(&task, pass.seconds())?;
     (age < hold).then(|| Error::Task {
-        kind: TaskKind::CloneDisk,
+        kind: task.spec.kind,
         node: task.spec.node_name.clone(),
         message: status.message.clone(),
     })
@@ -139,10 +154,13 @@ fn held_back(pass: &Pass<'_>) -> Option<Error> {
 pub(super) fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) {
     let status = task.status.as_ref();
     let percent = status.map_or(0, |status| status.progress_percent) / 10 * 10;
-    let text = format!(
-        "node {} copies the root disk: {percent} %",
-        task.spec.node_name
-    );
+    let node = &task.spec.node_name;
+    let text = match task.spec.kind {
+        TaskKind::RestoreBackup => {
+            format!("node {node} makes the root disk from the backup: {percent} %")
+        }
+        _ => format!("node {node} copies the root disk: {percent} %"),
+    };
     pass.condition(SOURCE_READY, Status::True, COPYING, &text);
     pass.requeue_within(PROGRESS);
 }

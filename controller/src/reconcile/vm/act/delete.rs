@@ -21,7 +21,8 @@ use crate::reconcile::vm::update;
 use crate::reconcile::vm::write::patch;
 
 /// Tasks whose result goes with the disk.
-const MAKES_WAY: [TaskKind; 4] = [
+const MAKES_WAY: [TaskKind; 5] = [
+    TaskKind::Backup,
     TaskKind::Promote,
     TaskKind::Snapshot,
     TaskKind::Revert,

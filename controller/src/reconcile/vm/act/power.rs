@@ -225,7 +225,7 @@ fn of(pass: &Pass<'_>, kind: TaskKind) -> Outcome<crds::VirtualMachineTaskSpec> 
 /// The end of the machine, or its agent's facts, show that the work is done.
 const fn then(progress: Progress) -> Flow {
     match progress {
-        Progress::Running => Flow::Done("asked the node"),
+        Progress::Running => Flow::Done("requested from the node"),
         Progress::Done | Progress::Cancelled => Flow::Continue,
         Progress::Removed => Flow::RequeueAfter(tasks::NEXT),
     }

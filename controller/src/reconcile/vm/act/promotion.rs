@@ -1,9 +1,10 @@
-//! Flattens the linked root disk of a machine that is off, so that it needs its image no more.
+//! Flattens the linked root disk of a machine, so that it needs its image no more.
 //!
 //! ```text
 //! True NothingToPromote      no linked disk
 //! True Promoted              done, for as long as the disk lives
-//! True StaysLinked           the mode is Online, in which no node flattens a disk
+//! True StaysLinked           the mode is Online, and the installation or the node flattens no disk of a running machine;
+//!                            or the disk has snapshots
 //! True NotImplemented        the node cannot
 //! False DiskPromotionPending ──task──► DiskPromotionRunning ──► Promoted
 //!          ▲     ▲                             │
@@ -18,19 +19,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::conditions::{self, DISK_PROMOTION_STARTED, DISK_PROMOTION_SYNCED, Status};
+use crds::conditions::{self, DISK_PROMOTION_STARTED, DISK_PROMOTION_SYNCED, READY, Status};
 use crds::vm::PromoteDisksMode;
 use crds::{PowerState, TaskKind, TaskState, VirtualMachineTask, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use lifecycle::Action;
+use service::settings::Timespan;
 
 use super::{config, tasks};
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::pods;
-use crate::reconcile::vm::observe::promotion::{Facts, back_off, reason_to_wait};
+use crate::reconcile::vm::observe::promotion::{
+    Facts, OnlineFacts, back_off, reason_to_stop, reason_to_wait, time_to_boot,
+};
 use crate::reconcile::vm::observe::snapshots;
 use crate::reconcile::vm::pass::Pass;
 
@@ -44,10 +48,11 @@ const PROMOTED: &str = "Promoted";
 const STAYS_LINKED: &str = "StaysLinked";
 
 /// Why a disk stays linked.
-const ONLINE: &str = "the root disk stays an overlay on its image: nodes flatten no disk of a running machine, and \
-    promoteDisksMode: Offline flattens it while the machine is off";
+const ONLINE: &str = "the root disk stays an overlay on its image: this installation flattens no disk of a running \
+    machine (machines.online_promotion_after of the controller), and promoteDisksMode: Offline flattens it while the \
+    machine is off";
 const SNAPSHOTS: &str = "the root disk stays an overlay on its image for as long as it has snapshots: delete them to \
-    have it flattened while the machine is off";
+    have it flattened";
 
 /// How often the progress of a task is looked at: its changes wake no machine.
 const PROGRESS: Duration = Duration::from_secs(30);
@@ -59,7 +64,16 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     let all = tasks::all(pass).into_iter();
     let mut all = all.filter(|task| task.spec.kind == TaskKind::Promote);
     let live = all.find(|task| !task.is_final());
-    if let Some(task) = live.as_ref().filter(|_| mode != PromoteDisksMode::Offline) {
+    let is_online = mode == PromoteDisksMode::Online;
+    let after = pass.ctx.config.machines.online_promotion_after;
+    let is_requested = match mode {
+        PromoteDisksMode::Online => after.is_some(),
+        PromoteDisksMode::Offline => true,
+        PromoteDisksMode::Disabled => false,
+    };
+    let is_other = |task: &&VirtualMachineTask| !is_requested || task.spec.online != is_online;
+    let other = live.as_deref().filter(is_other);
+    if let Some(task) = other {
         tasks::cancel(pass, task).await?;
     }
     if mode == PromoteDisksMode::Disabled {
@@ -75,7 +89,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         promoted(pass);
         return Ok(Flow::Continue);
     }
-    if mode == PromoteDisksMode::Online {
+    if !is_requested {
         stays_linked(pass, ONLINE);
         return Ok(Flow::Continue);
     }
@@ -86,18 +100,36 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         stays_linked(pass, SNAPSHOTS);
         return Ok(Flow::Continue);
     }
-    let wait = reason_to_wait(facts(pass, action));
+    if other.is_some() {
+        pending(pass, "the node ends an attempt of another mode");
+        return Ok(Flow::Continue);
+    }
+    let online = after.filter(|_| is_online);
+    let online = online.map(|after| online_facts(pass, action, after));
+    let wait = match online {
+        Some(facts) => reason_to_stop(facts),
+        None => reason_to_wait(facts(pass, action)),
+    };
     if let Some(task) = live {
         return follow(pass, &task, wait.is_some()).await;
     }
-    let Some(node) = able_node(pass) else {
+    let Some(node) = able_node(pass, is_online) else {
         return Ok(Flow::Continue);
     };
-    let Some(why) = wait else {
-        return begin(pass, &node).await;
-    };
-    pending(pass, why);
-    Ok(Flow::Continue)
+    if let Some(why) = wait {
+        pending(pass, why);
+        return Ok(Flow::Continue);
+    }
+    match online.map(time_to_boot) {
+        None | Some(Some(0)) => begin(pass, &node, is_online).await,
+        Some(rest) => {
+            pending(pass, "the root disk is flattened when the guest has booted");
+            if let Some(rest) = rest {
+                pass.requeue_within(Duration::from_secs(rest.unsigned_abs()));
+            }
+            Ok(Flow::Continue)
+        }
+    }
 }
 
 /// A new disk is made: what is known is about another one.
@@ -133,7 +165,7 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask, is_in_the_way: b
 }
 
 /// Creates the task, or deals with the last one.
-async fn begin(pass: &mut Pass<'_>, node: &str) -> Outcome {
+async fn begin(pass: &mut Pass<'_>, node: &str, is_online: bool) -> Outcome {
     let instance = pass.instance().map(|instance| instance.uid.clone());
     let generation = pass.vm.metadata.generation.unwrap_or_default();
     // What failed for one instance or specification may succeed for the next.
@@ -146,7 +178,8 @@ async fn begin(pass: &mut Pass<'_>, node: &str) -> Outcome {
         places.iter().any(is_at)
     });
     let Some(last) = last else {
-        let task = tasks::spec(pass, node, TaskKind::Promote);
+        let mut task = tasks::spec(pass, node, TaskKind::Promote);
+        task.online = is_online;
         tasks::ensure(pass, task, &seed).await?;
         pending(pass, "the root disk waits for its node");
         return Ok(Flow::Continue);
@@ -195,6 +228,20 @@ fn facts(pass: &Pass<'_>, action: &Action) -> Facts {
     }
 }
 
+fn online_facts(pass: &Pass<'_>, action: &Action, after: Timespan) -> OnlineFacts {
+    let seen = pass.seen();
+    let is_on = seen.and_then(|status| status.power_state) == Some(PowerState::PoweredOn);
+    let ready = seen.and_then(|status| conditions::find(&status.conditions, READY));
+    let ready = ready.filter(|ready| ready.status == "True");
+    let since = ready.map(|ready| ready.last_transition_time.0.as_second());
+    OnlineFacts {
+        stays_on: is_on && pass.view.pod.is_some() && *action == Action::Nothing,
+        is_paused: config::is_admin_paused(pass),
+        ready: since.map(|since| pass.seconds().saturating_sub(since)),
+        after: i64::try_from(after.get().as_secs()).unwrap_or(i64::MAX),
+    }
+}
+
 /// Whether a disk that has this reason is to be flattened.
 pub(crate) fn is_due(reason: &str) -> bool {
     [PENDING, RUNNING, TRANSIENT_ERROR].contains(&reason)
@@ -210,7 +257,7 @@ fn is_linked(pass: &Pass<'_>) -> bool {
 }
 
 /// The node of the disk, if its programs can flatten disks; the condition says why not.
-fn able_node(pass: &mut Pass<'_>) -> Option<String> {
+fn able_node(pass: &mut Pass<'_>, is_online: bool) -> Option<String> {
     let pod = pass.view.pod.as_deref();
     let node = pod.and_then(pods::node).map(str::to_owned);
     let Some(node) = node.or_else(|| pass.node_name()) else {
@@ -223,6 +270,18 @@ fn able_node(pass: &mut Pass<'_>) -> Option<String> {
             pending(pass, "the agents of the nodes are not known yet");
         }
         // The list wakes the machine.
+        return None;
+    }
+    if is_online {
+        if agents.has(&node, names::ONLINE_DISK_PROMOTION) {
+            return Some(node);
+        }
+        // Its owner did not choose this mode more than others have: it is the default.
+        let text = format!(
+            "the root disk stays an overlay on its image: the programs of node {node} cannot flatten the disk of a \
+             running machine; upgrade vmlet and vmlet-agent there"
+        );
+        stays_linked(pass, &text);
         return None;
     }
     if agents.has(&node, names::DISK_PROMOTION) {

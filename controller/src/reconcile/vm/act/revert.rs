@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! checks, a dry run of the last step ─► status: Disk ─► power off ─► task Revert ─► status: Restoring
-//!   ─► specification, labels and annotations of the manifest, name removed ─► status: none
+//!   ─► new claims ─► specification, labels and annotations of the manifest, name removed ─► status: none
 //! ```
 //!
 //! Invariant: nothing is changed before all that can be checked has been; from the first status to the
@@ -12,6 +12,7 @@
 //! and the machine goes on with the disk as it is; a failed step is repeated with a growing delay.
 
 mod check;
+mod claims;
 mod restore;
 
 use std::sync::Arc;
@@ -22,11 +23,13 @@ use crds::{
     RunStrategy, SnapshotRequest, TaskKind, TaskState, VirtualMachineSpec, VirtualMachineTask,
     names,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use lifecycle::{Action, Phase};
 
 use super::tasks::{self, Progress, SILENCE};
 use super::{config, effects};
+use crate::context::Key;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::snapshots;
@@ -195,10 +198,11 @@ async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> 
         uid: revert.uid.clone(),
         quiesce_seconds: None,
     });
-    match tasks::ensure(pass, spec, &seed(revert)).await {
+    let seed = seed(&revert.uid, &revert.start_time);
+    match tasks::ensure(pass, spec, &seed).await {
         Ok(Progress::Running) => {
             progress(pass, &format!("node {node} reverts the root disk"));
-            Ok(Flow::Done("asked the node"))
+            Ok(Flow::Done("requested from the node"))
         }
         Ok(Progress::Done) => {
             let what = "the specification is restored";
@@ -225,14 +229,15 @@ async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> 
     }
 }
 
-/// What distinguishes the task of one revert from that of the next to the same snapshot.
-fn seed(revert: &SnapshotRevert) -> String {
-    format!("{}/{}", revert.uid, revert.start_time.0)
+/// What distinguishes the task and the claims of one revert from those of the next to the same snapshot.
+fn seed(snapshot_uid: &str, start_time: &Time) -> String {
+    format!("{snapshot_uid}/{}", start_time.0)
 }
 
 /// The node's task of this revert.
 fn task(pass: &Pass<'_>, revert: &SnapshotRevert) -> Option<Arc<VirtualMachineTask>> {
-    let place = &tasks::places(pass, TaskKind::Revert, &seed(revert))[0];
+    let seed = seed(&revert.uid, &revert.start_time);
+    let place = &tasks::places(pass, TaskKind::Revert, &seed)[0];
     tasks::find(pass, &place.name)
 }
 
@@ -252,21 +257,26 @@ async fn give_up(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome {
     if own.is_some_and(|task| task.state() == Some(TaskState::Success)) {
         pass.status().current_snapshot = Some(restore::reference(revert));
     }
-    end(pass);
+    end(pass, revert);
     Ok(Flow::Done("ended a revert"))
 }
 
 /// The machine goes on with the specification that it has.
-fn end(pass: &mut Pass<'_>) {
+fn end(pass: &mut Pass<'_>, revert: &SnapshotRevert) {
     let status = pass.status();
     status.snapshot_revert = None;
     status.start_failure = None;
     idle(pass);
-    pass.warning(
-        "RevertEnded",
-        "the revert was ended by its owner: the root disk may be reverted already, the specification \
-         is not restored",
-    );
+    let mut text = "the revert was ended by its owner: the root disk may be reverted already, the specification is not \
+                    restored"
+        .to_owned();
+    let key = Key::new(&pass.key.namespace, &revert.name);
+    let snapshot = pass.ctx.stores.snapshots.get(&key.reference());
+    let snapshot = snapshot.filter(|found| found.uid().as_ref() == Some(&revert.uid));
+    if snapshot.is_some_and(|found| !claims::records(&found).is_empty()) {
+        text.push_str(", and the claims are not those of the snapshot");
+    }
+    pass.warning("RevertEnded", &text);
 }
 
 /// Says what is done. Without its agent the node does nothing, and the owner can end the revert then.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! deleted? ─► its task is cancelled ─► DeleteSnapshot ─► children get its parent ─► finalizer removed
-//! open?    ─► gates ─► finalizer ─► status with the manifest ─► Snapshot ─► current snapshot ─► Created
+//! open?    ─► gates ─► finalizer ─► status with the manifest ─► Snapshot ─► current snapshot ─► claims ─► Created
 //! ```
 //!
 //! A task that no agent has taken when its node's becomes silent is withdrawn, and created again later: the power of the
@@ -13,12 +13,15 @@
 //! goes when no node has the snapshot.
 //! Failure: a snapshot that cannot be taken says why in its own conditions; the machine is not affected.
 
+mod claims;
 mod create;
 mod delete;
 mod tree;
 
 use crds::conditions::{SNAPSHOT_CREATED, SNAPSHOT_READY, Status};
-use crds::{TaskKind, VirtualMachineSnapshot, VirtualMachineSnapshotSpec};
+use crds::{
+    TaskKind, VirtualMachineSnapshot, VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
+};
 
 use super::{config, tasks};
 use crate::context::{Context, Key};
@@ -49,6 +52,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     }
     for result in [
         tree::run(pass, &mut all).await,
+        claims::follow(pass, &mut all).await,
         create::run(pass, &mut all).await,
     ] {
         match result {
@@ -112,7 +116,18 @@ async fn wait(
     reason: &str,
     why: &str,
 ) -> Outcome<()> {
-    let mut draft = snapshot.status.clone().unwrap_or_default();
+    let draft = snapshot.status.clone().unwrap_or_default();
+    wait_with(ctx, snapshot, draft, reason, why).await
+}
+
+/// The same, with more in its status.
+async fn wait_with(
+    ctx: &Context,
+    snapshot: &mut VirtualMachineSnapshot,
+    mut draft: VirtualMachineSnapshotStatus,
+    reason: &str,
+    why: &str,
+) -> Outcome<()> {
     let created = (Status::False, reason, why);
     write::condition(ctx, snapshot, &mut draft, SNAPSHOT_CREATED, created);
     let ready = (Status::False, WAITING_FOR_CREATION, "");

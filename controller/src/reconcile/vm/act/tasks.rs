@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::node_facts::LEASE_SECONDS;
-use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec, names};
+use crds::{
+    TaskKind, TaskState, VirtualMachineSnapshot, VirtualMachineTask, VirtualMachineTaskSpec, names,
+};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use lifecycle::Failure;
@@ -49,25 +51,7 @@ pub(crate) enum Progress {
 
 /// The plain task of that kind for this machine on `node`.
 pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachineTaskSpec {
-    VirtualMachineTaskSpec {
-        node_name: node.to_owned(),
-        vm_name: pass.key.name.clone(),
-        vm_namespace: None,
-        vm_uid: pass.disk_uid(),
-        kind,
-        cancel: false,
-        image: None,
-        image_url: None,
-        image_tls_secret: None,
-        size_bytes: None,
-        linked: false,
-        timeout_seconds: None,
-        discard: false,
-        instance_uid: None,
-        probe: None,
-        snapshot: None,
-        source: None,
-    }
+    VirtualMachineTaskSpec::new(node, kind, &pass.key.name, &pass.disk_uid())
 }
 
 /// The tasks of the machine.
@@ -77,12 +61,12 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
 
 /// A task of the machine that is not final and that others wait for, if there is one. One that cuts
 /// the power of an instance, or sets its probe, blocks no other task: it does not affect the next
-/// instance. One that flattens the disk makes way on the node.
+/// instance. One that flattens the disk, or makes a backup of it, makes way on the node.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     let mut open = all(pass).into_iter().filter(|t| !t.is_final());
     open.find(|t| {
         let blocks_none = [TaskKind::PowerOff, TaskKind::SetProbe, TaskKind::Promote];
-        !blocks_none.contains(&t.spec.kind)
+        !blocks_none.contains(&t.spec.kind) && !t.spec.kind.is_of_backup()
     })
 }
 
@@ -207,14 +191,10 @@ async fn create_at(
     api.create(&PostParams::default(), &task).await.map(drop)
 }
 
-/// A task that a backup tool restores would run again.
 fn labels(vm_uid: String) -> BTreeMap<String, String> {
-    let excluded = names::EXCLUDE_FROM_BACKUP.to_owned();
-    [
-        (names::VM_UID_LABEL.to_owned(), vm_uid),
-        (excluded, "true".to_owned()),
-    ]
-    .into()
+    let mut labels = node_tasks::labels();
+    labels.insert(names::VM_UID_LABEL.to_owned(), vm_uid);
+    labels
 }
 
 /// The machine waits for a task that no agent works on, perhaps indefinitely.
@@ -223,7 +203,7 @@ pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     let is_deleted = pass.vm.metadata.deletion_timestamp.is_some();
     let mut open = all(pass).into_iter().filter(|task| !task.is_final());
     let task = open.find(|task| {
-        if task.spec.kind == TaskKind::Promote {
+        if task.spec.kind == TaskKind::Promote || task.spec.kind.is_of_backup() {
             return false;
         }
         let node = &task.spec.node_name;
@@ -297,7 +277,8 @@ pub(crate) async fn withdraw(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outc
 pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
     for task in all(pass) {
         let age = node_tasks::age(&task, pass.seconds()).filter(|_| task.is_final());
-        if age.is_some_and(|age| age > KEPT) && !is_unrecorded(pass, &task) {
+        let is_of_machine = !task.spec.kind.is_of_backup();
+        if age.is_some_and(|age| age > KEPT) && is_of_machine && !is_unrecorded(pass, &task) {
             delete(pass, &task).await?;
         }
     }
@@ -311,8 +292,12 @@ pub(crate) fn is_unrecorded(pass: &Pass<'_>, task: &VirtualMachineTask) -> bool 
     match task.spec.kind {
         TaskKind::Snapshot => {
             let all = pass.ctx.stores.snapshots_of(pass.key);
+            let is_recorded = |one: &VirtualMachineSnapshot| {
+                let status = one.status.as_ref();
+                status.is_some_and(|status| status.unique_id.is_some())
+            };
             let mut open = all.iter().filter(|one| snapshots::is_open(one));
-            open.any(|one| one.metadata.uid.as_ref() == uid)
+            open.any(|one| one.metadata.uid.as_ref() == uid && !is_recorded(one))
         }
         TaskKind::Revert => pass
             .seen()

@@ -1,6 +1,7 @@
 //! Whether the root disk of a machine is to be flattened now.
 //!
-//! Invariant: a pure decision; no disk of a machine that runs, starts or may have a guest is flattened.
+//! Invariant: a pure decision; a disk is flattened by a copy while no machine has it or may get it, and by its emulator
+//! once the first boot of its guest is over.
 //! Failure: none here.
 
 /// What is known of a machine with a linked disk, which is to be flattened while the machine is off.
@@ -14,6 +15,19 @@ pub(crate) struct Facts {
     pub(crate) is_paused: bool,
 }
 
+/// What is known of a machine with a linked disk, which is to be flattened while the machine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OnlineFacts {
+    /// It runs, and is to go on as it does.
+    pub(crate) stays_on: bool,
+    /// An administrator paused it.
+    pub(crate) is_paused: bool,
+    /// For how many seconds it has been ready, if it is.
+    pub(crate) ready: Option<i64>,
+    /// For how many it has to be.
+    pub(crate) after: i64,
+}
+
 /// Why it is not the disk's turn, if it is not.
 pub(crate) const fn reason_to_wait(facts: Facts) -> Option<&'static str> {
     if facts.is_paused {
@@ -23,6 +37,23 @@ pub(crate) const fn reason_to_wait(facts: Facts) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Why a machine that copies its image, or is about to, has to stop, if it has to.
+pub(crate) const fn reason_to_stop(facts: OnlineFacts) -> Option<&'static str> {
+    if facts.is_paused {
+        Some("the machine is paused")
+    } else if !facts.stays_on {
+        Some("the root disk is flattened while the machine runs")
+    } else {
+        None
+    }
+}
+
+/// How many seconds are left until a guest counts as booted, if it is ready.
+pub(crate) fn time_to_boot(facts: OnlineFacts) -> Option<i64> {
+    let ready = facts.ready?;
+    Some(facts.after.saturating_sub(ready).max(0))
 }
 
 /// Seconds before a task whose failure may pass is tried again, for a disk that has not been
@@ -39,6 +70,13 @@ mod tests {
         has_pod: false,
         stays_off: true,
         is_paused: false,
+    };
+
+    const ON: OnlineFacts = OnlineFacts {
+        stays_on: true,
+        is_paused: false,
+        ready: Some(60),
+        after: 60,
     };
 
     #[test]
@@ -62,6 +100,33 @@ mod tests {
         ] {
             assert!(reason_to_wait(facts).is_some(), "{facts:?}");
         }
+    }
+
+    #[test]
+    fn a_machine_that_does_not_stay_on_copies_nothing() {
+        assert_eq!(reason_to_stop(ON), None);
+        for facts in [
+            OnlineFacts {
+                stays_on: false,
+                ..ON
+            },
+            OnlineFacts {
+                is_paused: true,
+                ..ON
+            },
+        ] {
+            assert!(reason_to_stop(facts).is_some(), "{facts:?}");
+        }
+        // A guest that is not ready for a moment goes on.
+        assert_eq!(reason_to_stop(OnlineFacts { ready: None, ..ON }), None);
+    }
+
+    #[test]
+    fn a_guest_has_booted_when_it_has_been_ready_for_a_while() {
+        let time = |ready| time_to_boot(OnlineFacts { ready, ..ON });
+        assert_eq!(time(None), None);
+        let times = [0, 59, 60, i64::MAX, -5, i64::MIN].map(|ready| time(Some(ready)));
+        assert_eq!(times, [60, 1, 0, 0, 65, i64::MAX].map(Some));
     }
 
     #[test]

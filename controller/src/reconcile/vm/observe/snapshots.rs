@@ -4,9 +4,11 @@
 //! earlier machine of the same name is none of this machine's.
 //! Failure: none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crds::conditions::{DISK_PROMOTION_SYNCED, SNAPSHOT_CREATED, find};
+use crds::vm::PromoteDisksMode;
 use crds::{PowerState, TaskKind, VirtualMachineSnapshot, VirtualMachineTask, names};
 use kube::ResourceExt;
 use lifecycle::snapshot::{Ability, Facts};
@@ -15,6 +17,7 @@ use super::pods;
 use crate::context::{Context, Key};
 use crate::reconcile::vm::act::{promotion, tasks};
 use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::{Disk, claimed_disks};
 
 /// Reason of [`SNAPSHOT_CREATED`], False: the snapshot is not taken, and never will be.
 pub(crate) const CREATION_FAILED: &str = "VirtualMachineSnapshotCreationFailed";
@@ -122,14 +125,55 @@ pub(crate) fn inability(pass: &Pass<'_>, node: &str, kind: TaskKind) -> Option<S
     }
 }
 
+/// The claims that a snapshot has parts of, in the order of the volumes: those that the machine may write.
+pub(crate) fn claimed(pass: &Pass<'_>) -> Vec<Disk> {
+    let mut all = claimed_disks(pass);
+    let mut names = BTreeSet::new();
+    all.retain(|disk| !disk.is_read_only && names.insert(disk.claim.clone()));
+    all
+}
+
+/// Those claims, as texts.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    all: String,
+    unbound: String,
+}
+
+impl Claims {
+    /// Those of the machine.
+    pub(crate) fn new(pass: &Pass<'_>) -> Self {
+        let all: Vec<_> = claimed(pass).into_iter().map(|disk| disk.claim).collect();
+        let is_bound = |name: &String| {
+            let key = Key::new(&pass.key.namespace, name);
+            let found = pass.ctx.stores.claims.get(&key.reference());
+            let status = found.as_ref().and_then(|claim| claim.status.as_ref());
+            status.is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+        };
+        let unbound: Vec<_> = all.iter().filter(|name| !is_bound(name)).cloned().collect();
+        Self {
+            all: all.join(", "),
+            unbound: unbound.join(", "),
+        }
+    }
+}
+
 /// What decides about the next snapshot; `node` is that of the disk, empty without a disk.
-pub(crate) fn facts<'a>(pass: &Pass<'_>, node: &'a str, count: usize) -> Facts<'a> {
+pub(crate) fn facts<'a>(
+    pass: &Pass<'_>,
+    node: &'a str,
+    claims: &'a Claims,
+    count: usize,
+) -> Facts<'a> {
+    let is_claim = pass.root_claim().is_some();
     let seen = pass.seen();
     let reverts = pass.base.spec.current_snapshot_name.is_some()
         || seen.is_some_and(|status| status.snapshot_revert.is_some());
     Facts {
-        has_disk: pass.is_created() && !node.is_empty(),
-        is_claim: pass.root_claim().is_some(),
+        has_disk: pass.is_created() && (is_claim || !node.is_empty()),
+        is_claim,
+        claims: &claims.all,
+        unbound: &claims.unbound,
         power_state: seen.and_then(|status| status.power_state),
         is_promoting: is_promoting(pass),
         reverts,
@@ -140,9 +184,15 @@ pub(crate) fn facts<'a>(pass: &Pass<'_>, node: &'a str, count: usize) -> Facts<'
     }
 }
 
-/// The disk is being flattened, or is to be. One that the node refused to flatten stays linked.
+/// The disk is being flattened, or is to be, while the machine is off. One that the node refused to flatten stays
+/// linked, and a machine that runs ends it for a snapshot.
 fn is_promoting(pass: &Pass<'_>) -> bool {
     let mut all = tasks::all(pass).into_iter();
+    if pass.vm.spec.promote_disks_mode != Some(PromoteDisksMode::Offline) {
+        return all.any(|task| {
+            task.spec.kind == TaskKind::Promote && !task.spec.online && !task.is_final()
+        });
+    }
     let conditions = pass.seen().map(|status| status.conditions.as_slice());
     let synced = conditions.and_then(|all| find(all, DISK_PROMOTION_SYNCED));
     let is_due =

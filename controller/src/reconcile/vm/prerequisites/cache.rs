@@ -42,10 +42,21 @@ pub(crate) fn is_awaited(pass: &Pass<'_>) -> bool {
     image.is_some_and(|image| awaited(pass, &image).is_some())
 }
 
-/// The nodes that have the image and can take a machine, as far as they are known; none if they are many.
+/// The nodes that a placeholder prefers; none if they are many.
 pub(crate) fn nodes(pass: &Pass<'_>, image: &Image) -> Vec<String> {
-    let object = image.object.as_ref().filter(|_| has_caches(pass));
-    let Some(object) = object else {
+    if !has_caches(pass) {
+        return Vec::new();
+    }
+    let mut usable = holders(pass, image);
+    if usable.len() > MOST_NODES {
+        usable.clear();
+    }
+    usable
+}
+
+/// The nodes that have the image and can take a machine, as far as they are known.
+pub(crate) fn holders(pass: &Pass<'_>, image: &Image) -> Vec<String> {
+    let Some(object) = &image.object else {
         return Vec::new();
     };
     let found = cache::find(pass.ctx, object);
@@ -61,11 +72,7 @@ pub(crate) fn nodes(pass: &Pass<'_>, image: &Image) -> Vec<String> {
         !is_cordoned && view::is_ready(pass, node)
     };
     let usable = all.into_iter().filter(can_take);
-    let mut usable: Vec<_> = usable.take(MOST_NODES + 1).map(str::to_owned).collect();
-    if usable.len() > MOST_NODES {
-        usable.clear();
-    }
-    usable
+    usable.map(str::to_owned).collect()
 }
 
 /// Removes what names a cache on the machine.

@@ -1,13 +1,15 @@
-//! The snapshot or machine that a machine is a clone of.
+//! The snapshot or machine that a machine is a clone of, or the backup that it is restored from ([`backup`]).
 //!
-//! Invariant: both are of the namespace of the machine. What a node copies is named by the UIDs of disk and snapshot:
+//! Invariant: all are of the namespace of the machine. What a node copies is named by the UIDs of disk and snapshot:
 //! a later snapshot or machine of the same name is another source.
 //! Failure: a source that does not exist or cannot be copied; one that is not ready yet is waited for.
+
+mod backup;
 
 use std::sync::Arc;
 
 use crds::conditions::{CREATED, is_true};
-use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot, names};
+use crds::{BackupRequest, PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot, names};
 use kube::ResourceExt;
 
 use super::{Missing, bytes};
@@ -28,6 +30,8 @@ pub(crate) struct Source {
     pub(crate) disk_uid: String,
     /// UID of the snapshot that is copied.
     pub(crate) snapshot_uid: Option<String>,
+    /// The backup that the disk is made from, in place of another disk.
+    pub(crate) backup: Option<BackupRequest>,
     /// The image that it was made from.
     pub(crate) image: Option<String>,
     /// The URL of that image.
@@ -48,10 +52,11 @@ impl Missing {
 /// The source, if it can be copied now.
 pub(super) fn check(pass: &Pass<'_>) -> Result<Source, Missing> {
     let source = pass.vm.spec.source.clone().unwrap_or_default();
-    match (&source.snapshot, &source.virtual_machine) {
-        (Some(snapshot), _) => of_snapshot(pass, &snapshot.name),
-        (None, Some(vm)) => of_machine(pass, &vm.name),
-        (None, None) => Err(Missing::new("NotSet", "the source names nothing")),
+    match (&source.snapshot, &source.virtual_machine, &source.backup) {
+        (Some(snapshot), _, _) => of_snapshot(pass, &snapshot.name),
+        (None, Some(vm), _) => of_machine(pass, &vm.name),
+        (None, None, Some(backup)) => backup::check(pass, &backup.name),
+        (None, None, None) => Err(Missing::new("NotSet", "the source names nothing")),
     }
 }
 
@@ -150,7 +155,8 @@ fn machine(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachine>> {
     pass.ctx.stores.vm(&Key::new(&pass.key.namespace, name))
 }
 
-fn disk_uid(vm: &VirtualMachine) -> &str {
+/// UID under which the node of a machine keeps its root disk.
+pub(crate) fn disk_uid(vm: &VirtualMachine) -> &str {
     let adopted = vm.status.as_ref().and_then(|s| s.disk_uid.as_deref());
     let own = vm.metadata.uid.as_deref();
     adopted.or(own).unwrap_or_default()
@@ -195,6 +201,7 @@ fn disk_of(pass: &Pass<'_>, name: &str, vm: &VirtualMachine) -> Result<Source, M
         node,
         disk_uid: disk_uid(vm).to_owned(),
         snapshot_uid: None,
+        backup: None,
         image: status.image,
         image_url: status.image_url,
         virtual_bytes: (status.storage.as_ref())

@@ -47,7 +47,7 @@ pub(crate) fn disk_bytes(claim: &PersistentVolumeClaim) -> Option<i128> {
 }
 
 /// What the volume of this claim has, or is to have, in bytes.
-pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
+pub(crate) fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
     let there = claim.status.as_ref().and_then(|s| s.capacity.as_ref());
     there.and_then(storage).or_else(|| request(claim))
 }
@@ -101,7 +101,7 @@ fn all(pass: &Pass<'_>) -> Vec<(String, VolumeClaim)> {
 }
 
 /// The disks, in the order of the specification.
-pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
+pub(crate) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
     let disk = |(name, source): (String, VolumeClaim)| {
         let found = claim(pass, &source.claim_name);
         let mode = found.as_deref().and_then(mode);

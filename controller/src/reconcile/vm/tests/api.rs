@@ -71,6 +71,9 @@ fn refuse(code: u16, reason: &str, message: &str) -> Answer {
 impl State {
     fn answer(&mut self, parts: &http::request::Parts, body: &[u8]) -> Answer {
         let path = parts.uri.path().trim_start_matches('/').to_owned();
+        if path.starts_with("apis/") && path.split('/').count() == 3 {
+            return self.kinds(&path);
+        }
         let (collection, name, sub) = split(&path);
         let what = [collection.rsplit('/').next().unwrap(), &name, &sub];
         let what: Vec<_> = what.into_iter().filter(|p| !p.is_empty()).collect();
@@ -98,6 +101,7 @@ impl State {
             }
             Method::POST => match bounds::broken(&collection, &body) {
                 Some(why) => refuse(422, "Invalid", &why),
+                None if query.contains("dryRun=All") => (StatusCode::CREATED, body.clone()),
                 None => self.create(collection, body.clone()),
             },
             Method::PATCH => self.patch(&(collection, name), &sub, &kind, &query, body.clone()),
@@ -114,6 +118,22 @@ impl State {
             self.bodies.push(body);
         }
         answer
+    }
+
+    /// The kinds of an API, of which one is enough.
+    fn kinds(&self, path: &str) -> Answer {
+        if self.unknown.iter().any(|unknown| path.contains(unknown)) {
+            return (StatusCode::NOT_FOUND, json!("404 page not found"));
+        }
+        let kind = json!({
+            "name": "volumesnapshots", "singularName": "volumesnapshot", "namespaced": true,
+            "kind": "VolumeSnapshot", "verbs": ["create", "get", "list", "watch"],
+        });
+        let version = path.trim_start_matches("apis/");
+        let list = json!({
+            "kind": "APIResourceList", "groupVersion": version, "resources": [kind],
+        });
+        (StatusCode::OK, list)
     }
 
     fn refusal(&mut self, method: &Method, what: &str) -> Option<u16> {

@@ -4,6 +4,7 @@
 //! Failure: panics with what was not there.
 
 mod agents;
+mod backups;
 mod groups;
 mod outcomes;
 mod replica_sets;
@@ -14,9 +15,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crds::conditions;
 use crds::{
-    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineReplicaSet,
-    VirtualMachineSnapshot, VirtualMachineTask,
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule,
+    VirtualMachineClass, VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache,
+    VirtualMachineReplicaSet, VirtualMachineSnapshot, VirtualMachineTask,
 };
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -26,6 +27,7 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub(super) use self::backups::{BACKUPS, SCHEDULES};
 pub(super) use self::groups::GROUPS;
 pub(super) use self::outcomes::{failure, is_conflict, is_quiet, is_wait, seconds};
 pub(super) use self::replica_sets::SETS;
@@ -38,7 +40,7 @@ use crate::events::{Events, Queue, Reported};
 use crate::flow::{Outcome, PassError};
 use crate::intake::Intake;
 use crate::reconcile::vm::reconcile;
-use crate::stores::{DataVolume, Feeds, Stores};
+use crate::stores::{DataVolume, Feeds, Stores, VolumeSnapshot};
 
 pub(super) const VMS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachines";
 pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachinetasks";
@@ -54,6 +56,8 @@ pub(super) const PODS: &str = "api/v1/namespaces/ns/pods";
 pub(super) const NODES: &str = "api/v1/nodes";
 pub(super) const CLAIMS: &str = "api/v1/namespaces/ns/persistentvolumeclaims";
 pub(super) const DATA_VOLUMES: &str = "apis/cdi.kubevirt.io/v1beta1/namespaces/ns/datavolumes";
+pub(super) const VOLUME_SNAPSHOTS: &str =
+    "apis/snapshot.storage.k8s.io/v1/namespaces/ns/volumesnapshots";
 pub(super) const STORAGE_CLASSES: &str = "apis/storage.k8s.io/v1/storageclasses";
 /// The time at which every test begins, in seconds.
 pub(super) const START: i64 = 1_800_000_000;
@@ -317,9 +321,12 @@ impl Bench {
         feed!(intake, feeds.groups, objects, GROUPS => VirtualMachineGroup);
         feed!(intake, feeds.replica_sets, objects, SETS => VirtualMachineReplicaSet);
         feed!(intake, feeds.snapshots, objects, SNAPSHOTS => VirtualMachineSnapshot);
+        feed!(intake, feeds.backups, objects, BACKUPS => VirtualMachineBackup);
+        feed!(intake, feeds.backup_schedules, objects, SCHEDULES => VirtualMachineBackupSchedule);
         feed!(intake, feeds.nodes, objects, NODES => Node);
         feed!(intake, feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
         feed!(intake, feeds.data_volumes, objects, DATA_VOLUMES => DataVolume);
+        feed!(intake, feeds.volume_snapshots, objects, VOLUME_SNAPSHOTS => VolumeSnapshot);
         feed!(intake, feeds.storage_classes, objects, STORAGE_CLASSES => StorageClass);
     }
 

@@ -17,6 +17,15 @@ async fn deleted(bench: &mut Bench, changes: Value) {
     bench.events();
 }
 
+/// The same, and its dependents are to be left.
+async fn left_behind(bench: &mut Bench) {
+    deleted(
+        bench,
+        json!({ "metadata": { "annotations": { SKIP: "" } } }),
+    )
+    .await;
+}
+
 fn has_series(bench: &Bench) -> bool {
     let text = crate::metrics::Metrics::of(&bench.ctx.stores).text();
     text.contains("vm_name=\"vm\"")
@@ -80,11 +89,7 @@ const SKIP: &str = "vmlet.dev.protected/skip-delete-platform-resource";
 async fn x3a_what_is_to_be_left_loses_its_owner_before_the_finalizer_goes() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
-    deleted(
-        &mut bench,
-        json!({ "metadata": { "annotations": { SKIP: "" } } }),
-    )
-    .await;
+    left_behind(&mut bench).await;
     bench.passes().await;
     assert!(!is_there(&bench));
     assert_eq!(bench.pod()["metadata"]["ownerReferences"], json!([]));
@@ -147,11 +152,7 @@ async fn tasks_data_volumes_and_claims_are_left_too() {
     let volume = bench.get(DATA_VOLUMES, "dv");
     assert_eq!(volume["metadata"]["ownerReferences"][0]["uid"], uid);
     let task = bench.task("Provision")["metadata"]["name"].clone();
-    deleted(
-        &mut bench,
-        json!({ "metadata": { "annotations": { SKIP: "" } } }),
-    )
-    .await;
+    left_behind(&mut bench).await;
     bench.passes().await;
     assert!(!is_there(&bench));
     let left = [
@@ -175,11 +176,7 @@ async fn the_claim_of_a_root_disk_is_left_before_the_store_shows_it() {
     let claim = bench.get(CLAIMS, "vm-root");
     assert_eq!(claim["metadata"]["ownerReferences"][0]["name"], "vm");
     bench.remove(CLAIMS, "vm-root");
-    deleted(
-        &mut bench,
-        json!({ "metadata": { "annotations": { SKIP: "" } } }),
-    )
-    .await;
+    left_behind(&mut bench).await;
     let place = (CLAIMS.to_owned(), "vm-root".to_owned());
     bench.server.lock().unwrap().objects.insert(place, claim);
     bench.passes().await;
@@ -191,11 +188,7 @@ async fn the_claim_of_a_root_disk_is_left_before_the_store_shows_it() {
 async fn x3b_what_cannot_be_left_keeps_the_machine() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
-    deleted(
-        &mut bench,
-        json!({ "metadata": { "annotations": { SKIP: "" } } }),
-    )
-    .await;
+    left_behind(&mut bench).await;
     bench.refuse(Method::PATCH, "pods/vm", 500, 1);
     assert!(failure(&bench.pass().await).contains("dependents"));
     assert!(is_there(&bench));
@@ -206,11 +199,7 @@ async fn x3b_what_cannot_be_left_keeps_the_machine() {
 async fn owners_that_changed_meanwhile_are_read_again() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
-    deleted(
-        &mut bench,
-        json!({ "metadata": { "annotations": { SKIP: "" } } }),
-    )
-    .await;
+    left_behind(&mut bench).await;
     bench.refuse(Method::PATCH, "pods/vm", 409, 1);
     assert!(is_conflict(&bench.pass().await));
     assert!(is_there(&bench));

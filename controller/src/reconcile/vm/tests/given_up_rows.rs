@@ -31,11 +31,17 @@ fn avoided(bench: &Bench) -> Value {
 async fn bound(waiting: &Value, recorded: Option<&str>) -> Bench {
     let mut bench = Bench::new();
     bench.node("n2", true);
+    bind(&mut bench, waiting, recorded).await;
+    bench
+}
+
+/// The same of a new machine in a cluster.
+async fn bind(bench: &mut Bench, waiting: &Value, recorded: Option<&str>) {
     bench.machine(json!({}));
     bench.settle().await.ok();
     bench.placeholder_is_bound("vm", "n1");
     bench.settle().await.ok();
-    assert_eq!(node(&bench), None);
+    assert_eq!(node(bench), None);
     // The controller's next write has all of it.
     let record = json!({ "nodeName": recorded, "printableStatus": "Stopped" });
     bench.edit(VMS, "vm", json!({ "status": record }));
@@ -52,7 +58,6 @@ async fn bound(waiting: &Value, recorded: Option<&str>) -> Bench {
             }]},
         }),
     );
-    bench
 }
 
 #[tokio::test]
@@ -102,6 +107,65 @@ async fn a_node_that_cannot_pull_the_image_is_given_up_after_a_while(
         avoided(&bench)["preference"]["matchFields"][0]["values"],
         json!(["n1"])
     );
+}
+
+/// The image is uploaded, and these nodes have it.
+async fn uploaded_to(nodes: &[String]) -> Bench {
+    let uploaded = "vmlet.dev/upload.invalid/ns/debian:abc";
+    let mut bench = Bench::new();
+    for node in nodes {
+        bench.node(node, true);
+        bench.node_has(node, &[uploaded.to_owned()]);
+    }
+    let source = json!({ "http": null, "oci": { "reference": uploaded } });
+    bench.edit(IMAGES, "debian", json!({ "spec": { "source": source } }));
+    bench.agents(&["n1"]);
+    for _ in 0..3 {
+        bench.image_pass("ns", "debian").await.ok();
+    }
+    let status = bench.get(IMAGES, "debian")["status"].take();
+    assert_eq!(status["nodeNames"], json!(nodes), "{status}");
+    bench
+}
+
+#[tokio::test]
+async fn a_node_without_an_uploaded_image_is_given_up_at_once_but_once() {
+    let reason = json!({ "reason": "ErrImagePull", "message": "it was uploaded to other nodes" });
+    let mut bench = uploaded_to(&["n2".to_owned()]).await;
+    bind(&mut bench, &reason, None).await;
+    bench.settle().await.ok();
+    assert!(
+        held(&bench).is_null(),
+        "n1 does not have it: {}",
+        bench.placeholder("vm").unwrap()
+    );
+    let values = &avoided(&bench)["preference"]["matchFields"][0]["values"];
+    assert_eq!(*values, json!(["n1"]));
+
+    // The scheduler has no other place.
+    bench.placeholder_is_bound("vm", "n1");
+    let placeholder = bench.placeholder("vm").unwrap();
+    let name = placeholder["metadata"]["name"].as_str().unwrap();
+    let waits = json!({
+        "metadata": { "creationTimestamp": bench.time() },
+        "status": { "containerStatuses": [{
+            "name": "vm", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": reason },
+        }]},
+    });
+    bench.edit(PODS, name, waits);
+    bench.settle().await.ok();
+    assert_eq!(held(&bench), "n1", "as long as for any image");
+}
+
+/// A placeholder prefers none of so many.
+#[tokio::test]
+async fn a_node_without_an_image_that_many_have_is_given_up_at_once_too() {
+    let nodes: Vec<_> = (20..37).map(|number| format!("n{number}")).collect();
+    let mut bench = uploaded_to(&nodes).await;
+    bind(&mut bench, &json!({ "reason": "ErrImagePull" }), None).await;
+    bench.settle().await.ok();
+    assert!(held(&bench).is_null(), "n1 does not have it");
 }
 
 #[rstest]

@@ -52,6 +52,15 @@ fn moved() -> Value {
     json!({ "spec": { "source": { "http": { "url": "https://Other.example/D.qcow2?v=2" } } } })
 }
 
+/// The placeholder has the image of this URL.
+fn assert_placeholder_names(bench: &Bench, url: &str) {
+    let placeholder = bench.placeholder("vm").unwrap();
+    let image = &placeholder["spec"]["containers"][0]["image"];
+    assert_eq!(*image, json!(url_image_name(url)));
+    let named = &placeholder["metadata"]["annotations"]["vmlet.dev/image-url"];
+    assert_eq!(*named, json!(url));
+}
+
 #[tokio::test]
 async fn a_node_reads_a_new_image_and_the_answer_is_recorded_once() {
     let mut bench = Bench::new();
@@ -172,15 +181,7 @@ async fn an_edited_source_is_read_again_and_a_machine_without_a_disk_follows_it(
     passes(&mut bench, 2).await.ok();
     bench.machine(json!({}));
     bench.settle().await.ok();
-    let placeholder = bench.placeholder("vm").unwrap();
-    assert_eq!(
-        placeholder["spec"]["containers"][0]["image"],
-        json!(url_image_name(URL))
-    );
-    assert_eq!(
-        placeholder["metadata"]["annotations"]["vmlet.dev/image-url"],
-        json!(URL)
-    );
+    assert_placeholder_names(&bench, URL);
 
     bench.edit(IMAGES, "debian", moved());
     passes(&mut bench, 1).await.ok();
@@ -194,15 +195,7 @@ async fn an_edited_source_is_read_again_and_a_machine_without_a_disk_follows_it(
     assert_eq!(bench.task("InspectImage")["spec"]["imageURL"], json!(url));
 
     bench.settle().await.ok();
-    let placeholder = bench.placeholder("vm").unwrap();
-    assert_eq!(
-        placeholder["spec"]["containers"][0]["image"],
-        json!(url_image_name(url))
-    );
-    assert_eq!(
-        placeholder["metadata"]["annotations"]["vmlet.dev/image-url"],
-        json!(url)
-    );
+    assert_placeholder_names(&bench, url);
 }
 
 #[tokio::test]

@@ -24,6 +24,25 @@ fn recorded_label(bench: &Bench) -> Value {
     bench.get(SNAPSHOTS, "s")["status"]["manifest"]["labels"]["app"].clone()
 }
 
+/// The agents are back, and one has this task.
+async fn continues(bench: &mut Bench, kind: &str) {
+    bench.snapshotting();
+    bench.settles().await;
+    bench.task(kind);
+}
+
+/// The snapshot is deleted, and an agent has the task.
+async fn begins_deletion(bench: &mut Bench) {
+    bench.delete_snapshot("s");
+    bench.settles().await;
+    bench.task("DeleteSnapshot");
+}
+
+fn assert_deletion_failed(bench: &Bench) {
+    let ready = bench.snapshot_condition("s", "Ready");
+    assert_eq!(ready, "False/DeletionFailed");
+}
+
 #[tokio::test]
 async fn a_result_that_no_pass_records_for_long_is_kept() {
     let mut bench = with_machine().await;
@@ -99,22 +118,17 @@ async fn a_deletion_waits_for_the_agent_without_a_task() {
     bench.delete_snapshot("s");
     bench.settles().await;
     assert!(bench.tasks("DeleteSnapshot").is_empty());
-    let failed = "False/DeletionFailed";
-    assert_eq!(bench.snapshot_condition("s", "Ready"), failed);
+    assert_deletion_failed(&bench);
     let message = bench.snapshot_message("s", "Ready");
     assert!(message.contains("does not renew"), "{message}");
-    bench.snapshotting();
-    bench.settles().await;
-    bench.task("DeleteSnapshot");
+    continues(&mut bench, "DeleteSnapshot").await;
 }
 
 #[tokio::test]
 async fn a_machine_is_powered_off_while_a_snapshot_is_deleted() {
     let mut bench = with_machine().await;
     bench.taken("s").await;
-    bench.delete_snapshot("s");
-    bench.settles().await;
-    bench.task("DeleteSnapshot");
+    begins_deletion(&mut bench).await;
     let off = json!({ "spec": { "runStrategy": "Halted", "powerOffMode": "Hard" } });
     bench.edit(VMS, "vm", off);
     bench.settles().await;
@@ -151,9 +165,7 @@ async fn a_snapshot_that_no_agent_takes_keeps_no_machine_on() {
         assert!(!bench.has_pod());
         let message = bench.snapshot_message("s", "Created");
         assert!(message.contains("does not renew"), "{message}");
-        bench.snapshotting();
-        bench.settles().await;
-        bench.task("Snapshot");
+        continues(&mut bench, "Snapshot").await;
     }
 }
 
@@ -162,20 +174,15 @@ async fn a_deletion_that_no_agent_takes_keeps_no_machine_off() {
     let mut bench = with_machine().await;
     bench.forward(700);
     bench.taken("s").await;
-    bench.delete_snapshot("s");
-    bench.settles().await;
-    bench.task("DeleteSnapshot");
+    begins_deletion(&mut bench).await;
     let ended = bench.pod()["metadata"]["uid"].clone();
     bench.agents(&[]);
     bench.end("vm", 0, "GuestShutdown");
     bench.settles().await;
     assert!(bench.tasks("DeleteSnapshot").is_empty());
     assert_ne!(bench.pod()["metadata"]["uid"], ended, "another instance");
-    let failed = "False/DeletionFailed";
-    assert_eq!(bench.snapshot_condition("s", "Ready"), failed);
-    bench.snapshotting();
-    bench.settles().await;
-    bench.task("DeleteSnapshot");
+    assert_deletion_failed(&bench);
+    continues(&mut bench, "DeleteSnapshot").await;
 }
 
 #[tokio::test]
@@ -198,11 +205,8 @@ async fn a_snapshot_that_is_deleted_before_any_agent_takes_it_ends_without_one()
             // The node may still be at it.
             continue;
         }
-        let failed = "False/DeletionFailed";
-        assert_eq!(bench.snapshot_condition("s", "Ready"), failed);
-        bench.snapshotting();
-        bench.settles().await;
-        bench.task("DeleteSnapshot");
+        assert_deletion_failed(&bench);
+        continues(&mut bench, "DeleteSnapshot").await;
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![allow(clippy::print_stdout, reason = "the samples are this program's output")]
 
+mod backups;
 mod by_hand;
 mod console;
 mod deploy;
@@ -66,6 +67,8 @@ enum Part {
     Deploy,
     /// Snapshots of a running guest, and reverts.
     Snapshots,
+    /// Backups of a running guest.
+    Backups,
     /// The detour over vmwrapper.
     Wrapper,
     /// Both lists, and resident memory afterwards.
@@ -104,6 +107,7 @@ async fn measure(args: Args) -> Result<Samples> {
         Part::Marker => marker::measure(&stack, args.count).await,
         Part::Deploy => deploy::measure(&stack, &args.url, args.count).await,
         Part::Snapshots => snapshots::measure(&stack, args.count).await,
+        Part::Backups => backups::measure(&stack, args.count).await,
         Part::Wrapper => wrapper::measure(&stack, args.count).await,
         Part::Lists => lists::measure(&stack, args.count).await,
         Part::Machines => memory::measure(&stack, args.count).await,

@@ -112,9 +112,13 @@ impl Debian {
         for program in ["vmlet", "vmlet-tapmanager"] {
             stack.kill(program, Signal::SIGKILL).await?;
         }
-        for program in ["vmlet-tapmanager", "vmlet"] {
-            stack.restart(program)?;
-        }
+        stack.restart("vmlet-tapmanager")?;
+        self.revived(stack).await
+    }
+
+    /// Starts the daemon, which has died.
+    pub(super) async fn revived(&mut self, stack: &Stack) -> Result<()> {
+        stack.restart("vmlet")?;
         self.cri = stack.cri().await?;
         self.cri.await_ready().await
     }

@@ -7,6 +7,7 @@
 //! nothing is protected, as for all protected fields.
 //! Failure: what to do, in words; no watch shows when it is done.
 
+use crds::TaskKind;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -22,6 +23,9 @@ const POLICY: &str = "vmlet-data-volumes";
 /// What one of its rules depends on.
 const RIGHT: &str = "variables.mayClone";
 
+/// The same for a machine that is restored from a backup, of which an earlier version does not know.
+const RIGHT_TO_RESTORE: &str = "variables.mayRestore";
+
 /// Seconds until all API servers judge by a policy that was written.
 const IN_FORCE: i64 = 5;
 
@@ -31,7 +35,11 @@ pub(super) async fn refusal(pass: &Pass<'_>) -> Outcome<Option<String>> {
     match api.get(POLICY).await {
         Ok(policy) => {
             let created = pass.base.metadata.creation_timestamp.as_ref();
-            Ok(verdict(&policy, created))
+            let right = match super::kind(pass) {
+                TaskKind::RestoreBackup => RIGHT_TO_RESTORE,
+                _ => RIGHT,
+            };
+            Ok(verdict(&policy, right, created))
         }
         Err(error) if is_gone(&error) => Ok(None),
         Err(source) => {
@@ -41,19 +49,23 @@ pub(super) async fn refusal(pass: &Pass<'_>) -> Outcome<Option<String>> {
     }
 }
 
-fn verdict(policy: &ValidatingAdmissionPolicy, created: Option<&Time>) -> Option<String> {
+fn verdict(
+    policy: &ValidatingAdmissionPolicy,
+    right: &str,
+    created: Option<&Time>,
+) -> Option<String> {
     let rules = policy.spec.iter().flat_map(|spec| &spec.validations);
     let mut rules = rules.flatten();
-    if !rules.any(|rule| rule.expression.contains(RIGHT)) {
+    if !rules.any(|rule| rule.expression.contains(right)) {
         return Some(format!(
-            "the policy {POLICY} of the cluster is of an earlier version, which does not judge who may clone: apply \
+            "the policy {POLICY} of the cluster is of an earlier version, which does not judge who may clone or restore: apply \
              deploy/admission, and create the machine again"
         ));
     }
     let created = created.map_or(0, |at| at.0.as_second());
     (created <= in_force(policy)).then(|| {
         format!(
-            "the machine was created before the policy {POLICY} judged who may clone, or before the policy was changed: \
+            "the machine was created before the policy {POLICY} judged who may clone or restore, or before the policy was changed: \
              create the machine again"
         )
     })
@@ -93,7 +105,7 @@ mod tests {
 
     fn is_judged(policy: &ValidatingAdmissionPolicy, created: &str) -> bool {
         let created = Time(created.parse().unwrap());
-        verdict(policy, Some(&created)).is_none()
+        verdict(policy, RIGHT, Some(&created)).is_none()
     }
 
     #[test]
@@ -114,14 +126,14 @@ mod tests {
         let changed = policy(rule, &later);
         assert!(!is_judged(&changed, "2026-01-15T00:00:00Z"));
         assert!(is_judged(&changed, "2026-02-01T00:00:06Z"));
-        assert!(verdict(&changed, None).is_some());
+        assert!(verdict(&changed, RIGHT, None).is_some());
+        let late = Time("2026-05-01T00:00:00Z".parse().unwrap());
+        // It does not judge who may restore.
+        assert!(verdict(&changed, RIGHT_TO_RESTORE, Some(&late)).is_some());
         let unknown = policy(rule, &json!([{ "time": "2026-02-01T00:00:00Z" }]));
         assert!(!is_judged(&unknown, "2026-01-15T00:00:00Z"));
         let earlier = policy("true", &json!([]));
-        let why = verdict(
-            &earlier,
-            Some(&Time("2026-05-01T00:00:00Z".parse().unwrap())),
-        );
+        let why = verdict(&earlier, RIGHT, Some(&late));
         assert!(why.unwrap().contains("earlier version"));
     }
 
@@ -129,6 +141,8 @@ mod tests {
     fn the_policy_of_this_version_has_the_rule() {
         let text = include_str!("../../../../../../deploy/admission/data-volumes.yaml");
         assert!(text.contains(&format!("name: {POLICY}\n")));
-        assert!(text.contains(&format!("|| {RIGHT}\"")));
+        for right in [RIGHT, RIGHT_TO_RESTORE] {
+            assert!(text.contains(&format!("|| {right}\"")), "{right}");
+        }
     }
 }

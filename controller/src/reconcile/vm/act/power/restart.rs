@@ -46,7 +46,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
         PowerOpMode::TrySoft => once(pass, TaskKind::GuestReboot, &at).await?,
     };
     match progress {
-        Progress::Running => Ok(Flow::Done("asked the node for a restart")),
+        Progress::Running => Ok(Flow::Done("requested a restart from the node")),
         Progress::Done => {
             pass.status().last_restart_time = Some(at);
             pass.count_change();

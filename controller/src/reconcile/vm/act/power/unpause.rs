@@ -33,7 +33,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let request = pass.vm.annotations().get(names::UNPAUSE_REQUEST).cloned();
     let task = of(pass, TaskKind::Unpause)?;
     match tasks::ensure(pass, task, &request.unwrap_or_default()).await {
-        Ok(Progress::Running) => return Ok(Flow::Done("asked the node")),
+        Ok(Progress::Running) => return Ok(Flow::Done("requested from the node")),
         Ok(Progress::Done | Progress::Cancelled | Progress::Removed) => {}
         Err(PassError::Failed(error)) if is_of_task(&error) => {
             pass.warning("FailedUnpause", &format!("{error:#}"));

@@ -7,7 +7,7 @@ use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot};
 use kube::ResourceExt;
 use kube::api::PatchParams;
 
-use super::{FAILED, INVALID_MANIFEST, restore};
+use super::{FAILED, INVALID_MANIFEST, claims, restore, seed};
 use crate::context::Key;
 use crate::flow::PassError;
 use crate::reconcile::answers::{again, is_conflict, is_gone, is_refused};
@@ -30,6 +30,11 @@ fn refusal(why: impl Into<String>) -> Refusal {
 /// The UID of the snapshot.
 pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<String, Refusal> {
     let snapshot = usable(pass, name)?;
+    if !claims::records(&snapshot).is_empty()
+        && let Some(why) = claims::refusal(pass, &snapshot)
+    {
+        return Err(refusal(why));
+    }
     let Some(node) = pass.node_name().filter(|_| pass.root_claim().is_none()) else {
         return Err(refusal("the root disk is not on a node"));
     };
@@ -43,14 +48,19 @@ pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<String, Refusal> 
         return Err(refusal(why));
     }
     let invalid = |why| Refusal::Words(INVALID_MANIFEST, why);
-    let patch = restore::write(pass, &snapshot, name).map_err(invalid)?;
+    let seed = seed(&snapshot.uid().unwrap_or_default(), &pass.now);
+    let patch = restore::write(pass, &snapshot, name, &seed).map_err(invalid)?;
     let trial = PatchParams {
         dry_run: true,
         ..restore::params()
     };
     let api = pass.api::<VirtualMachine>();
     match api.patch(&pass.key.name, &trial, &patch).await {
-        Ok(_) => Ok(snapshot.uid().unwrap_or_default()),
+        Ok(_) => match claims::trial(pass, &snapshot, &seed).await {
+            Ok(Ok(())) => Ok(snapshot.uid().unwrap_or_default()),
+            Ok(Err(why)) => Err(refusal(why)),
+            Err(error) => Err(Refusal::Error(error)),
+        },
         Err(source) if is_refused(&source) => {
             let error = anyhow::Error::new(source);
             Err(invalid(error::text(&error)))

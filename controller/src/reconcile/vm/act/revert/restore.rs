@@ -1,6 +1,6 @@
 //! The last steps of a revert: the machine gets what the manifest of the snapshot has.
 //!
-//! Invariant: one write, on the version that was read, has the specification, labels and annotations, removes the
+//! Invariant: new claims exist before a machine names them; one write, on the version that was read, has the specification, labels and annotations, removes the
 //! name of the snapshot, and says in the annotation that it was made: where the name is gone and the annotation
 //! says something else, the owner has ended the revert. Then the power state follows, and the record of the
 //! revert and the annotation go.
@@ -18,7 +18,7 @@ use kube::api::{Patch, PatchParams};
 use lifecycle::snapshot::manifest;
 use serde_json::json;
 
-use super::{INVALID_MANIFEST, failed};
+use super::{FAILED, INVALID_MANIFEST, claims, failed, seed};
 use crate::context::Key;
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::{again, is_conflict, is_gone, is_refused, json_patch};
@@ -45,12 +45,14 @@ pub(super) fn write(
     pass: &Pass<'_>,
     snapshot: &VirtualMachineSnapshot,
     name: &str,
+    seed: &str,
 ) -> Result<Patch<()>, String> {
     let record = snapshot.status.as_ref();
     let record = record.and_then(|status| status.manifest.as_ref());
-    let Some(record) = record.and_then(crds::RawRecord::fields) else {
+    let Some(mut record) = record.and_then(crds::RawRecord::fields) else {
         return Err("the snapshot has no manifest".to_owned());
     };
+    claims::rename(&mut record, snapshot, seed);
     let mut restored = manifest::restored(&pass.base, &record, name)?;
     let uid = snapshot.uid().unwrap_or_default();
     let mark = names::REVERT_IN_PROGRESS.to_owned();
@@ -87,7 +89,11 @@ pub(super) async fn run(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome
                 "the disk is reverted, and the snapshot with the specification no longer exists";
             return Err(failed(pass, &revert.name, INVALID_MANIFEST, why));
         };
-        let patch = match write(pass, snapshot, &revert.name) {
+        let seed = seed(&revert.uid, &revert.start_time);
+        if let Err(why) = claims::make(pass, snapshot, &seed).await? {
+            return Err(failed(pass, &revert.name, FAILED, &why));
+        }
+        let patch = match write(pass, snapshot, &revert.name, &seed) {
             Ok(patch) => patch,
             Err(why) => return Err(failed(pass, &revert.name, INVALID_MANIFEST, &why)),
         };
@@ -108,14 +114,16 @@ pub(super) async fn run(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome
     } else if !is_restored(pass, revert) {
         // The owner removed the name, perhaps by a replacement of the whole machine.
         pass.status().current_snapshot = Some(reference(revert));
-        super::end(pass);
+        super::end(pass, revert);
         return Ok(Flow::Done("ended a revert"));
     }
+    let earlier = snapshot.iter().flat_map(|found| claims::records(found));
+    let earlier: Vec<_> = earlier.map(|record| record.claim_name.clone()).collect();
     let state = snapshot.and_then(|found| found.status.as_ref()?.power_state);
     if manifest::needs_start(&pass.base.spec, state) {
         start(pass).await?;
     }
-    finish(pass, revert, state);
+    finish(pass, revert, state, &earlier);
     Ok(Flow::Done("reverted to a snapshot"))
 }
 
@@ -173,7 +181,12 @@ pub(super) fn reference(revert: &SnapshotRevert) -> SnapshotReference {
     }
 }
 
-fn finish(pass: &mut Pass<'_>, revert: &SnapshotRevert, state: Option<PowerState>) {
+fn finish(
+    pass: &mut Pass<'_>,
+    revert: &SnapshotRevert,
+    state: Option<PowerState>,
+    earlier: &[String],
+) {
     // The only instance of a machine that was off had ended.
     let is_used_up = pass.base.spec.run_strategy == Some(RunStrategy::Once)
         && state != Some(PowerState::PoweredOn);
@@ -189,7 +202,14 @@ fn finish(pass: &mut Pass<'_>, revert: &SnapshotRevert, state: Option<PowerState
     }
     pass.drop_condition(REVERT_SUCCEEDED);
     super::idle(pass);
-    let text = format!("the machine is as in snapshot {}", revert.name);
+    let mut text = format!("the machine is as in snapshot {}", revert.name);
+    if !earlier.is_empty() {
+        let stay = format!(
+            "; it has new claims, and the earlier ones stay: {}",
+            earlier.join(", ")
+        );
+        text.push_str(&stay);
+    }
     pass.normal("RevertSucceeded", &text);
     pass.count_change();
 }

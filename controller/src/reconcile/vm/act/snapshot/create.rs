@@ -1,6 +1,6 @@
 //! Takes the oldest snapshot of a machine that is still to be taken.
 //!
-//! Invariant: one at a time; the manifest is written before the task is created, and the machine names
+//! Invariant: one at a time; the node takes its disk before the storage system takes claims; the manifest is written before the task is created, and the machine names
 //! the snapshot as its current one before the snapshot is shown as taken: each step can be repeated. A
 //! snapshot that failed stays so: another object is another snapshot.
 //! Failure: a failure that may pass is repeated with a growing delay; any other is final and has the
@@ -8,15 +8,16 @@
 
 use std::time::Duration;
 
-use crds::conditions::{SNAPSHOT_CREATED, SNAPSHOT_READY, Status};
+use crds::conditions::{SNAPSHOT_CREATED, Status};
 use crds::{
     PowerState, RawRecord, SnapshotRequest, SnapshotStorage, TaskKind, TaskState,
-    VirtualMachineSnapshot, VirtualMachineTask,
+    VirtualMachineSnapshot, VirtualMachineSnapshotStatus, VirtualMachineTask,
 };
 use kube::ResourceExt;
-use lifecycle::snapshot::{Verdict, manifest, quiesce_seconds, verdict};
+use lifecycle::snapshot::{Verdict, consistency, manifest, quiesce_seconds, verdict};
 
-use super::{IN_PROGRESS, MOST, WAITING_FOR_CREATION, WAITING_FOR_DISK, delete, wait};
+use super::claims::{self, Progress};
+use super::{IN_PROGRESS, MOST, WAITING_FOR_DISK, delete, wait, wait_with};
 use crate::flow::Outcome;
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::act::tasks;
@@ -45,8 +46,9 @@ pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot])
     let open = all.iter_mut().filter(|one| snapshots::is_open(one));
     let mut open: Vec<_> = open.collect();
     // One that was requested ends before the next begins, also if that is as old.
-    let is_requested =
-        |one: &VirtualMachineSnapshot| one.uid().is_some_and(|uid| known.contains(&uid));
+    let is_requested = |one: &VirtualMachineSnapshot| {
+        claims::are_begun(one) || one.uid().is_some_and(|uid| known.contains(&uid))
+    };
     if let Some(first) = open.iter().position(|one| is_requested(one)) {
         open[..=first].rotate_right(1);
     }
@@ -59,10 +61,6 @@ pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot])
         let why = "an older snapshot of the machine is taken first";
         wait(pass.ctx, later, IN_PROGRESS, why).await?;
     }
-    if is_deleting {
-        let why = "a snapshot of the machine is being deleted";
-        return wait(pass.ctx, oldest, IN_PROGRESS, why).await;
-    }
     let strange = snapshots::recorded_disk(oldest).is_some_and(|known| known != disk);
     if strange {
         let why = "the disk that it was requested of no longer exists";
@@ -72,6 +70,13 @@ pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot])
         let why = "its object was restored from a backup or copied, and the disk has no snapshot of \
                    it: delete it, and create one without the annotation vmlet.dev/snapshot-uid";
         return fail(pass, oldest, why).await;
+    }
+    if claims::are_begun(oldest) {
+        return take_claims(pass, oldest).await;
+    }
+    if is_deleting {
+        let why = "a snapshot of the machine is being deleted";
+        return wait(pass.ctx, oldest, IN_PROGRESS, why).await;
     }
     match snapshots::task(pass, TaskKind::Snapshot, oldest) {
         Some(task) => follow(pass, oldest, &task).await,
@@ -85,7 +90,8 @@ async fn decide(
     count: usize,
 ) -> Outcome<()> {
     let node = snapshots::node(pass).unwrap_or_default();
-    let facts = snapshots::facts(pass, &node, count);
+    let claims = snapshots::Claims::new(pass);
+    let facts = snapshots::facts(pass, &node, &claims, count);
     match verdict(&snapshot.spec, &pass.base.spec, &facts) {
         Verdict::Take => begin(pass, snapshot, &node).await,
         Verdict::WaitForDisk(why) => wait(pass.ctx, snapshot, WAITING_FOR_DISK, why).await,
@@ -109,20 +115,38 @@ async fn begin(
         );
         return fail(pass, snapshot, &why).await;
     }
+    let disks = snapshots::claimed(pass);
+    if !disks.is_empty() && !claims::are_served(pass).await? {
+        let names: Vec<_> = disks.iter().map(|disk| disk.claim.as_str()).collect();
+        let why = format!(
+            "the machine has claims, which the snapshot would not contain: {}; the cluster does not serve {}: \
+             install the snapshot controller of Kubernetes and its definitions",
+            names.join(", "),
+            claims::API
+        );
+        return fail(pass, snapshot, &why).await;
+    }
     write::claim(pass.ctx, snapshot, pass.owner()).await?;
     let mut draft = snapshot.status.clone().unwrap_or_default();
     if !was_requested(pass, snapshot) {
         draft.disk_uid = Some(pass.disk_uid());
         draft.manifest = Some(record);
+        draft.claims = claims::records(snapshot, &disks);
         draft.power_state = snapshots::power_state(pass);
         draft.parent = pass.seen().and_then(|seen| seen.current_snapshot.clone());
     }
-    let text = format!("node {node} takes the snapshot");
-    let created = (Status::False, IN_PROGRESS, text.as_str());
-    write::condition(pass.ctx, snapshot, &mut draft, SNAPSHOT_CREATED, created);
-    let ready = (Status::False, WAITING_FOR_CREATION, "");
-    write::condition(pass.ctx, snapshot, &mut draft, SNAPSHOT_READY, ready);
-    write::status(pass.ctx, snapshot, draft).await?;
+    let is_on_node = pass.root_claim().is_none();
+    let text = match is_on_node {
+        true => format!("node {node} takes the snapshot"),
+        false => "the storage system takes the snapshot".to_owned(),
+    };
+    if !is_on_node {
+        claims::begin(pass, &mut draft);
+    }
+    wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &text).await?;
+    if !is_on_node {
+        return take_claims(pass, snapshot).await;
+    }
     let uid = snapshot.uid().unwrap_or_default();
     let mut task = tasks::spec(pass, node, TaskKind::Snapshot);
     task.snapshot = Some(SnapshotRequest {
@@ -218,13 +242,44 @@ async fn finish(
             used: Some(quantity(taken.used_bytes.into())),
         });
     }
-    for kind in [SNAPSHOT_CREATED, SNAPSHOT_READY] {
-        let state = (Status::True, "", "");
-        write::condition(pass.ctx, snapshot, &mut draft, kind, state);
+    if !draft.claims.is_empty() {
+        // What the node has taken is on record, whatever becomes of the rest.
+        claims::begin(pass, &mut draft);
+        write::status(pass.ctx, snapshot, draft).await?;
+        return take_claims(pass, snapshot).await;
     }
-    write::status(pass.ctx, snapshot, draft).await?;
     let text = format!("node {} has taken the snapshot", task.spec.node_name);
-    pass.ctx.events.normal(snapshot, "SnapshotCreated", &text);
+    complete(pass, snapshot, draft, &text).await
+}
+
+/// Lets the storage system take the claims, the last step of a machine that has some.
+async fn take_claims(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) -> Outcome<()> {
+    let mut draft = snapshot.status.clone().unwrap_or_default();
+    match claims::take(pass, snapshot, &mut draft).await? {
+        Progress::Waits(why) => wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &why).await,
+        Progress::Failed(why) => fail(pass, snapshot, &why).await,
+        Progress::Taken => {
+            let times = draft.claims.iter();
+            let times = times.filter_map(|record| record.creation_time.clone());
+            let last = times.max_by_key(|time| time.0);
+            draft.creation_time = draft.creation_time.or(last);
+            let text = "the storage system has taken snapshots of all claims";
+            complete(pass, snapshot, draft, text).await
+        }
+    }
+}
+
+async fn complete(
+    pass: &Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    mut draft: VirtualMachineSnapshotStatus,
+    text: &str,
+) -> Outcome<()> {
+    let state = (Status::True, "", consistency(&snapshot.spec, &draft));
+    write::condition(pass.ctx, snapshot, &mut draft, SNAPSHOT_CREATED, state);
+    claims::conditions(pass, snapshot, &mut draft);
+    write::status(pass.ctx, snapshot, draft).await?;
+    pass.ctx.events.normal(snapshot, "SnapshotCreated", text);
     Ok(())
 }
 

@@ -56,6 +56,13 @@ impl Bench {
         self.agent_reports("n1", &json!({ "features": [names::DISK_PROMOTION] }));
     }
 
+    /// The node n1 flattens disks, those of running machines too.
+    pub(in crate::reconcile::vm::tests) fn promoting_online(&mut self) {
+        self.agents(&["n1"]);
+        let features = [names::DISK_PROMOTION, names::ONLINE_DISK_PROMOTION];
+        self.agent_reports("n1", &json!({ "features": features }));
+    }
+
     /// A machine that ran, and is off, on a node that flattens disks.
     pub(in crate::reconcile::vm::tests) async fn off(&mut self, mode: &str) {
         self.promoting();

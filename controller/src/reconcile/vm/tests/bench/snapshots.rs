@@ -47,7 +47,7 @@ impl Bench {
         uid
     }
 
-    /// The node has taken the snapshot that it was asked for.
+    /// The node has taken the requested snapshot.
     pub(in crate::reconcile::vm::tests) fn node_takes(&mut self, running: bool) {
         let now = self.time();
         let open = |task: &Value| task["status"]["state"].is_null();

@@ -3,7 +3,39 @@
 //! Invariant: whatever fails, new machines use the version of before.
 //! Failure: none of its own.
 
+use crds::names::EXCLUDE_FROM_BACKUP;
+
 use super::*;
+
+/// An image with its first version, which these of the nodes have.
+async fn with_holders(nodes: &[&str], holders: &[&str]) -> Bench {
+    let mut bench = with_first(nodes, json!({})).await;
+    for node in holders {
+        bench.node_has(node, &[format!("vmlet.dev/r.example/d@{}", digest('a'))]);
+    }
+    bench
+}
+
+/// The same by a pre-pull of two nodes.
+async fn with_pre_pull() -> Bench {
+    let mut bench = with_first(&["n1", "n2"], json!({})).await;
+    bench.edit(IMAGES, "debian", json!({ "spec": { "prePull": {} } }));
+    settle(&mut bench).await.ok();
+    for node in ["n1", "n2"] {
+        pull_ends(&mut bench, node, 'a', "Success");
+    }
+    settle(&mut bench).await.ok();
+    bench
+}
+
+/// The pull of the node ends with a failure that may pass.
+async fn pull_fails(bench: &mut Bench, node: &str) {
+    let mut tasks = bench.tasks("PullImage").into_iter();
+    let task = tasks.find(|task| task["spec"]["nodeName"] == node);
+    let failed = json!({ "state": "Error", "message": "answered 503", "transient": true });
+    ends(bench, &task.unwrap(), failed);
+    settle(bench).await.ok();
+}
 
 #[tokio::test]
 async fn a_check_that_fails_keeps_the_version_and_is_repeated_by_another_node_until_it_succeeds() {
@@ -74,13 +106,7 @@ async fn a_pin_to_what_the_registry_does_not_have_shows_on_image_and_machine() {
 
 #[tokio::test]
 async fn a_version_that_no_node_can_pull_stays_out_of_use_and_one_that_some_have_waits_an_hour() {
-    let mut bench = with_first(&["n1", "n2"], json!({})).await;
-    bench.edit(IMAGES, "debian", json!({ "spec": { "prePull": {} } }));
-    settle(&mut bench).await.ok();
-    for node in ["n1", "n2"] {
-        pull_ends(&mut bench, node, 'a', "Success");
-    }
-    settle(&mut bench).await.ok();
+    let mut bench = with_pre_pull().await;
     bench.events();
     moves_to(&mut bench, "1", 'b').await;
     assert_eq!(pulling(&bench, 'b'), ["n1", "n2"]);
@@ -197,10 +223,7 @@ async fn a_name_that_is_too_long_with_a_digest_is_not_supported() {
 
 #[tokio::test]
 async fn a_pin_to_a_version_that_nodes_pull_ends_with_the_former_one() {
-    let mut bench = with_first(&["n1", "n2"], json!({})).await;
-    for node in ["n1", "n2"] {
-        bench.node_has(node, &[format!("vmlet.dev/r.example/d@{}", digest('a'))]);
-    }
+    let mut bench = with_holders(&["n1", "n2"], &["n1", "n2"]).await;
     moves_to(&mut bench, "1", 'b').await;
     update(&mut bench, json!({ "digest": digest('b') }));
     pull_ends(&mut bench, "n1", 'b', "Success");
@@ -295,8 +318,7 @@ async fn a_clock_that_was_ahead_when_a_version_was_found_does_not_hold_it_back()
 
 #[tokio::test]
 async fn a_version_that_no_node_of_the_former_one_pulls_in_an_hour_is_pulled_by_another() {
-    let mut bench = with_first(&["n1", "n2"], json!({})).await;
-    bench.node_has("n1", &[format!("vmlet.dev/r.example/d@{}", digest('a'))]);
+    let mut bench = with_holders(&["n1", "n2"], &["n1"]).await;
     moves_to(&mut bench, "1", 'b').await;
     pull_ends(&mut bench, "n1", 'b', "Error");
     bench.forward(HOUR - 1);
@@ -330,10 +352,7 @@ async fn the_nodes_that_the_owner_names_are_not_replaced_by_others() {
 
 #[tokio::test]
 async fn a_pinned_version_that_a_node_has_stays_in_the_list_when_the_tag_moves() {
-    let mut bench = with_first(&["n1", "n2"], json!({})).await;
-    for node in ["n1", "n2"] {
-        bench.node_has(node, &[format!("vmlet.dev/r.example/d@{}", digest('a'))]);
-    }
+    let mut bench = with_holders(&["n1", "n2"], &["n1", "n2"]).await;
     moves_to(&mut bench, "1", 'b').await;
     update(&mut bench, json!({ "digest": digest('b') }));
     pull_ends(&mut bench, "n1", 'b', "Success");
@@ -344,13 +363,7 @@ async fn a_pinned_version_that_a_node_has_stays_in_the_list_when_the_tag_moves()
 
 #[tokio::test]
 async fn a_pinned_version_that_nodes_pull_for_the_update_is_not_pulled_by_the_pre_pull_too() {
-    let mut bench = with_first(&["n1", "n2"], json!({})).await;
-    bench.edit(IMAGES, "debian", json!({ "spec": { "prePull": {} } }));
-    settle(&mut bench).await.ok();
-    for node in ["n1", "n2"] {
-        pull_ends(&mut bench, node, 'a', "Success");
-    }
-    settle(&mut bench).await.ok();
+    let mut bench = with_pre_pull().await;
     moves_to(&mut bench, "1", 'b').await;
     update(&mut bench, json!({ "digest": digest('b') }));
     settle(&mut bench).await.ok();
@@ -369,21 +382,83 @@ async fn a_pinned_version_that_nodes_pull_for_the_update_is_not_pulled_by_the_pr
 
 #[tokio::test]
 async fn a_pull_that_fails_again_in_the_same_way_is_reported_once() {
-    let mut bench = with_first(&["n1"], json!({})).await;
-    bench.node_has("n1", &[format!("vmlet.dev/r.example/d@{}", digest('a'))]);
+    let mut bench = with_holders(&["n1"], &["n1"]).await;
     moves_to(&mut bench, "1", 'b').await;
-    let fails = async |bench: &mut Bench| {
-        let task = bench.task("PullImage");
-        let failed = json!({ "state": "Error", "message": "answered 503", "transient": true });
-        ends(bench, &task, failed);
-        settle(bench).await.ok();
-        assert_eq!(up_to_date(bench), "False/PullFailed");
-    };
-    fails(&mut bench).await;
+    pull_fails(&mut bench, "n1").await;
+    assert_eq!(up_to_date(&bench), "False/PullFailed");
     assert_eq!(bench.events(), ["VersionFound", "PullFailed"]);
+    let reported = status(&bench);
+    for _ in 0..3 {
+        bench.forward(60);
+        settle(&mut bench).await.ok();
+        let task = bench.task("PullImage");
+        assert!(task["status"].is_null(), "it is repeated: {task}");
+        assert_eq!(status(&bench), reported);
+        pull_fails(&mut bench, "n1").await;
+        assert_eq!(status(&bench), reported);
+    }
+    assert_eq!(bench.events(), Vec::<String>::new());
     bench.forward(60);
     settle(&mut bench).await.ok();
-    assert_eq!(up_to_date(&bench), "False/Pulling");
-    fails(&mut bench).await;
-    assert_eq!(bench.events(), Vec::<String>::new());
+    pull_ends(&mut bench, "n1", 'b', "Success");
+    settle(&mut bench).await.ok();
+    assert_eq!(versions(&bench), "b! a! >b");
+}
+
+#[tokio::test]
+async fn a_pull_that_is_repeated_comes_before_the_next_check() {
+    let mut bench = with_first(&["n1"], json!({ "schedule": "*/5 * * * *" })).await;
+    bench.forward(HOUR);
+    pass(&mut bench).await.ok();
+    finds(&mut bench, 'b');
+    settle(&mut bench).await.ok();
+    pull_fails(&mut bench, "n1").await;
+    bench.forward(60);
+    settle(&mut bench).await.ok();
+    assert!(
+        bench.task("PullImage")["status"].is_null(),
+        "it is repeated"
+    );
+    bench.forward(600);
+    settle(&mut bench).await.ok();
+    assert!(bench.tasks("InspectImage").is_empty());
+    pull_fails(&mut bench, "n1").await;
+    pass(&mut bench).await.ok();
+    check(&bench);
+}
+
+#[tokio::test]
+async fn pulls_of_two_nodes_that_fail_in_turn_show_one_of_them() {
+    let mut bench = with_holders(&["n1", "n2"], &["n1", "n2"]).await;
+    moves_to(&mut bench, "1", 'b').await;
+    assert_eq!(pulling(&bench, 'b'), ["n1", "n2"]);
+    pull_fails(&mut bench, "n1").await;
+    bench.forward(30);
+    pull_fails(&mut bench, "n2").await;
+    let reported = status(&bench);
+    assert_eq!(
+        reported["update"]["pulls"]["message"],
+        "node n1: answered 503"
+    );
+    for _ in 0..3 {
+        for node in ["n1", "n2"] {
+            bench.forward(30);
+            settle(&mut bench).await.ok();
+            pull_fails(&mut bench, node).await;
+            assert_eq!(status(&bench), reported);
+        }
+    }
+}
+
+/// A task that is restored would be run again.
+#[tokio::test]
+async fn backup_tools_leave_checks_and_pulls_out() {
+    let mut bench = cluster(&["n1"], json!({}));
+    pass(&mut bench).await.ok();
+    let label = |task: &Value| task["metadata"]["labels"][EXCLUDE_FROM_BACKUP].clone();
+    assert_eq!(label(&check(&bench)), "true");
+    finds(&mut bench, 'a');
+    settle(&mut bench).await.ok();
+    moves_to(&mut bench, "1", 'b').await;
+    assert_eq!(label(&bench.task("PullImage")), "true");
 }

@@ -1,0 +1,94 @@
+//! Reads manifests.
+//!
+//! Invariant: a manifest is that of the backup whose directory it is in, and of the digest that was expected.
+//! Failure: [`Error`] says which backup it is about.
+
+use std::io::Read as _;
+
+use podspec::VmUid;
+
+use super::Target;
+use super::chain::Chain;
+use super::error::{Error, Result};
+use super::manifest::{LONGEST, Manifest};
+use super::write::{MANIFEST, sum};
+use crate::files;
+use crate::images::Digest;
+
+/// The most backups of one chain.
+pub(super) const MOST: usize = 64;
+
+impl Target {
+    /// The manifest of a backup and its digest; none: there is no such backup.
+    pub async fn manifest(&self, uid: VmUid) -> Result<Option<(Manifest, Digest)>> {
+        self.run(move |this| this.read_manifest(uid)).await
+    }
+
+    /// A backup and those that it is based on. `expected`: the digest of its manifest, where that is known.
+    pub async fn chain(&self, uid: VmUid, expected: Option<Digest>) -> Result<Chain> {
+        let mut backups: Vec<(Manifest, Digest)> = Vec::new();
+        let mut next = Some((uid, expected));
+        while let Some((uid, expected)) = next {
+            let found = self.manifest(uid).await?;
+            let (manifest, sha256) = found.ok_or_else(|| self.absent(uid))?;
+            if expected.is_some_and(|expected| expected != sha256) {
+                let file = MANIFEST.to_owned();
+                let reason = format!("its SHA-256 is {}", sha256.hex());
+                return Err(self.spoiled(uid, file, reason));
+            }
+            if backups.len() == MOST {
+                let reason = format!("more than {MOST} backups are based on each other");
+                return Err(self.odd(uid, reason));
+            }
+            next = manifest
+                .parent
+                .map(|parent| (parent.uid, Some(parent.sha256)));
+            backups.push((manifest, sha256));
+        }
+        Ok(Chain::new(self.clone(), backups))
+    }
+
+    /// Blocks.
+    pub(super) fn read_manifest(&self, uid: VmUid) -> Result<Option<(Manifest, Digest)>> {
+        let Some(machine) = self.machine()? else {
+            return Ok(None);
+        };
+        let Some(directory) = machine.find(&uid.to_string())? else {
+            return Ok(None);
+        };
+        let file = directory.read(MANIFEST)?;
+        let file = file.ok_or_else(|| self.odd(uid, "it is gone".to_owned()))?;
+        let mut text = Vec::new();
+        let read = file.take(LONGEST + 1).read_to_end(&mut text);
+        read.map_err(files::failed("read", &self.shown(uid, MANIFEST)))?;
+        if text.len() as u64 > LONGEST {
+            return Err(self.odd(uid, format!("it has more than {LONGEST} bytes")));
+        }
+        let manifest = Manifest::parse(&text, self.vm, uid);
+        let manifest = manifest.map_err(|reason| self.odd(uid, reason))?;
+        Ok(Some((manifest, sum(&text))))
+    }
+
+    pub(super) fn absent(&self, backup: VmUid) -> Error {
+        let target = self.name.clone();
+        Error::Absent { backup, target }
+    }
+
+    pub(super) fn odd(&self, backup: VmUid, reason: String) -> Error {
+        let target = self.name.clone();
+        Error::Manifest {
+            backup,
+            target,
+            reason,
+        }
+    }
+
+    pub(super) fn spoiled(&self, backup: VmUid, file: String, reason: String) -> Error {
+        Error::Spoiled {
+            backup,
+            target: self.name.clone(),
+            file,
+            reason,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What a task does: a call of the service that can do it.
+//!
+//! Invariant: each call can be repeated after a crash; what it has begun is undone by the attempt that it is
+//! a part of.
+//! Failure: a sentence for the status of the task.
+
+use std::time::Duration;
+
+use libvirt::Hypervisor;
+use tokio::time::{Instant, timeout};
+
+use super::{Outcome, Report};
+use crate::clock;
+use crate::disk::{DesiredClone, DesiredDisk};
+use crate::image_tls;
+use crate::images::{Locator, ServerTls};
+use crate::node::agenda::Agenda;
+use crate::node::task::{Failure, Progress, Task, Work};
+use crate::platform::Platform;
+
+/// How long a task waits for libvirt after the daemon's start.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// Timeout of a guest for power off and reboot when the request has none.
+const TIMEOUT: u32 = 300;
+
+/// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
+const LONGEST_TIMEOUT: u32 = 7 * 24 * 60 * 60;
+
+impl<P: Platform> Agenda<P> {
+    /// Does it; an error ends the task with its sentence.
+    pub(super) async fn execute(&self, task: &Task, progress: Progress) -> Outcome {
+        let (machines, vm) = (&self.containers, task.vm);
+        if task.work.needs_hypervisor() {
+            self.await_hypervisor().await;
+        }
+        match &task.work {
+            Work::Provision {
+                image,
+                url,
+                size,
+                linked,
+                name,
+                tls_secret,
+            } => {
+                let there = self.disks.get(vm).is_some_and(|d| d.phase.is_complete());
+                if tls_secret.is_some() && !there && self.images.find(image).is_none() {
+                    let tls = self.tls(task, tls_secret.as_deref()).await?;
+                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
+                    self.images.pull(locator).await?;
+                }
+                let desired = DesiredDisk {
+                    vm,
+                    name: name.clone(),
+                    image: image.clone(),
+                    url: url.clone(),
+                    size: *size,
+                    linked: *linked,
+                };
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                self.disks.make(&desired, reported).await?;
+            }
+            Work::DeleteDisk => machines.delete_disk(vm).await?,
+            Work::GuestShutdown { timeout } => self.shut_down(task, *timeout).await?,
+            Work::PowerOff { timeout, pod } => {
+                let seconds = (*timeout).min(LONGEST_TIMEOUT);
+                let grace = Duration::from_secs(seconds.into());
+                machines.power_off(vm, pod, grace).await?;
+            }
+            Work::GuestReboot { timeout } => self.reboot(task, *timeout).await?,
+            Work::Reset => machines.reset(vm).await?,
+            Work::Save => machines.save(vm).await?,
+            Work::Restore { discard } => machines.restore(vm, *discard).await?,
+            Work::Pause => machines.pause(vm).await?,
+            Work::Unpause => machines.unpause(vm).await?,
+            Work::Promote { online } => {
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                if *online {
+                    let rate = self.limits.promotion_rate;
+                    machines.promote_online(vm, rate, reported).await?;
+                } else {
+                    machines.promote(vm, reported).await?;
+                }
+            }
+            Work::Adopt { name } => self.disks.adoptable(vm, name)?,
+            Work::CloneDisk {
+                source,
+                snapshot,
+                size,
+                name,
+            } => {
+                let desired = DesiredClone {
+                    vm,
+                    name: name.clone(),
+                    source: *source,
+                    snapshot: *snapshot,
+                    size: *size,
+                };
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                machines.clone_disk(&desired, reported).await?;
+            }
+            Work::Snapshot { snapshot, quiesce } => {
+                let taken = machines.take_snapshot(vm, *snapshot, *quiesce).await?;
+                return Ok(Report::Snapshot(taken));
+            }
+            Work::Revert { snapshot } => machines.revert(vm, *snapshot).await?,
+            Work::DeleteSnapshot { snapshot } => {
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                machines.delete_snapshot(vm, *snapshot, reported).await?;
+            }
+            Work::Backup(backup) => {
+                return Ok(Report::Backup(self.back_up(vm, backup, progress).await?));
+            }
+            Work::VerifyBackup { stored } => {
+                return Ok(Report::Backup(
+                    self.verify_backup(vm, stored, progress).await?,
+                ));
+            }
+            Work::DeleteBackup { stored } => self.delete_backup(vm, stored).await?,
+            Work::RestoreBackup {
+                stored,
+                source,
+                size,
+            } => {
+                self.restore_backup(vm, stored, *source, *size, progress)
+                    .await?
+            }
+            Work::SetProbe { pod, probe } => {
+                machines.set_probe(vm, pod, probe.as_ref()).await?;
+            }
+            Work::InspectImage {
+                image,
+                url,
+                tls_secret,
+            } => {
+                let tls = self.tls(task, tls_secret.as_deref()).await?;
+                let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
+                return Ok(Report::Image(self.images.inspect(locator).await?));
+            }
+            Work::PullImage {
+                image,
+                url,
+                tls_secret,
+            } => {
+                // The daemon does not pull an image again whose name is in the store: machines use that image.
+                if self.images.find(image).is_none() {
+                    let reported = move |percent| {
+                        progress.send_replace(percent);
+                    };
+                    let tls = self.tls(task, tls_secret.as_deref()).await?;
+                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
+                    self.images.pull_reporting(locator, reported).await?;
+                }
+            }
+        }
+        Ok(Report::Nothing)
+    }
+
+    /// The certificates for the server of a task's image, if it names a Secret with some.
+    async fn tls(&self, task: &Task, secret: Option<&str>) -> Result<Option<ServerTls>, Failure> {
+        let Some(secret) = secret else {
+            return Ok(None);
+        };
+        let wanted = image_tls::of_task(&task.uid.to_string(), secret);
+        let wanted = wanted.map_err(|reason| Failure::new(reason, false))?;
+        let sources = self.containers.sources();
+        Ok(Some(image_tls::read(sources, &self.images, wanted).await?))
+    }
+
+    async fn shut_down(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
+        let (seconds, deadline) = deadline(task, timeout);
+        if self.containers.shut_down(task.vm, deadline).await? {
+            return Ok(());
+        }
+        let words = format!("the guest did not power off within {seconds} s");
+        Err(Failure::new(&words, true))
+    }
+
+    async fn reboot(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
+        let (seconds, deadline) = deadline(task, timeout);
+        if self.containers.reboot(task.vm, deadline).await? {
+            return Ok(());
+        }
+        let words = format!("the guest did not reboot within {seconds} s");
+        Err(Failure::new(&words, true))
+    }
+
+    /// Just after the daemon's start the connection may not be there yet. Without one in time the
+    /// task is tried all the same, so that its failure states why.
+    pub(in crate::node) async fn await_hypervisor(&self) {
+        let _ = timeout(CONNECT, self.hypervisor.connected()).await;
+    }
+}
+
+/// How many seconds a guest has, and until when: they count from the start of the task, also across
+/// a restart.
+fn deadline(task: &Task, timeout: u32) -> (u32, Instant) {
+    let seconds = match timeout {
+        0 => TIMEOUT,
+        other => other.min(LONGEST_TIMEOUT),
+    };
+    let whole = Duration::from_secs(seconds.into());
+    let begun = task.started_at;
+    let end = begun.saturating_add(i64::from(seconds).saturating_mul(1_000_000_000));
+    (seconds, Instant::now() + clock::until(end).min(whole))
+}

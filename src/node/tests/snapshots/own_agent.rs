@@ -1,0 +1,221 @@
+//! Freezes by `vmlet-guest`, which the test plays.
+//!
+//! Invariant: as of all tests of snapshots; the QEMU guest agent answers, too, and is not requested anything.
+//! Failure: a test prints the task that did not end as it should.
+
+use std::sync::{Mutex, PoisonError};
+
+use guestapi::request::Action;
+use guestapi::{
+    Answer, Decoder, FromGuest, GuestHello, MAX_FRAME, Request, ToGuest, VERSION, encode, to_guest,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+
+/// What the guest answers to the greeting, to a freeze and to a thaw.
+#[derive(Debug, Clone)]
+struct Answers {
+    watches: bool,
+    frozen: Result<u32, String>,
+    thawed: u32,
+}
+
+/// Of an agent of this version.
+fn answers(frozen: Result<u32, String>, thawed: u32) -> Answers {
+    Answers {
+        watches: true,
+        frozen,
+        thawed,
+    }
+}
+
+/// The guest of a machine.
+struct Guest {
+    requests: Arc<Mutex<Vec<&'static str>>>,
+    _serves: AbortOnDropHandle<()>,
+}
+
+impl Guest {
+    fn playing(node: &Node, machine: &ContainerId, answers: Answers) -> Self {
+        let socket = node.containers.paths().guest_socket(machine);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(socket).unwrap();
+        let requests = Arc::<Mutex<Vec<_>>>::default();
+        let serves = serve(listener, Arc::clone(&requests), answers);
+        Self {
+            requests,
+            _serves: AbortOnDropHandle::new(tokio::spawn(serves)),
+        }
+    }
+
+    fn requests(&self) -> Vec<&'static str> {
+        let requests = self.requests.lock();
+        requests.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn serve(listener: UnixListener, requests: Arc<Mutex<Vec<&'static str>>>, answers: Answers) {
+    loop {
+        let (mut host, _) = listener.accept().await.unwrap();
+        let mut decoder = Decoder::new(MAX_FRAME);
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = host.read(&mut buffer).await {
+            let messages: Vec<ToGuest> = decoder.feed(&buffer[..length]).collect();
+            for message in messages {
+                let answer = match message.kind {
+                    Some(to_guest::Kind::HostHello(hello)) => FromGuest::from(GuestHello {
+                        version: VERSION,
+                        connection: hello.connection,
+                        program: "1".to_owned(),
+                        watches_freezes: answers.watches,
+                    }),
+                    Some(to_guest::Kind::Request(request)) => {
+                        answer(&request, &requests, &answers).into()
+                    }
+                    other => panic!("{other:?}"),
+                };
+                host.write_all(&encode(&answer)).await.unwrap();
+            }
+        }
+    }
+}
+
+fn answer(request: &Request, requests: &Mutex<Vec<&'static str>>, answers: &Answers) -> Answer {
+    let note = |name| {
+        let mut all = requests.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(name);
+    };
+    let done = match &request.action {
+        Some(Action::Freeze(_)) => {
+            note("freeze");
+            answers.frozen.clone()
+        }
+        Some(Action::Thaw(_)) => {
+            note("thaw");
+            Ok(answers.thawed)
+        }
+        other => panic!("{other:?}"),
+    };
+    Answer {
+        number: request.number,
+        file_systems: done.clone().unwrap_or_default(),
+        error: done.err().unwrap_or_default(),
+        ..Answer::default()
+    }
+}
+
+fn qemu() -> FakeHypervisor {
+    FakeHypervisor::default().agent_answering([json!({}), json!(2), json!(2)])
+}
+
+/// A snapshot during which the guest thawed by itself is taken, and not called quiesced.
+#[rstest::rstest]
+#[case::until_the_thaw(2, true)]
+#[case::some_of_them(1, false)]
+#[case::not_any_more(0, false)]
+#[tokio::test]
+async fn a_snapshot_is_quiesced_when_all_were_frozen_until_the_thaw(
+    #[case] thawed: u32,
+    #[case] is_quiesced: bool,
+) {
+    let (node, id, domain) = running(qemu()).await;
+    let guest = Guest::playing(&node, &id, answers(Ok(2), thawed));
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let taken = run(&agenda, 1, take(1, 30)).await.snapshot.unwrap();
+    assert_eq!(taken.quiesced, is_quiesced);
+    assert!(taken.running);
+    assert_eq!(guest.requests(), ["freeze", "thaw"]);
+    assert!(commands(&node).is_empty());
+    assert_eq!(root(&node, domain).await, node.disks.file(uid(9)));
+    assert_eq!(node.disks.change(uid(9)), None);
+}
+
+#[rstest::rstest]
+#[case::nothing_to_freeze(Ok(0), "no file system that it can freeze")]
+#[case::refused(Err("failed to freeze /: x".to_owned()), "failed to freeze /: x")]
+#[tokio::test]
+async fn a_guest_that_refuses_to_freeze_leaves_no_snapshot(
+    #[case] frozen: Result<u32, String>,
+    #[case] words: &str,
+) {
+    let (node, id, domain) = running(qemu()).await;
+    let before = node.disks.file(uid(9));
+    let _guest = Guest::playing(&node, &id, answers(frozen, 0));
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let refused = failure(&agenda, 1, take(1, 30)).await;
+    assert!(
+        !refused.transient && refused.message.contains(words),
+        "{refused:?}"
+    );
+    assert!(refused.message.contains("without quiesce"), "{refused:?}");
+    assert!(commands(&node).is_empty());
+    assert_eq!(root(&node, domain).await, before);
+    assert!(node.disks.get(uid(9)).unwrap().layers.is_none());
+    // It is no reason against one without that.
+    assert_eq!(run(&agenda, 2, take(2, 0)).await.state, State::Success);
+}
+
+/// Of the two agents of a guest, one whose guest could stay frozen is the second choice.
+#[rstest::rstest]
+#[case::with_the_other(qemu(), 2, 0)]
+#[case::alone(FakeHypervisor::default(), 0, 2)]
+#[tokio::test]
+async fn an_agent_of_an_earlier_version_freezes_only_where_there_is_no_other(
+    #[case] hypervisor: FakeHypervisor,
+    #[case] by_qemu: usize,
+    #[case] by_own: usize,
+) {
+    let (node, id, _) = running(hypervisor).await;
+    let earlier = Answers {
+        watches: false,
+        ..answers(Ok(1), 1)
+    };
+    let guest = Guest::playing(&node, &id, earlier);
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let taken = run(&agenda, 1, take(1, 30)).await.snapshot.unwrap();
+    assert!(taken.quiesced);
+    assert_eq!(commands(&node).len(), by_qemu);
+    assert_eq!(guest.requests().len(), by_own);
+}
+
+/// The daemon was killed while the guest was frozen: the guest has thawed, and no record requests that.
+#[rstest::rstest]
+#[case::before_the_switch(false)]
+#[case::after_the_switch(true)]
+#[tokio::test]
+async fn the_snapshot_of_a_process_that_was_killed_is_ended_without_a_thaw(
+    #[case] is_switched: bool,
+) {
+    use libvirt::Hypervisor as _;
+    let (node, id, domain) = running(qemu()).await;
+    let before = agenda(&node).await;
+    before.submit(uid(1), uid(9), take(1, 30)).await.unwrap();
+    interrupted(&before, 1, false).await;
+    let change = node.disks.begin_snapshot(uid(9), snapshot(1), true).await;
+    let change = change.unwrap();
+    node.disks.make_layer(uid(9), change).await.unwrap();
+    if is_switched {
+        let layer = node.disks.new_layer(uid(9), change);
+        node.hypervisor.switch_root(domain, layer).await.unwrap();
+    }
+    let node = node.restarted().await;
+    let guest = Guest::playing(&node, &id, answers(Ok(1), 1));
+    let after = agenda(&node).await;
+    let _work = work(&after);
+    let done = ended(&after, uid(1)).await;
+    assert_eq!(done.state, State::Success, "{done:?}");
+    assert_eq!(done.snapshot.unwrap().quiesced, !is_switched);
+    let expected: &[_] = match is_switched {
+        true => &[],
+        false => &["freeze", "thaw"],
+    };
+    assert_eq!(guest.requests(), expected);
+    assert!(commands(&node).is_empty());
+    assert_eq!(root(&node, domain).await, node.disks.file(uid(9)));
+}
