@@ -10,7 +10,8 @@
 //!
 //! Invariant: a backup has its name only when all of it, and its manifest, is on the device. Others may write to a
 //! target, too: no link in it is followed, nothing in it is opened but plain files, and what is read is compared with
-//! the manifest, whose digest names the one before. No thread of the runtime works on a target, which may never answer.
+//! the manifest, whose digest names the one before. No thread of the runtime works on a target, or closes what is open
+//! in it: it may never answer.
 //! Failure: [`Error`]; what was begun of a backup has another name, and is removed by the next attempt.
 
 use std::collections::BTreeMap;
@@ -115,8 +116,10 @@ impl Target {
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let owner = format!("backup target {}, machine {}", self.name, self.vm);
+        let owner = self.owner();
         let this = self.clone();
+        // It may have files of the target open: to close one waits for the server, too.
+        let unclaimed = self.foreign.unclaimed(owner.clone(), work);
         let worked = async {
             let aborted = |error: &dyn std::fmt::Display| Error::Aborted(error.to_string());
             let place = Arc::clone(&self.threads).acquire_owned().await;
@@ -124,13 +127,18 @@ impl Target {
             let work = move || {
                 // One that never returns keeps its place.
                 let _place = place;
-                work(&this)
+                unclaimed.claim()(&this)
             };
             let worked = self.foreign.run(&owner, work).await;
             worked.unwrap_or_else(|error| Err(aborted(&error)))
         };
         let in_time = tokio::time::timeout(DEADLINE, worked).await;
         in_time.unwrap_or_else(|_| Err(Error::Hung(self.name.clone())))
+    }
+
+    /// Whom threads work for, one at a time.
+    fn owner(&self) -> String {
+        format!("backup target {}, machine {}", self.name, self.vm)
     }
 
     /// The directory of the machine; none: it has no backup. Blocks.

@@ -82,9 +82,9 @@ pub(crate) struct Turn<K: Clone + Eq + Hash + Send + 'static> {
     owner: K,
 }
 
-/// A result that its caller may not be there to take.
-struct Unclaimed<T: Send + 'static, K: Clone + Eq + Hash + Send + 'static> {
-    result: Option<T>,
+/// A result, or work, that its caller may not be there to take: it is dropped in a turn of its owner then.
+pub(crate) struct Unclaimed<T: Send + 'static, K: Clone + Eq + Hash + Send + 'static> {
+    value: Option<T>,
     turns: Arc<Turns<K>>,
     owner: K,
 }
@@ -118,6 +118,15 @@ impl<K: Clone + Eq + Hash + Send + 'static> Foreign<K> {
     {
         let turn = self.turn(owner.to_owned()).await;
         Ok(turn.work(work).await?)
+    }
+
+    /// Keeps work that may never begin: what it has open is closed in a turn of its owner.
+    pub(crate) fn unclaimed<T: Send + 'static>(&self, owner: K, work: T) -> Unclaimed<T, K> {
+        Unclaimed {
+            value: Some(work),
+            turns: Arc::clone(&self.turns),
+            owner,
+        }
     }
 
     /// Reads on a thread. Waits for earlier work for the owner, both within `time`.
@@ -227,18 +236,18 @@ impl<K: Clone + Eq + Hash + Send + 'static> Turn<K> {
             let left = self.turns.state().left.remove(&self.owner);
             drop(left);
             let unclaimed = Unclaimed {
-                result: Some(work()),
+                value: Some(work()),
                 turns: Arc::clone(&self.turns),
                 owner: self.owner.clone(),
             };
             if let Err(mut unclaimed) = answer.send(unclaimed) {
                 // The caller has left.
-                drop(unclaimed.result.take());
+                drop(unclaimed.value.take());
             }
         });
         let unclaimed = answered.await;
         worked.await?;
-        match unclaimed.ok().and_then(|mut one| one.result.take()) {
+        match unclaimed.ok().and_then(|mut one| one.value.take()) {
             Some(result) => Ok(result),
             None => unreachable!("a thread that ended well has answered"),
         }
@@ -276,12 +285,22 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for Turn<K> {
     }
 }
 
+impl<T: Send + 'static, K: Clone + Eq + Hash + Send + 'static> Unclaimed<T, K> {
+    /// For a thread in the owner's turn.
+    pub(crate) fn claim(mut self) -> T {
+        match self.value.take() {
+            Some(value) => value,
+            None => unreachable!("it is there until it is claimed"),
+        }
+    }
+}
+
 impl<T: Send + 'static, K: Clone + Eq + Hash + Send + 'static> Drop for Unclaimed<T, K> {
     fn drop(&mut self) {
-        if let Some(result) = self.result.take()
+        if let Some(value) = self.value.take()
             && std::mem::needs_drop::<T>()
         {
-            self.turns.leave(self.owner.clone(), Box::new(result));
+            self.turns.leave(self.owner.clone(), Box::new(value));
         }
     }
 }

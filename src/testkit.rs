@@ -93,7 +93,8 @@ impl Node {
     ) -> Self {
         let (scratch, web) = (tempfile::tempdir().unwrap(), FakeWeb::start().await);
         let network = FakeNetwork::default();
-        let node = Self::assemble(hypervisor, network, web, scratch, setting).await;
+        let space = Space::default();
+        let node = Self::assemble(hypervisor, network, web, scratch, setting, space).await;
         for image in ["disk", "other"] {
             node.images.pull(&node.image(image)).await.unwrap();
         }
@@ -106,6 +107,7 @@ impl Node {
         web: FakeWeb,
         scratch: TempDir,
         setting: fn(&mut vm::Settings),
+        space: Space,
     ) -> Self {
         let db = Db::open(&scratch.path().join("vmlet.db")).unwrap();
         let settings = images::Settings {
@@ -119,7 +121,7 @@ impl Node {
         std::fs::create_dir_all(&root).unwrap();
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
         let roots = vec![vm::Paths::new(scratch.path()).pods(), root.clone()];
-        let budget = Budget::open(None, Space::default(), db.clone(), roots).await;
+        let budget = Budget::open(None, space, db.clone(), roots).await;
         let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw()).within(budget.unwrap());
         let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img, root).await;
         let disks = Arc::new(disks.unwrap());
@@ -177,12 +179,24 @@ impl Node {
     }
 
     /// New services over the same state, as after a restart of the daemon.
-    pub(crate) async fn restarted(mut self) -> Self {
+    pub(crate) async fn restarted(self) -> Self {
+        self.restarted_with(Space::default()).await
+    }
+
+    /// The same with other limits of the space for disks.
+    pub(crate) async fn restarted_with(mut self, space: Space) -> Self {
         self.events = None;
         self.containers.release_consoles().await;
         self.images.settle().await;
-        let (network, setting) = (self.network, self.setting);
-        Self::assemble(self.hypervisor, network, self.web, self.scratch, setting).await
+        let Self {
+            hypervisor,
+            network,
+            web,
+            scratch,
+            setting,
+            ..
+        } = self;
+        Self::assemble(hypervisor, network, web, scratch, setting, space).await
     }
 
     /// Events do not arrive any more.

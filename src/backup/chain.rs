@@ -41,6 +41,13 @@ impl Chain {
         self.backups.first()
     }
 
+    /// The digest of the manifest of a backup in it.
+    pub fn digest_of(&self, uid: VmUid) -> Option<Digest> {
+        let mut all = self.backups.iter();
+        let found = all.find(|(manifest, _)| manifest.uid == uid);
+        found.map(|(_, sha256)| *sha256)
+    }
+
     /// How many backups it has.
     pub fn length(&self) -> usize {
         self.backups.len()
@@ -57,6 +64,13 @@ impl Chain {
         all.fold(0, u64::saturating_add)
     }
 
+    /// How many of these are no blocks of zeros, as far as the manifests say.
+    pub fn stored(&self) -> u64 {
+        let all = self.backups.iter();
+        let all = all.map(|(manifest, _)| manifest.stored_bytes.min(manifest.bytes()));
+        all.fold(0, u64::saturating_add)
+    }
+
     /// Refuses a backup of another namespace than that of a machine, `namespace/name`.
     pub fn check_namespace(&self, requested: &str) -> Result<()> {
         match self.newest() {
@@ -68,7 +82,11 @@ impl Chain {
     /// Compares lengths alone, which takes a moment.
     pub async fn check_lengths(&self) -> Result<()> {
         for (uid, file) in self.files() {
-            self.open(uid, file).await?;
+            let file = file.clone();
+            let looked = self
+                .target
+                .run(move |target| target.open_now(uid, &file).map(drop));
+            looked.await?;
         }
         Ok(())
     }
@@ -89,7 +107,6 @@ impl Chain {
     pub async fn stage(&self, directory: &Path, step: Step<'_>) -> Result<Vec<Staged>> {
         let mut staged = Vec::new();
         for (number, (uid, file)) in self.files().enumerate() {
-            let from = self.open(uid, file).await?;
             let path = directory.join(number.to_string());
             let mut options = tokio::fs::OpenOptions::new();
             let options = options.write(true).create_new(true).mode(0o600);
@@ -99,6 +116,8 @@ impl Chain {
                 file: created.into_std().await,
                 path: path.clone(),
             };
+            // Last: nothing but the copy is waited for while it is open.
+            let from = self.open(uid, file).await?;
             self.copy(
                 uid,
                 file,
@@ -120,26 +139,7 @@ impl Chain {
     /// A file of the length in its manifest.
     async fn open(&self, uid: VmUid, entry: &Entry) -> Result<Named> {
         let entry = entry.clone();
-        let opened = self.target.run(move |target| {
-            let machine = target.machine()?;
-            let directory = match machine {
-                Some(machine) => machine.find(&uid.to_string())?,
-                None => None,
-            };
-            let file = match directory {
-                Some(directory) => directory.read(&entry.name)?,
-                None => None,
-            };
-            let spoiled = |reason| target.spoiled(uid, entry.name.clone(), reason);
-            let file = file.ok_or_else(|| spoiled("it is gone".to_owned()))?;
-            let path = target.shown(uid, &entry.name);
-            let is = file.metadata().map_err(files::failed("look at", &path))?;
-            if is.len() != entry.bytes {
-                let reason = format!("it has {} bytes, and had {}", is.len(), entry.bytes);
-                return Err(spoiled(reason));
-            }
-            Ok(Named { file, path })
-        });
+        let opened = self.target.run(move |target| target.open_now(uid, &entry));
         opened.await
     }
 
@@ -156,6 +156,29 @@ impl Chain {
             return Err(self.target.spoiled(uid, file.name.clone(), reason));
         }
         Ok(())
+    }
+}
+
+impl Target {
+    /// A file of the length in its manifest. Blocks.
+    fn open_now(&self, uid: VmUid, entry: &Entry) -> Result<Named> {
+        let directory = match self.machine()? {
+            Some(machine) => machine.find(&uid.to_string())?,
+            None => None,
+        };
+        let file = match directory {
+            Some(directory) => directory.read(&entry.name)?,
+            None => None,
+        };
+        let spoiled = |reason| self.spoiled(uid, entry.name.clone(), reason);
+        let file = file.ok_or_else(|| spoiled("it is gone".to_owned()))?;
+        let path = self.shown(uid, &entry.name);
+        let is = file.metadata().map_err(files::failed("look at", &path))?;
+        if is.len() != entry.bytes {
+            let reason = format!("it has {} bytes, and had {}", is.len(), entry.bytes);
+            return Err(spoiled(reason));
+        }
+        Ok(Named { file, path })
     }
 }
 

@@ -51,6 +51,14 @@ pub enum Error {
         /// Where it was looked for.
         target: String,
     },
+    /// There is no backup of the machine at all: the target may be another place than it was.
+    #[error("target {target} has nothing of machine {vm}: check its mount on the node")]
+    Empty {
+        /// The machine.
+        vm: VmUid,
+        /// Where it was looked for.
+        target: String,
+    },
     /// The record of the disk does not know it.
     #[error("the node has no record that it wrote backup {0}")]
     Unknown(VmUid),
@@ -112,7 +120,7 @@ impl Error {
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::NoTarget(_) | Self::Hung(_) | Self::Aborted(_) | Self::Files(_) => true,
-            Self::Needed { .. } | Self::ParentRemoved(_) => true,
+            Self::Needed { .. } | Self::ParentRemoved(_) | Self::Empty { .. } => true,
             Self::NotPlain(_) | Self::Grown(_) | Self::Unknown(_) => false,
             Self::Absent { .. } | Self::Manifest { .. } => false,
             Self::Spoiled { .. } | Self::OtherNamespace { .. } => false,

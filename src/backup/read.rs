@@ -30,7 +30,9 @@ impl Target {
         let mut next = Some((uid, expected));
         while let Some((uid, expected)) = next {
             let found = self.manifest(uid).await?;
-            let (manifest, sha256) = found.ok_or_else(|| self.absent(uid))?;
+            let Some((manifest, sha256)) = found else {
+                return Err(self.missing(uid).await);
+            };
             if expected.is_some_and(|expected| expected != sha256) {
                 let file = MANIFEST.to_owned();
                 let reason = format!("its SHA-256 is {}", sha256.hex());
@@ -69,7 +71,19 @@ impl Target {
         Ok(Some((manifest, sum(&text))))
     }
 
-    pub(super) fn absent(&self, backup: VmUid) -> Error {
+    /// Why there is no backup: who removes one leaves the directory of the machine.
+    async fn missing(&self, backup: VmUid) -> Error {
+        match self.run(|this| Ok(this.machine()?.is_some())).await {
+            Ok(true) => self.absent(backup),
+            Ok(false) => Error::Empty {
+                vm: self.vm,
+                target: self.name.clone(),
+            },
+            Err(error) => error,
+        }
+    }
+
+    fn absent(&self, backup: VmUid) -> Error {
         let target = self.name.clone();
         Error::Absent { backup, target }
     }

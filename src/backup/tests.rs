@@ -6,6 +6,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread::{self, ThreadId};
 
 use super::*;
 use crate::images::{Digest, Format};
@@ -121,6 +123,11 @@ async fn what_was_written_is_read_back() {
     assert_eq!((chain.length(), chain.count()), (2, 3));
     assert_eq!(chain.newest().unwrap().0.created_at, 2);
     chain.check_lengths().await.unwrap();
+    let full = place.target.manifest(uid(1)).await.unwrap().unwrap();
+    assert_eq!(chain.digest_of(uid(1)), Some(full.1));
+    assert_eq!(chain.digest_of(uid(3)), None);
+    // The layer has zeros for the most part.
+    assert_eq!(chain.stored(), 6 * MIB as u64 + "changes".len() as u64);
     let mut seen = 0;
     let read = chain.verify(&mut |bytes| seen += bytes).await.unwrap();
     assert_eq!((read, seen), (chain.bytes(), chain.bytes()));
@@ -184,6 +191,20 @@ async fn a_manifest_is_the_one_whose_digest_is_known() {
     }
     let missing = place.target.chain(uid(3), None).await.unwrap_err();
     assert!(matches!(missing, Error::Absent { .. }), "{missing}");
+}
+
+/// Another export is mounted in its place, say.
+#[tokio::test]
+async fn a_target_that_has_nothing_of_the_machine_is_no_damage() {
+    let place = Place::new();
+    place.chain().await;
+    let elsewhere = place.scratch.path().join("elsewhere");
+    fs::rename(place.machine(), &elsewhere).unwrap();
+    let missing = place.verify(None).await.unwrap_err();
+    assert!(matches!(missing, Error::Empty { .. }), "{missing}");
+    assert!(missing.is_transient());
+    fs::rename(&elsewhere, place.machine()).unwrap();
+    place.verify(None).await.unwrap();
 }
 
 #[tokio::test]
@@ -380,4 +401,48 @@ async fn a_target_that_hangs_takes_some_threads_and_no_more() {
     assert!(matches!(hung, Error::Hung(_)), "{hung}");
     drop(taken);
     place.target.sweep().await.unwrap();
+}
+
+/// Something that is open in the target: shows which thread closes it.
+struct Opened(mpsc::Sender<ThreadId>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.send(thread::current().id()).unwrap();
+    }
+}
+
+impl Target {
+    /// Fails to begin in time; returns where the thread that closes what it has open is shown.
+    async fn not_begun(&self) -> mpsc::Receiver<ThreadId> {
+        let (sender, closed) = mpsc::channel();
+        let opened = Opened(sender);
+        let work = move |_: &Self| {
+            drop(opened);
+            Ok(())
+        };
+        let hung = self.run(work).await.unwrap_err();
+        assert!(matches!(hung, Error::Hung(_)), "{hung}");
+        closed
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_work_that_never_began_has_open_is_closed_by_a_thread() {
+    let place = Place::new();
+    let target = &place.target;
+    let turn = target.foreign.hold(target.owner());
+    let of_turn = target.not_begun().await;
+    assert!(of_turn.try_recv().is_err(), "another thread has the turn");
+    drop(turn);
+    let threads = u32::try_from(THREADS).unwrap();
+    let taken = target.threads.acquire_many(threads).await.unwrap();
+    let of_place = target.not_begun().await;
+    drop(taken);
+    // Later work of the machine waits for it.
+    target.sweep().await.unwrap();
+    for closed in [of_turn, of_place] {
+        let by = closed.try_recv().expect("it is closed before");
+        assert_ne!(by, thread::current().id());
+    }
 }

@@ -166,6 +166,17 @@ pub enum Error {
         "the disk of virtual machine {0} has snapshots or backups, which are based on its image: delete them, then promote it"
     )]
     HasSnapshots(VmUid),
+    /// It is to be promoted while its machine runs, and it could not be found out whether it has all of its image.
+    #[error(
+        "failed to promote the disk of virtual machine {vm} while it runs: what the disk has of its image cannot be read;          power the machine off, and promote the disk with promoteDisksMode Offline"
+    )]
+    NotProvable {
+        /// The machine.
+        vm: VmUid,
+        /// Why not.
+        #[source]
+        source: qemu_img::Failed,
+    },
     /// Memory that belongs to the disk as it is lies beside it, and a step of a snapshot would change the disk.
     #[error(
         "virtual machine {0} is suspended, and its memory fits its disk as it is only: resume it, or discard its \

@@ -126,20 +126,13 @@ impl Disks {
         Ok(true)
     }
 
-    /// Removes copies that an earlier process began; those of this one go on. Finds out what pulled disks without a
-    /// machine have.
+    /// Removes copies that an earlier process began; those of this one go on. What a pulled disk has is for its next
+    /// user to find out, for which no other disk waits.
     pub(super) async fn collect_copies(&self) -> Result<()> {
         for disk in self.all() {
             let copy = self.flat_file(disk.vm);
             if !self.is_reserved(disk.vm) && tokio::fs::try_exists(copy).await.unwrap_or(true) {
                 self.abandon_copy(disk.vm).await?;
-            }
-            if disk.phase == Phase::Pulled
-                && let Err(error) = self.settle_promotion(disk.vm).await
-            {
-                // Its next user tries again, and no other disk waits for it.
-                let error = crate::one_line(&error);
-                tracing::warn!(vm = %disk.vm, error, "pulled disk not settled yet");
             }
         }
         Ok(())

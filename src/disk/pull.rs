@@ -10,7 +10,7 @@
 //!
 //! Invariant: with its image under it a pulled disk shows the right content in each of these states: an emulator
 //! takes nothing out of a disk that hides the image. So it keeps the image, in domains and for programs, until its own
-//! tables prove that it has all of it ([`super::qemu_img::QemuImg::has_all_of`]), and its header, which the emulator
+//! tables prove that it has all of it ([`super::qemu_img::QemuImg::missing`]), and its header, which the emulator
 //! writes before the rest is on the device, is no witness. A disk that loses this state as an overlay has a header
 //! that says so: that of an emulator that was stopped, or one that is written again when none has the disk. Nothing
 //! begins a snapshot of a pulled disk.
@@ -24,8 +24,31 @@ use super::error::{Error, Result};
 use super::model::{Disk, Phase};
 use super::qemu_img::{Access, Base};
 use crate::files;
+use crate::space::Claim;
 
 impl Disks {
+    /// Claims space for what the machine that runs on a disk is about to copy into it. Refuses a disk of which the
+    /// proof could not be read then: nothing else would change it until the machine is off.
+    pub(crate) async fn claim_pull(&self, vm: VmUid) -> Result<Claim> {
+        let disk = self.known(vm)?;
+        if disk.phase == Phase::Layered {
+            return Err(Error::HasSnapshots(vm));
+        }
+        let missing = self.missing(&disk, Access::Shared).await;
+        let missing = missing.map_err(|error| match error {
+            Error::Write(source) => Error::NotProvable { vm, source },
+            other => other,
+        })?;
+        let file = self.file(vm);
+        let claimed = self.qemu_img.claim_pull(&file, missing, disk.virtual_bytes);
+        Ok(claimed.await?)
+    }
+
+    /// Refuses when nothing is free beside the reserve where a disk is.
+    pub(crate) async fn check_room(&self, vm: VmUid) -> Result<()> {
+        Ok(self.qemu_img.check_room(&self.file(vm)).await?)
+    }
+
     /// Records that the machine of a container copies the image under its disk into it; success when that is
     /// recorded.
     pub async fn begin_pull(&self, vm: VmUid, holder: &ContainerId) -> Result<()> {
@@ -89,7 +112,14 @@ impl Disks {
             return Ok(false);
         }
         if !self.is_overlay(vm).await? {
-            if self.has_image(&disk, Access::Lent).await? {
+            let proved = self.has_image(&disk, Access::Lent).await;
+            let proved = proved.unwrap_or_else(|error| {
+                // As without a proof: an overlay on its image shows the right content.
+                let error = crate::one_line(&error);
+                tracing::warn!(%vm, error, "pulled disk not settled yet");
+                false
+            });
+            if proved {
                 return self.record_whole(&disk).await;
             }
             let image = self.base(vm).ok_or(Error::ImageLost(vm))?;
@@ -116,15 +146,18 @@ impl Disks {
 
     /// Whether a disk has all of the image under it, on the device.
     async fn has_image(&self, disk: &Disk, access: Access) -> Result<bool> {
+        Ok(self.missing(disk, access).await? == 0)
+    }
+
+    /// How many bytes of the image under a disk that does not have, at most.
+    async fn missing(&self, disk: &Disk, access: Access) -> Result<u64> {
         let image = self.base(disk.vm).ok_or(Error::ImageLost(disk.vm))?;
         let base = Base {
             path: &image.path,
             format: image.format,
         };
         let file = self.file(disk.vm);
-        let size = disk.virtual_bytes;
-        let compared = self.qemu_img.has_all_of(&file, base, size, access);
-        Ok(compared.await?)
+        Ok(self.qemu_img.missing(&file, base, access).await?)
     }
 }
 

@@ -75,6 +75,11 @@ impl Failed {
     pub fn is_full(&self) -> bool {
         self.reason.starts_with("No space left on device")
     }
+
+    /// Whether disks would have more together than `vm.disk_budget`.
+    pub fn is_over_budget(&self) -> bool {
+        self.reason.starts_with(budget::OVER_BUDGET)
+    }
 }
 
 /// What a disk is made from.
@@ -203,6 +208,13 @@ impl QemuImg {
         let claimed = self.budget.claim(path, bytes, bytes).await;
         let path = path.to_owned();
         claimed.map_err(|reason| Failed { path, reason })
+    }
+
+    /// Refuses when nothing is free beside the reserve on the file system of `path`.
+    pub(crate) async fn check_room(&self, path: &Path) -> Result<(), Failed> {
+        let room = self.budget.room(path).await.map(drop);
+        let path = path.to_owned();
+        room.map_err(|reason| Failed { path, reason })
     }
 
     /// Lets the program read a file of ours, which stays ours.

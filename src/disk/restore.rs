@@ -91,13 +91,18 @@ impl Disks {
         let staging = self.staging(vm);
         make_folder(&staging).await?;
         let all = chain.bytes();
-        let _claim = self.qemu_img.claim(&staging.join("all"), all).await?;
+        // Zeros take no space. Files that have more than their manifests say leave the reserve.
+        let stored = chain.stored();
+        let _claim = self.qemu_img.claim(&staging.join("all"), stored).await?;
         let mut copied: u64 = 0;
         let mut step = |bytes: u64| {
             copied = copied.saturating_add(bytes);
             progress(part(copied, all, STAGING));
         };
-        Ok(chain.stage(&staging, &mut step).await?)
+        tokio::select! {
+            staged = chain.stage(&staging, &mut step) => Ok(staged?),
+            full = self.qemu_img.filled(&staging) => Err(full.into()),
+        }
     }
 
     /// Writes what all these files have together to the new disk.

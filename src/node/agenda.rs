@@ -2,8 +2,9 @@
 //!
 //! Invariant: one task per machine or image runs at a time, in the order of their arrival; few make
 //! disks, save memory, promote disks, look at images or pull them at once. A promotion, the deletion of a
-//! snapshot, or a backup, runs beside the other tasks of its machine, and ends for those that need the disk. A task is recorded before it is answered, and as running
-//! before its first effect.
+//! snapshot, or a backup, runs beside the other tasks of its machine, and ends for those that need the disk;
+//! a copy by an emulator also ends for a backup. A task is recorded before it is answered, and as running before its
+//! first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that
 //! would do it twice.
 
@@ -101,6 +102,8 @@ pub(super) struct Active {
     is_in_background: bool,
     /// Ends for others of its machine.
     ends_for_others: bool,
+    /// Ends for a backup of its machine.
+    ends_for_backups: bool,
     cancel: CancellationToken,
     /// Another task of the machine needs what this one uses.
     makes_way: CancellationToken,
@@ -240,7 +243,6 @@ impl<P: Platform> Agenda<P> {
             let background = task.work.is_in_background();
             let waits = |a: &&Active| a.vm == task.vm && a.holds_up(kind, background);
             let is_foreground = |a: &&Active| a.vm == task.vm && !a.is_in_background;
-            let makes_way = |a: &&Active| a.vm == task.vm && a.ends_for_others && a.kind != kind;
             let is_in_line = kind != VERIFY && waiting.contains(&task.vm);
             let mut busy = active.values().any(|a| waits(&a)) || is_in_line;
             let is_next =
@@ -249,10 +251,6 @@ impl<P: Platform> Agenda<P> {
             let is_possible =
                 !matches!(task.work, Work::Snapshot { .. }) || !self.disks.is_full(task.vm);
             let ends_others = task.work.needs_whole_disk() && is_possible;
-            if is_next && ends_others && !active.contains_key(&task.uid) {
-                let others = active.values().filter(makes_way);
-                busy |= others.inspect(|a| a.makes_way.cancel()).count() > 0;
-            }
             let alike = active.values().filter(|a| a.kind == kind).count();
             let most = match task.work {
                 Work::Provision { .. } | Work::CloneDisk { .. } => self.limits.provisions,
@@ -265,6 +263,16 @@ impl<P: Platform> Agenda<P> {
                 Work::PullImage { .. } => PULLS,
                 _ => usize::MAX,
             };
+            // One that waits for other backups ends nothing yet.
+            let is_backup = matches!(task.work, Work::Backup(_)) && alike < most;
+            let ends = |a: &&Active| {
+                let is_due = ends_others && a.ends_for_others || is_backup && a.ends_for_backups;
+                a.vm == task.vm && a.kind != kind && is_due
+            };
+            if is_next && !active.contains_key(&task.uid) {
+                let others = active.values().filter(ends);
+                busy |= others.inspect(|a| a.makes_way.cancel()).count() > 0;
+            }
             if active.contains_key(&task.uid) {
                 continue;
             }
@@ -280,6 +288,7 @@ impl<P: Platform> Agenda<P> {
                 kind,
                 is_in_background: background,
                 ends_for_others: task.work.makes_way(),
+                ends_for_backups: matches!(task.work, Work::Promote { online: true }),
                 cancel: CancellationToken::new(),
                 makes_way: CancellationToken::new(),
             };

@@ -15,6 +15,7 @@
 //! Failure: a sentence; nothing of the machine is kept for a backup that was not completed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use podspec::VmUid;
 use service::telemetry;
@@ -22,16 +23,20 @@ use service::telemetry;
 use super::agenda::Agenda;
 use super::task::{Backup, DoneBackup, Failure, Progress, StoredBackup, Task};
 use crate::backup::{self, Chain, Draft, Manifest, Original, Parent, Target};
-use crate::disk::{BackupFiles, DesiredRestore};
+use crate::disk::{self, BackupFiles, DesiredRestore};
 use crate::files;
 use crate::images::Digest;
 use crate::platform::Platform;
+use crate::vm;
 
 /// The most files of a chain: what is restored has all of them open at once.
 const MOST_FILES: usize = 96;
 
 /// The longest reason of a full backup in bytes.
 const REASON: usize = 256;
+
+/// The longest look at a backup that is complete before its task ends for another one, which waits.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// What a backup is based on; or why it is a full one.
 type Basis = Result<Parent, String>;
@@ -53,7 +58,8 @@ impl<P: Platform> Agenda<P> {
         self.merge_left(vm).await;
         let machines = &self.containers;
         let taken = machines.take_for_backup(vm, desired.uid, desired.quiesce);
-        taken.await?;
+        let taken = taken.await;
+        taken.map_err(|error| self.not_taken(vm, error))?;
         faultpoint::point("backup.taken");
         let (manifest, sha256) = self.write(vm, desired, &target, progress).await?;
         self.complete(vm, desired).await?;
@@ -77,13 +83,7 @@ impl<P: Platform> Agenda<P> {
             Err(error) if error.is_transient() => return Err(error.into()),
             _ => {}
         }
-        let noted = self.disks.noted_backup(vm, uid);
-        let expected = noted.and_then(|digits| Digest::from_hex(&digits).ok());
-        let found = match expected {
-            Some(expected) => whole(target, uid, Some(expected)).await,
-            None => Err(backup::Error::Unknown(uid)),
-        };
-        let chain = match found {
+        let chain = match self.written(vm, uid, target).await {
             Ok(chain) => chain,
             Err(error) if error.is_transient() => return Err(error.into()),
             Err(error) => {
@@ -98,6 +98,72 @@ impl<P: Platform> Agenda<P> {
         self.complete(vm, desired).await?;
         let newest = chain.newest();
         Ok(newest.map(|(manifest, sha256)| DoneBackup::new(manifest, *sha256)))
+    }
+
+    /// A backup that this node has written, whole as far as lengths show.
+    async fn written(
+        &self,
+        vm: VmUid,
+        uid: VmUid,
+        target: &Target,
+    ) -> Result<Chain, backup::Error> {
+        let expected = match self.disks.noted_backup(vm, uid) {
+            Some(digits) => Digest::from_hex(&digits).ok(),
+            None => self.below_base(vm, uid, target).await?,
+        };
+        let expected = expected.ok_or(backup::Error::Unknown(uid))?;
+        whole(target, uid, Some(expected)).await
+    }
+
+    /// The digest of a backup that a later one is based on, which is the base now: its manifest names what is below it.
+    async fn below_base(
+        &self,
+        vm: VmUid,
+        uid: VmUid,
+        target: &Target,
+    ) -> Result<Option<Digest>, backup::Error> {
+        let base = self.disks.backup_base(vm);
+        let expected = base.map(|base| (base.taken.uid, Digest::from_hex(&base.sha256)));
+        let Some((base, Ok(expected))) = expected else {
+            return Ok(None);
+        };
+        match target.chain(base, Some(expected)).await {
+            Ok(chain) => Ok(chain.digest_of(uid)),
+            Err(error) if error.is_transient() => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A backup that was complete when its task ended for another one.
+    pub(super) async fn completed_backup(&self, vm: VmUid, desired: &Backup) -> Option<DoneBackup> {
+        if !self.disks.is_backup_base(vm, desired.uid) {
+            return None;
+        }
+        let target = self.targets.find(&desired.target, vm).ok()?;
+        let written = tokio::time::timeout(LOOK, self.written(vm, desired.uid, &target));
+        let chain = written.await.ok()?.ok()?;
+        chain.check_namespace(&desired.name).ok()?;
+        let (manifest, sha256) = chain.newest()?;
+        Some(DoneBackup::new(manifest, *sha256))
+    }
+
+    /// Says what a user can do about a base that the disk budget has no room beside.
+    fn not_taken(&self, vm: VmUid, error: vm::Error) -> Failure {
+        let is_over_budget = matches!(
+            &error,
+            vm::Error::VmDisk(disk::Error::Write(failed)) if failed.is_over_budget()
+        );
+        let base = self.disks.backup_base(vm).filter(|_| is_over_budget);
+        let Some(base) = base else {
+            return error.into();
+        };
+        let words = format!(
+            "{}; the disk counts three times while it has the layer of backup {}: to back it up without, delete that \
+             backup with its data",
+            crate::one_line(&error),
+            base.taken.uid
+        );
+        Failure::new(&words, true)
     }
 
     /// Copies what a snapshot has, or what it has above the last backup.

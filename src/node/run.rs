@@ -176,7 +176,13 @@ impl<P: Platform> Agenda<P> {
             (None, Work::Backup(backup)) => {
                 drop(work);
                 match self.abandon_backup(task, backup).await {
-                    Ok(()) => ends_early.then(|| Err(made_way_unwritten())),
+                    Ok(()) if ends_early => {
+                        // The merge after it is left to the next one.
+                        let completed = self.completed_backup(task.vm, backup).await;
+                        let completed = completed.map(Report::Backup);
+                        Some(completed.ok_or_else(made_way_unwritten))
+                    }
+                    Ok(()) => None,
                     Err(failure) => Some(Err(failure)),
                 }
             }

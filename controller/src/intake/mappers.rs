@@ -256,6 +256,10 @@ impl Wakes for Node {
         all.into_iter().collect()
     }
 
+    fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        backups::of_node(change, stores)
+    }
+
     fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         let none = BTreeSet::new();
         let object = change.object();

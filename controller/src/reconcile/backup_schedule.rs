@@ -36,6 +36,8 @@ const SKEW: i64 = 60;
 const LONGEST_WAIT: i64 = 3600;
 /// Time until the next pass of one that had more to write than a pass writes.
 const NEXT: Duration = Duration::from_millis(200);
+/// Reason of [`READY`], False: the API server refused something.
+const WRITE_FAILED: &str = "WriteFailed";
 /// Objects that a pass creates, and deletes.
 const MOST: usize = 50;
 
@@ -115,7 +117,7 @@ fn report(
             let text = format!("spec.schedule cannot be used: {problem}");
             (Status::False, "InvalidSchedule", text)
         }
-        (None, Some(failure)) => (Status::False, "WriteFailed", failure.clone()),
+        (None, Some(failure)) => (Status::False, WRITE_FAILED, failure.clone()),
         (None, None) if schedule.spec.suspend => {
             let text = "the schedule is suspended, and creates no backups".to_owned();
             (Status::False, "Suspended", text)

@@ -61,6 +61,8 @@ struct Inner {
     late_switch: Option<LateSwitch>,
     /// Block jobs make no progress.
     holds_jobs: bool,
+    /// How many requests to pull wait for an answer, which none gets then.
+    held_pulls: Option<usize>,
     /// Why the end of a block job by a pivot fails, and whether it takes place all the same.
     pivot_failure: Option<(String, bool)>,
 }
@@ -104,6 +106,7 @@ impl Default for FakeHypervisor {
                 switch_failure: None,
                 late_switch: None,
                 holds_jobs: false,
+                held_pulls: None,
                 pivot_failure: None,
             })),
             starts: Arc::default(),

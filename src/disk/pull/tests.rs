@@ -92,7 +92,23 @@ async fn a_disk_that_is_whole_on_the_device_is_recorded_when_no_machine_has_it()
     copy_image(&node.disks.file(uid()));
     let node = ended(node, &holder).await;
     node.disks.collect().await.unwrap();
+    assert!(node.disks.is_pulled(uid()), "no other disk waits for it");
+    assert!(node.disks.settle_promotion(uid()).await.unwrap());
     assert_whole(&node, &before).await;
+}
+
+/// The image cannot be read when the machine has ended.
+#[tokio::test]
+async fn a_disk_without_a_readable_proof_is_an_overlay_again() {
+    let (node, holder, before) = pulled().await;
+    forget_image(&node.disks.file(uid()));
+    let node = ended(node, &holder).await;
+    let image = node.disks.base(uid()).unwrap().path;
+    let aside = image.with_extension("aside");
+    std::fs::rename(&image, &aside).unwrap();
+    assert!(!node.disks.settle_promotion(uid()).await.unwrap());
+    std::fs::rename(&aside, &image).unwrap();
+    assert_linked(&node, &before);
 }
 
 /// The image has data in a place where the guest wrote zeros.

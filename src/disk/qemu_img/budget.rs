@@ -11,6 +11,9 @@ use super::sizes::Sizes;
 use crate::metadata::{self, Db};
 use crate::space::{Claim, Space};
 
+/// How the reason begins where disks would have more than they may have together.
+pub(super) const OVER_BUDGET: &str = "the node's disk budget";
+
 /// The limits of a node; clones share what is counted.
 #[derive(Debug, Clone, Default)]
 pub struct Budget {
@@ -67,7 +70,7 @@ impl Budget {
     fn allow(&self, taken: u64, size: u64) -> Result<(), String> {
         match self.most {
             Some(most) if taken.saturating_add(size) > most => Err(format!(
-                "the node's disk budget of {most} bytes does not suffice: other disks have {taken} \
+                "{OVER_BUDGET} of {most} bytes does not suffice: other disks have {taken} \
                  bytes, this one needs {size}; remove machines, or raise vm.disk_budget"
             )),
             _ => Ok(()),

@@ -16,14 +16,14 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{BLOCK, Base, Failed, Guard, QemuImg, Time, is_too_much, lent::look, run, tables};
 use crate::helper::path_of;
 use crate::images::{Format, has_data_file, head_of};
 use crate::space::Claim;
 
-/// How often the claim of a copy grows.
+/// How often the space that a copy takes is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What a copy is expected to take until the next look, in bytes.
@@ -83,6 +83,18 @@ impl QemuImg {
         let _ = tokio::fs::remove_file(target).await;
         let path = target.to_owned();
         Err(Failed { path, reason })
+    }
+
+    /// Ends when the file system of a file has no more than its reserve.
+    pub(crate) async fn filled(&self, path: &Path) -> Failed {
+        let mut looks = looks();
+        loop {
+            looks.tick().await;
+            if let Err(reason) = self.budget.room(path).await {
+                let path = path.to_owned();
+                return Failed { path, reason };
+            }
+        }
     }
 
     async fn write_out(
@@ -188,10 +200,15 @@ fn has_writer(disk: &File) -> io::Result<bool> {
     Ok(looked.is_ok() && lock.l_type != kind(libc::F_UNLCK)?)
 }
 
-/// Lets a claim grow with its file; returns why when nothing is left for it.
-async fn outgrown(claim: &Arc<Claim>, most: u64) -> String {
+fn looks() -> Interval {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    looks
+}
+
+/// Lets a claim grow with its file; returns why when nothing is left for it.
+async fn outgrown(claim: &Arc<Claim>, most: u64) -> String {
+    let mut looks = looks();
     loop {
         looks.tick().await;
         let claim = Arc::clone(claim);

@@ -8,22 +8,34 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::run::run_reading;
-use super::{Access, Base, Failed, Lent, OVERLAY, QemuImg, Time, lent::look, open_to_write, run};
+use super::{
+    Access, BLOCK, Base, Failed, Lent, OVERLAY, QemuImg, Time, lent::look, open_to_write, run,
+    tables,
+};
 use crate::foreign::Open;
 use crate::helper::path_of;
 use crate::images::{Format, has_data_file, head_of};
+use crate::space::Claim;
 
 /// Longest line that describes a part of a disk, in bytes.
 const LINE: usize = 4096;
 
 /// Most separate parts of an image that are remembered: 64 MiB of them.
 const PARTS: usize = 1 << 22;
+
+/// How long the parts of a disk or of an image may be read, whatever its size: they are in its tables.
+const READ: Duration = Duration::from_secs(600);
+
+/// What an emulator writes at least when it copies a part of an image: a cluster of our overlays.
+const CLUSTER: u64 = 64 << 10;
 
 /// A part of a disk, as `qemu-img map` describes it.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -60,26 +72,42 @@ struct Cover {
 }
 
 impl QemuImg {
-    /// Whether a disk alone shows what it shows with the image under it, and all of that is on the device.
-    pub async fn has_all_of(
+    /// How many bytes of the image under a disk that does not have, at most. 0: the disk alone shows what it shows with
+    /// the image under it, and all of that is on the device.
+    pub async fn missing(
         &self,
         path: &Path,
         base: Base<'_>,
-        size: u64,
         access: Access,
-    ) -> Result<bool, Failed> {
+    ) -> Result<u64, Failed> {
         let path = path.to_owned();
-        let compared = self.compare(&path, base, size, access).await;
+        let compared = self.compare(&path, base, access).await;
         compared.map_err(|reason| Failed { path, reason })
     }
 
-    async fn compare(
+    /// Claims space for `missing` bytes that an emulator is about to copy into a disk of `size` bytes, beside what the
+    /// disk takes, until the claim is dropped.
+    pub(crate) async fn claim_pull(
         &self,
         path: &Path,
-        base: Base<'_>,
+        missing: u64,
         size: u64,
-        access: Access,
-    ) -> Result<bool, String> {
+    ) -> Result<Claim, Failed> {
+        let measured = async {
+            let disk = self.open(path, "open it", |path| File::open(path)).await?;
+            let measure = |file: &File| Ok(file.metadata()?.blocks().saturating_mul(BLOCK));
+            look(&disk, "measure it", measure).await
+        };
+        let there: Result<u64, String> = measured.await;
+        let there = there.map_err(|reason| {
+            let path = path.to_owned();
+            Failed { path, reason }
+        })?;
+        let new = missing.saturating_add(tables(size).min(missing));
+        self.claim(path, there.saturating_add(new)).await
+    }
+
+    async fn compare(&self, path: &Path, base: Base<'_>, access: Access) -> Result<u64, String> {
         let disk = self.open(path, "open it", |path| File::open(path)).await?;
         refuse_data_file(&disk).await?;
         let image = self.open_image(base.path).await?;
@@ -90,7 +118,7 @@ impl QemuImg {
         let compared = async {
             let mut needed = Needed::default();
             let under = alone(base.format, &image);
-            let read = self.map(vec![image], under, &lent, size, |part| needed.add(part));
+            let read = self.map(vec![image], under, &lent, |part| needed.add(part));
             read.await?;
             if needed.is_too_much {
                 return Err(format!(
@@ -100,13 +128,13 @@ impl QemuImg {
             let mut cover = Cover::from(needed.parts);
             let file = lent.inherited()?;
             let whole = alone(Format::Qcow2, &file);
-            let read = self.map(vec![file], whole, &lent, size, |part| cover.add(part));
+            let read = self.map(vec![file], whole, &lent, |part| cover.add(part));
             read.await?;
-            Ok(cover.is_complete())
+            Ok(cover.missing())
         };
         let compared = compared.await;
         lent.take_back().await;
-        if compared == Ok(true) {
+        if compared == Ok(0) {
             // All that was seen may be in the memory of the node only.
             let synced = disk.run(|file: &File| file.sync_all()).await;
             let synced = synced.map_err(|e| crate::one_line(&e))?;
@@ -150,10 +178,9 @@ impl QemuImg {
         files: Vec<Open<File>>,
         alone: Value,
         disk: &Lent,
-        size: u64,
         mut take: impl FnMut(Extent),
     ) -> Result<(), String> {
-        let time = Time::long(size);
+        let time = Time::short(READ);
         // It writes no file.
         let mut program = self.program(files, 0, time);
         program.args(["map", "-U", "--output=json"]);
@@ -239,6 +266,22 @@ impl Cover {
 
     const fn is_complete(&self) -> bool {
         self.next == self.parts.len()
+    }
+
+    /// How many bytes a copy of what the disk does not have takes, at most: all from the first such place on.
+    fn missing(&self) -> u64 {
+        if self.is_complete() {
+            return 0;
+        }
+        let mut bytes: u64 = 0;
+        let mut end: u64 = 0;
+        for part in self.parts.iter().skip(self.next) {
+            let start = end.max(part.start / CLUSTER * CLUSTER);
+            let last = part.end.div_ceil(CLUSTER).saturating_mul(CLUSTER);
+            bytes = bytes.saturating_add(last.saturating_sub(start));
+            end = end.max(last);
+        }
+        bytes.max(1)
     }
 }
 

@@ -249,7 +249,9 @@ async fn disks_beyond_the_budget_of_the_node_are_refused_in_words() {
         qemu_img.copy(&third, raw(&image), 3 << 20, |_| {}).await,
         qemu_img.grow(&pod, 7 << 20).await,
     ] {
-        let reason = refused.unwrap_err().reason;
+        let refused = refused.unwrap_err();
+        assert!(refused.is_over_budget(), "{refused}");
+        let reason = refused.reason;
         assert!(
             reason.contains("the node's disk budget of 10485760 bytes"),
             "{reason}"

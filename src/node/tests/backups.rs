@@ -39,12 +39,8 @@ impl Backups {
     }
 
     async fn on(node: Node, scratch: tempfile::TempDir, tasks: u32) -> Self {
-        let all = BTreeMap::from([
-            ("nfs".to_owned(), scratch.path().to_owned()),
-            ("gone".to_owned(), scratch.path().join("gone")),
-        ]);
         let agenda = Arc::into_inner(agenda(&node).await).unwrap();
-        let agenda = Arc::new(agenda.with_targets(Targets::new(all)));
+        let agenda = Arc::new(agenda.with_targets(targets(scratch.path())));
         let _work = work(&agenda);
         Self {
             node,
@@ -53,6 +49,10 @@ impl Backups {
             tasks,
             _work,
         }
+    }
+
+    fn targets(&self) -> Targets {
+        targets(self.scratch.path())
     }
 
     /// As after a restart of the daemon.
@@ -148,6 +148,13 @@ impl Backups {
     fn layers(&self) -> usize {
         1 + self.node.disks.files(uid(VM)).below.len()
     }
+}
+
+fn targets(root: &Path) -> Targets {
+    Targets::new(BTreeMap::from([
+        ("nfs".to_owned(), root.to_owned()),
+        ("gone".to_owned(), root.join("gone")),
+    ]))
 }
 
 async fn make_disk(node: &Node, linked: bool) {

@@ -26,7 +26,9 @@ pub(super) async fn opened(version: &Path) -> Node {
     copy(version, scratch.path());
     let hypervisor = FakeHypervisor::default();
     let network = FakeNetwork::default();
-    Node::assemble(hypervisor, network, FakeWeb::start().await, scratch, |_| {}).await
+    let web = FakeWeb::start().await;
+    let space = crate::space::Space::default();
+    Node::assemble(hypervisor, network, web, scratch, |_| {}, space).await
 }
 
 async fn records<R: Record>(node: &Node) -> Vec<R> {

@@ -161,7 +161,11 @@ impl<P: Platform> Containers<P> {
         // A daemon before this one may have ended between the copy of it and the record of that.
         disks.settle_promotion(vm).await?;
         // The machine before this one may have ended while it copied its image.
-        disks.settle_pull(vm).await?;
+        if let Err(error) = disks.settle_pull(vm).await {
+            // It shows the right content with its image, which its record names.
+            let error = crate::one_line(&error);
+            tracing::warn!(%vm, error, "pulled disk not settled yet");
+        }
         // As may the machine before this one, while a snapshot was taken.
         disks.settle_change(vm).await?;
         disks.prepare_layers(vm).await?;

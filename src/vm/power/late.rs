@@ -12,6 +12,7 @@ use std::time::Duration;
 use libvirt::{Hypervisor, Pause, Power};
 use podspec::{ContainerId, VmUid};
 use service::backoff::Backoff;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -47,6 +48,14 @@ pub(in crate::vm) struct LateRequests {
 pub(super) struct Late {
     all: LateRequests,
     vm: VmUid,
+}
+
+/// A request without an answer yet: libvirtd may have it for some time after its caller has left.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    late: LateRequests,
+    vm: VmUid,
+    is_answered: bool,
 }
 
 /// The guest of a merge that was interrupted.
@@ -96,14 +105,44 @@ impl LateRequests {
         self.outlast(vm).await;
     }
 
+    /// For a request that is about to be sent.
+    pub(super) fn send(&self, vm: VmUid) -> Unanswered {
+        Unanswered {
+            late: self.clone(),
+            vm,
+            is_answered: false,
+        }
+    }
+
     /// A request whose answer was lost may be left from now on.
-    pub(super) fn note_lost(&self, vm: VmUid) {
+    fn note_lost(&self, vm: VmUid) {
         let late = self.note(vm);
+        // Without a runtime the process ends, and the next one expects requests of this one.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
         // Not one that shutdown waits for.
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             tokio::time::sleep(LATE).await;
             drop(late);
         });
+    }
+}
+
+impl Unanswered {
+    /// Takes the outcome of the request, which may be that its answer was lost.
+    pub(super) fn end<T>(mut self, outcome: &Result<T, libvirt::Error>) {
+        let is_lost = outcome.as_ref().is_err_and(libvirt::Error::is_unavailable);
+        self.is_answered = !is_lost;
+    }
+}
+
+impl Drop for Unanswered {
+    /// Also when the caller leaves.
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.late.note_lost(self.vm);
+        }
     }
 }
 
@@ -170,5 +209,50 @@ impl<H: Hypervisor> PausedGuest<H> {
         };
         let resumed = self.driver.resume(row.domain()).await;
         resumed.map_err(hypervisor("resume"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+    use crate::testkit::Node;
+
+    fn vm() -> VmUid {
+        "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a".parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_answer_is_outlasted() {
+        let node = Node::new().await;
+        let late = LateRequests::new(&node.disks);
+        let reason = "it ended".to_owned();
+        let unavailable: Result<(), libvirt::Error> = Err(libvirt::Error::Unavailable { reason });
+        tokio::time::pause();
+        for outcome in [None, Some(unavailable)] {
+            let request = late.send(vm());
+            match outcome {
+                None => drop(request),
+                Some(outcome) => request.end(&outcome),
+            }
+            let since = Instant::now();
+            late.outlast_all(vm()).await;
+            assert!(since.elapsed() >= LATE);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_with_an_answer_delays_nothing() {
+        let node = Node::new().await;
+        let late = LateRequests::new(&node.disks);
+        let refused: Result<(), libvirt::Error> = Err(libvirt::Error::Refused {
+            call: "pull disk files",
+            reason: "it has a block job".to_owned(),
+        });
+        for outcome in [Ok(()), refused] {
+            late.send(vm()).end(&outcome);
+            assert!(poll!(Box::pin(late.outlast_all(vm()))).is_ready());
+        }
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use libvirt::{BlockJobEnd, Hypervisor};
 use podspec::VmUid;
+use tokio::time::Instant;
 
 use super::snapshots::lock_name;
 use crate::disk;
@@ -28,6 +29,12 @@ use crate::vm::service::Containers;
 
 /// Time between two looks at a copy.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Time between two looks at the free space during a copy.
+const ROOM: Duration = Duration::from_secs(10);
+
+/// A copy without progress for so long is on a hung disk, or the emulator does not copy.
+const STALL: Duration = Duration::from_secs(600);
 
 /// How often the proof is looked for: the emulator writes its tables when it is requested to, and when its guest
 /// requests that all is on the device.
@@ -41,7 +48,7 @@ impl<P: Platform> Containers<P> {
         &self,
         vm: VmUid,
         bytes_per_second: u64,
-        mut progress: impl FnMut(u8) + Send,
+        progress: impl FnMut(u8) + Send,
     ) -> Result<()> {
         let disks = &self.parts.disks;
         if disks.settle_promotion(vm).await? {
@@ -52,6 +59,8 @@ impl<P: Platform> Containers<P> {
             return Err(Error::RootNotOfNode(vm));
         }
         self.check_connected("promote the disk").await?;
+        // The emulator knows no reserve.
+        let _space = disks.claim_pull(vm).await?;
         {
             let _alone = self.parts.locks.lock(&lock_name(vm)).await;
             disks.begin_pull(vm, &row.id).await?;
@@ -59,12 +68,7 @@ impl<P: Platform> Containers<P> {
             self.begin_job_of_pull(&row, vm, bytes_per_second).await?;
         }
         faultpoint::point("node.promote.copies");
-        let driver = &self.parts.hypervisor;
-        let not_pulled = |source| Error::NotPulled { vm, source };
-        while let Some(job) = driver.root_job(row.domain()).await.map_err(not_pulled)? {
-            progress(job.percent());
-            tokio::time::sleep(LOOK).await;
-        }
+        self.await_pull(&row, vm, progress).await?;
         faultpoint::point("node.promote.pulled");
         self.prove(&row, vm).await
     }
@@ -84,12 +88,20 @@ impl<P: Platform> Containers<P> {
         self.end_pull(&row, vm).await
     }
 
-    /// Ends the copy of a machine that runs, if there is one.
+    /// Ends the copy of a machine that runs, if there is one; the disk may stay one that keeps its image.
     pub(super) async fn stop_pull(&self, row: &Container, vm: VmUid) -> Result<()> {
-        if self.parts.disks.is_pulled(vm) {
-            self.end_pull(row, vm).await?;
+        if !self.parts.disks.is_pulled(vm) {
+            return Ok(());
         }
-        Ok(())
+        match self.end_pull(row, vm).await {
+            // The job has ended before the look at the disk.
+            Err(Error::VmDisk(error)) => {
+                let error = crate::one_line(&error);
+                tracing::warn!(%vm, error, "pulled disk not settled yet");
+                Ok(())
+            }
+            ended => ended.map(drop),
+        }
     }
 
     /// As [`Self::stop_pull`], before something else changes the disk: then it is known what that has.
@@ -127,11 +139,40 @@ impl<P: Platform> Containers<P> {
         if job.is_some() || !self.has_image_open(row, vm).await? {
             return Ok(());
         }
+        let request = self.late_requests.send(vm);
         let begun = driver.pull_root(row.domain(), bytes_per_second).await;
-        if begun.as_ref().is_err_and(libvirt::Error::is_unavailable) {
-            self.late_requests.note_lost(vm);
-        }
+        request.end(&begun);
         begun.map_err(not_pulled)
+    }
+
+    /// Waits until the emulator copies nothing any more.
+    async fn await_pull(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        mut progress: impl FnMut(u8) + Send,
+    ) -> Result<()> {
+        let driver = &self.parts.hypervisor;
+        let not_pulled = |source| Error::NotPulled { vm, source };
+        let mut done = 0;
+        let mut moved_at = Instant::now();
+        let mut measured_at = moved_at;
+        while let Some(job) = driver.root_job(row.domain()).await.map_err(not_pulled)? {
+            progress(job.percent());
+            if job.done > done {
+                done = job.done;
+                moved_at = Instant::now();
+            }
+            if moved_at.elapsed() >= STALL {
+                return Err(not_pulled(without_progress()));
+            }
+            if measured_at.elapsed() >= ROOM {
+                measured_at = Instant::now();
+                self.parts.disks.check_room(vm).await?;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     /// Ends the block job of a disk that is pulled, if there is one.
@@ -198,6 +239,13 @@ fn without_success() -> libvirt::Error {
     libvirt::Error::Refused {
         call: "pull disk files",
         reason: "the emulator ended the block job without success; its log may say why".to_owned(),
+    }
+}
+
+fn without_progress() -> libvirt::Error {
+    libvirt::Error::Refused {
+        call: "pull disk files",
+        reason: format!("the emulator has copied nothing for {} s", STALL.as_secs()),
     }
 }
 

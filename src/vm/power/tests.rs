@@ -6,4 +6,5 @@
 
 mod cable;
 mod discard;
+mod pull;
 mod restart;

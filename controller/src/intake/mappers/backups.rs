@@ -9,8 +9,10 @@ use crds::names::BACKUP_SCHEDULE_LABEL;
 use crds::{
     VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule, VirtualMachineTask,
 };
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
+use crate::reconcile::backup::needs_node;
 use crate::stores::{Change, Key, Stores, backup_of};
 
 /// Backups of the machine that are still to be made.
@@ -81,6 +83,16 @@ pub(super) fn of_backup(change: &Change<VirtualMachineBackup>, stores: &Stores) 
     let parent = parent.map(|name| Key::new(&key.namespace, name));
     let waiting = waiting.into_iter().flatten();
     own.into_iter().chain(waiting).chain(parent).collect()
+}
+
+/// All that wait for what a node can do, when one goes: another one takes its place.
+pub(super) fn of_node(change: &Change<Node>, stores: &Stores) -> Vec<Key> {
+    let Change::Deleted { .. } = change else {
+        return Vec::new();
+    };
+    let waiting = stores.backups.state().into_iter();
+    let waiting = waiting.filter(|backup| needs_node(backup));
+    waiting.map(|backup| Key::of(&*backup)).collect()
 }
 
 /// A backup without what passes write.

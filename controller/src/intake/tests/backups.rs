@@ -132,6 +132,34 @@ fn a_machine_wakes_its_open_backups_and_an_agent_all_that_need_a_node() {
 }
 
 #[test]
+fn a_node_that_goes_wakes_all_that_wait_for_what_a_node_can_do() {
+    let (intake, mut feeds) = ours();
+    let with = |change: &Value| {
+        let mut all = completed(None);
+        json_patch::merge(&mut all, change);
+        all
+    };
+    let leaving = with(&json!({ "metadata": { "deletionTimestamp": "2027-01-01T00:00:00Z" } }));
+    let unverified = with(&json!({ "spec": { "verifyRequest": "1" } }));
+    for (name, change) in [
+        ("done", completed(None)),
+        ("leaving", leaving),
+        ("open", json!({})),
+        ("unverified", unverified),
+    ] {
+        let found = backup(name, 1, &change);
+        feeds.backups.apply(Event::Apply(found));
+    }
+    let seen = backups!(intake, feeds.nodes, Event::Apply(node("True", "1")));
+    assert_eq!(seen, NONE);
+    let seen = backups!(intake, feeds.nodes, Event::Apply(node("False", "2")));
+    assert_eq!(seen, NONE);
+    let mut seen = backups!(intake, feeds.nodes, Event::Delete(node("False", "2")));
+    seen.sort();
+    assert_eq!(seen, ["leaving", "open", "unverified"]);
+}
+
+#[test]
 fn a_backup_wakes_its_schedule_and_the_machines_that_are_to_be_made_from_it() {
     let (intake, mut feeds) = ours();
     let mut vm = settled("again");

@@ -5,12 +5,13 @@
 //! or that one which is being made may build upon, is deleted after that one; the node checks that again.
 //! Failure: `VirtualMachineBackupReady` says what is in the way; the work is repeated with a growing delay.
 
-use crds::conditions::{BACKUP_READY, Status};
+use crds::conditions::{BACKUP_READY, BACKUP_VERIFIED, Status};
 use crds::names::BACKUP_FINALIZER;
 use crds::{BackupDeletionPolicy, TaskKind, TaskState, VirtualMachineTask};
 use kube::ResourceExt;
 
 use super::pass::Pass;
+use super::verify::DAMAGED;
 use super::{node, task, write};
 use crate::flow::Outcome;
 use crate::stores::{Relation, backup_of};
@@ -43,6 +44,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     {
         return Ok(());
     }
+    keep_damage(pass);
     let data = data(pass);
     for kind in [TaskKind::Backup, TaskKind::VerifyBackup] {
         if let Some(task) = task::find(pass, kind) {
@@ -73,6 +75,17 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
             Ok(())
         }
         Data::Go => remove(pass).await,
+    }
+}
+
+/// `Ready` is about the deletion from now on: a damage that no verification has refuted stays on record beside it, for
+/// the backups that build upon this one.
+fn keep_damage(pass: &mut Pass<'_>) {
+    let ready = pass.backup.condition(BACKUP_READY);
+    let found = ready.filter(|ready| ready.status == "False" && ready.reason == DAMAGED);
+    let found = found.map(|ready| ready.message.clone());
+    if let Some(why) = found {
+        pass.condition(BACKUP_VERIFIED, Status::False, DAMAGED, &why);
     }
 }
 
@@ -110,7 +123,9 @@ async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
     }
     if let Some(machine) = being_restored(pass) {
         pass.requeue_within(task::SILENCE);
-        let why = format!("machine {machine} is being restored from it");
+        let why = format!(
+            "machine {machine} is being restored from it; spec.deletionPolicy: Retain ends the wait, and the data stay"
+        );
         return show(pass, DELETING, &why).await;
     }
     if let Some(task) = task::find(pass, TaskKind::DeleteBackup) {
@@ -157,10 +172,9 @@ fn being_made(pass: &Pass<'_>) -> Option<String> {
     owner.map(|owner| owner.name)
 }
 
-/// A machine for which a node makes the disk from it.
+/// A machine for which a node makes the disk from it. A daemon goes on where its agent is silent.
 fn being_restored(pass: &Pass<'_>) -> Option<String> {
     let uid = pass.uid();
-    let agents = &pass.ctx.stores.agents;
     let machines = pass
         .ctx
         .stores
@@ -170,7 +184,7 @@ fn being_restored(pass: &Pass<'_>) -> Option<String> {
         tasks.iter().any(|task| {
             let request = task.spec.backup.as_ref();
             let is_of_it = request.is_some_and(|request| request.uid == uid);
-            let is_open = !task.is_final() && !agents.is_absent(&task.spec.node_name);
+            let is_open = !task.is_final() && node::exists(pass.ctx, &task.spec.node_name);
             task.spec.kind == TaskKind::RestoreBackup && is_of_it && is_open
         })
     });
@@ -204,6 +218,7 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
 }
 
 async fn show(pass: &mut Pass<'_>, reason: &str, why: &str) -> Outcome<()> {
+    pass.requeue_within(task::RECHECK);
     pass.condition(BACKUP_READY, Status::False, reason, why);
     pass.write().await
 }

@@ -5,8 +5,6 @@
 //! Failure: a failure that may pass is repeated with a growing delay, under the same UID; any other is final and has the
 //! node's words.
 
-use std::time::Duration;
-
 use crds::conditions::{BACKUP_COMPLETED, BACKUP_FAILED, BACKUP_READY, Status};
 use crds::{
     BackupMode, BackupRequest, RawRecord, TaskKind, TaskState, VirtualMachine, VirtualMachineTask,
@@ -27,8 +25,6 @@ const WAITING: &str = "VirtualMachineBackupWaiting";
 const IN_PROGRESS: &str = "VirtualMachineBackupInProgress";
 /// Longest delay before an attempt is repeated, in seconds.
 const LONGEST_HOLD: i64 = 300;
-/// How soon one that waits is looked at again: what it waits for may end without a change that wakes it.
-const RECHECK: Duration = Duration::from_secs(600);
 /// Reason of [`BACKUP_READY`], False: it is not made.
 const WAITING_FOR_COMPLETION: &str = "VirtualMachineBackupWaitingForCompletion";
 
@@ -54,7 +50,7 @@ async fn begin(pass: &mut Pass<'_>) -> Outcome<()> {
     let vm = pass.ctx.stores.vm(&pass.machine());
     let disk = match gates::check(pass, vm.as_deref()) {
         Gate::Waits(why) => {
-            pass.requeue_within(RECHECK);
+            pass.requeue_within(task::RECHECK);
             return wait(pass, WAITING, &why).await;
         }
         Gate::Fails(why) => return fail(pass, &why).await,

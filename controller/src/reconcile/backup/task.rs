@@ -24,6 +24,8 @@ use crate::reconcile::node_tasks;
 const KEPT: i64 = 600;
 /// How soon a task is looked at again: no event shows that its agent has become silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
+/// How soon a backup that waits is looked at again: what it waits for may end without a change that wakes it.
+pub(super) const RECHECK: Duration = Duration::from_secs(600);
 /// How soon a pass follows that has removed a task.
 pub(super) const NEXT: Duration = Duration::from_secs(1);
 

@@ -113,6 +113,7 @@ async fn conclude(
 }
 
 async fn show(pass: &mut Pass<'_>, reason: &str, why: &str) -> Outcome<()> {
+    pass.requeue_within(task::RECHECK);
     pass.condition(BACKUP_VERIFIED, Status::Unknown, reason, why);
     pass.write().await
 }

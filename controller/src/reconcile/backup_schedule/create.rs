@@ -2,11 +2,11 @@
 //!
 //! Invariant: a machine gets no other backup while its last one by the schedule is still to be made.
 //! Failure: a machine of which the API server refuses a backup stops no other one; the first refusal is the result, and the
-//! next pass tries again.
+//! next pass tries again, beginning with another machine.
 
 use std::sync::Arc;
 
-use crds::conditions::{CREATED, is_true};
+use crds::conditions::{self, CREATED, READY, is_true};
 use crds::names::{BACKUP_SCHEDULE_LABEL, BACKUP_VM_UID};
 use crds::{
     BackupMode, BackupType, VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule,
@@ -17,11 +17,14 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use sha2::{Digest, Sha256};
 
-use super::{MOST, Work};
+use super::{MOST, WRITE_FAILED, Work};
 use crate::context::{Context, Key};
 use crate::flow::Outcome;
 use crate::reconcile::answers::{is_conflict, is_ending};
 use crate::reconcile::vm::disk_uid;
+
+/// Backups that a pass requests, also those that the API server refuses.
+const REQUESTED: usize = 10 * MOST;
 
 pub(super) async fn run(
     ctx: &Context,
@@ -32,8 +35,16 @@ pub(super) async fn run(
     let namespace = schedule.namespace().unwrap_or_default();
     let api = Api::<VirtualMachineBackup>::namespaced(ctx.client.clone(), &namespace);
     let mut left = MOST;
+    let mut requested = 0;
     let mut skipped = Vec::new();
-    for vm in machines(ctx, schedule) {
+    let mut machines = machines(ctx, schedule);
+    if has_failed(schedule) && !machines.is_empty() {
+        // So that those in front keep none behind them from its turn.
+        let now = usize::try_from((ctx.clock)().0.as_second()).unwrap_or_default();
+        let first = now % machines.len();
+        machines.rotate_left(first);
+    }
+    for vm in machines {
         let name = name(schedule, &vm.name_any(), due);
         let key = Key::new(&namespace, &name);
         if ctx.stores.backups.get(&key.reference()).is_some() {
@@ -52,10 +63,14 @@ pub(super) async fn run(
             work.is_cut = true;
             return Ok(());
         }
-        left -= 1;
+        if requested == REQUESTED {
+            work.failure.get_or_insert_with(unseen);
+            return Ok(());
+        }
+        requested += 1;
         let backup = draft(schedule, &vm, &name, mode(schedule, &known, disk_uid(&vm)));
         match api.create(&PostParams::default(), &backup).await {
-            Ok(_) => {}
+            Ok(_) => left -= 1,
             // The store lags behind.
             Err(error) if is_conflict(&error) => {}
             Err(error) if is_ending(&error) => return Ok(()),
@@ -73,6 +88,21 @@ pub(super) async fn run(
         }
     }
     Ok(())
+}
+
+/// Whether the API server refused something to the last pass.
+fn has_failed(schedule: &VirtualMachineBackupSchedule) -> bool {
+    let status = schedule.status.as_ref();
+    let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+    ready.is_some_and(|ready| ready.reason == WRITE_FAILED)
+}
+
+/// Too many backups exist that the store does not have: the next pass comes after a back-off.
+fn unseen() -> anyhow::Error {
+    anyhow::anyhow!(
+        "failed to create all backups: the API server has many of this time that the controller does not see; look for the \
+         event Unreadable"
+    )
 }
 
 /// The machines with a disk that the schedule is for, by name.

@@ -3,7 +3,8 @@
 //! Invariant: pure up to the deletions. What is kept is kept for each disk: a machine that is made again under its name
 //! pushes out nothing of the disk before. Only backups that a machine can be restored from, as far as that is known,
 //! count; one that is kept, or that a machine is to be made from, keeps those that it builds upon, also where these are none
-//! of the schedule. Each deletion names UID and version of what was read.
+//! of the schedule. A damaged backup is kept at least as long as it would be if it was good. Each deletion names UID and
+//! version of what was read.
 //! Failure: what the API server refuses is repeated with the pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +99,11 @@ fn superfluous(
     is_needed: impl Fn(&VirtualMachineBackup) -> bool,
 ) -> Vec<Arc<VirtualMachineBackup>> {
     own.retain(|backup| backup.metadata.deletion_timestamp.is_none());
-    own.sort_by_cached_key(|one| (one.creation_timestamp().map(|at| at.0), one.name_any()));
+    let place = |one: &Arc<VirtualMachineBackup>| {
+        let made = one.creation_timestamp();
+        (made.map(|at| at.0), one.name_any())
+    };
+    own.sort_by_cached_key(place);
     own.reverse();
     let last = usize::try_from(retention.keep_last.max(1)).unwrap_or(usize::MAX);
     let time = retention.keep_for.as_deref();
@@ -111,9 +116,18 @@ fn superfluous(
         made.is_some_and(|at| at.0.as_second() <= oldest)
     };
     let good = own.iter().filter(|one| health(one, all) == Health::Good);
-    let good = good.skip(last).filter(|backup| is_old(backup));
+    let good: Vec<_> = good.collect();
+    // What was found may be refuted, say when a target is mounted again: a damaged one goes no sooner than it would if it
+    // was good.
+    let limit = good.get(last - 1).map(|oldest| place(oldest));
+    let is_outlived = |one: &Arc<VirtualMachineBackup>| {
+        let has_enough = limit.as_ref().is_some_and(|limit| place(one) < *limit);
+        has_enough && is_old(one) && health(one, all) == Health::Damaged
+    };
     let bad = own.iter();
-    let bad = bad.filter(|one| one.has_failed() || health(one, all) == Health::Damaged);
+    let bad = bad.filter(|one| one.has_failed() || is_outlived(one));
+    let good = good.iter().copied().skip(last);
+    let good = good.filter(|backup| is_old(backup));
     let mut candidates: Vec<_> = good.chain(bad.skip(FAILED)).cloned().collect();
     candidates.retain(|backup| !is_needed(backup));
     let uids: BTreeSet<_> = candidates.iter().filter_map(|one| one.uid()).collect();

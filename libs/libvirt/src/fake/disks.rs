@@ -54,6 +54,16 @@ impl FakeHypervisor {
         self.lock().holds_jobs = holds;
     }
 
+    /// Requests to pull get no answer from now on, and are not carried out.
+    pub fn hold_pulls(&self) {
+        self.lock().held_pulls = Some(0);
+    }
+
+    /// How many requests to pull have got no answer.
+    pub fn held_pulls(&self) -> usize {
+        self.lock().held_pulls.unwrap_or_default()
+    }
+
     /// Pivots fail from now on; `takes_place`: the guest writes to the other file all the same.
     pub fn fail_pivots(&self, reason: &str, takes_place: bool) {
         self.lock().pivot_failure = Some((reason.to_owned(), takes_place));
@@ -137,6 +147,15 @@ impl Inner {
         let work = Work::Commit(commit);
         found.job = Some(Job { work, done: 0 });
         Ok(())
+    }
+
+    /// Whether a request to pull that has just come gets no answer.
+    pub(super) fn holds_pull(&mut self) -> bool {
+        let Some(held) = &mut self.held_pulls else {
+            return false;
+        };
+        *held += 1;
+        true
     }
 
     pub(super) fn pull(&mut self, domain: Uuid) -> Result<()> {

@@ -164,6 +164,10 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn pull_root(&self, domain: Uuid, _bytes_per_second: u64) -> Result<()> {
+        let is_held = self.lock().holds_pull();
+        if is_held {
+            std::future::pending::<()>().await;
+        }
         self.lock().pull(domain)
     }
 

@@ -60,6 +60,33 @@ fn a_disk_is_complete_when_it_has_each_place_where_the_image_has_data() {
     }
 }
 
+#[test]
+fn what_is_missing_is_counted_in_clusters_from_the_first_place_on() {
+    const KIB: u64 = 1 << 10;
+    for (needed, there, missing) in [
+        (vec![], vec![], 0),
+        (vec![(0, 128 * KIB)], vec![], 128 * KIB),
+        (
+            vec![(0, 128 * KIB)],
+            vec![part(0, 64 * KIB, true)],
+            64 * KIB,
+        ),
+        (vec![(0, 1), (4 * KIB, 8 * KIB)], vec![], 64 * KIB),
+        (vec![(63 * KIB, 65 * KIB)], vec![], 128 * KIB),
+        (
+            vec![(0, 1), (64 * KIB, 65 * KIB)],
+            vec![part(0, 64 * KIB, true)],
+            64 * KIB,
+        ),
+        (vec![(0, 64 * KIB)], vec![part(0, 64 * KIB, true)], 0),
+        (vec![(u64::MAX, u64::MAX)], vec![], 64 * KIB - 1),
+    ] {
+        let mut cover = needs(&needed);
+        there.iter().for_each(|part| cover.add(*part));
+        assert_eq!(cover.missing(), missing, "{needed:?} {there:?}");
+    }
+}
+
 /// Zeros that the tables say of a place are as good as data; a hole in an image needs nothing.
 #[test]
 fn zeros_are_as_the_tables_say() {

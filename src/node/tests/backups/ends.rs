@@ -3,6 +3,8 @@
 //! Invariant: as of all tests of backups. A step that was not reached is one that a killed daemon did not reach.
 //! Failure: a test prints the task, or the layers that are left.
 
+use futures_util::poll;
+
 use super::*;
 use crate::node::task::Failure;
 
@@ -115,6 +117,63 @@ async fn a_backup_that_the_node_has_not_written_is_replaced() {
     backups.restores(2, &expected).await;
     // Again is the same.
     assert_eq!(backups.done(2).await, done);
+}
+
+/// Its result was lost, and a later one was written meanwhile.
+#[tokio::test]
+async fn a_backup_that_the_base_is_based_on_is_found() {
+    let mut backups = Backups::of_disk(true).await;
+    backups.done(1).await;
+    backups.write(4, 1);
+    let second = backups.done(2).await;
+    backups.write(5, 1);
+    let expected = backups.content(VM);
+    backups.done(3).await;
+    for n in [4, 5] {
+        assert_eq!(backups.done(2).await, second);
+        assert!(backups.node.disks.is_backup_base(uid(VM), object(n - 1)));
+        assert_eq!(backups.layers(), 2);
+        assert_eq!(backups.done(n).await.parent, Some(object(n - 1)));
+    }
+    backups.restores(5, &expected).await;
+    // One that was replaced is not.
+    let manifest = backups.stored(2, "manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, format!("{text}\n")).unwrap();
+    let failed = backups.failure(backup(2)).await;
+    assert!(failed.message.contains("is based on it"), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_backup_that_ends_in_the_merge_after_it_is_complete() {
+    let mut backups = Backups::of_disk(true).await;
+    backups.done(1).await;
+    backups.write(4, 1);
+    let agenda = Arc::into_inner(agenda(&backups.node).await).unwrap();
+    let agenda = Arc::new(agenda.with_targets(backups.targets()));
+    let submitted = agenda.submit(uid(700), uid(VM), backup(2)).await;
+    submitted.unwrap();
+    let next = agenda.next();
+    let mut carried = Box::pin(agenda.carry_out(&next[0], CancellationToken::new()));
+    while !backups.node.disks.is_backup_base(uid(VM), object(2)) {
+        assert!(poll!(&mut carried).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let submitted = agenda.submit(uid(701), uid(VM), snapshot(1)).await;
+    submitted.unwrap();
+    assert!(
+        agenda.next().is_empty(),
+        "it waits for the end of the backup"
+    );
+    carried.await;
+    assert_eq!(backups.layers(), 3, "the merge has not ended");
+    let task = ended(&agenda, uid(700)).await;
+    assert_eq!(task.state, State::Success, "{task:?}");
+    let done = task.backup.clone().unwrap();
+    assert_eq!(done.parent, Some(object(1)));
+    // Again is the same, with the merge.
+    assert_eq!(backups.done(2).await, done);
+    assert_eq!(backups.layers(), 2);
 }
 
 /// Another node has removed the base in the last moment, and this one was killed before it looked.

@@ -159,6 +159,26 @@ fn a_damaged_backup_and_what_builds_upon_it_push_no_good_one_out() {
 }
 
 #[test]
+fn damaged_backups_stay_until_as_many_good_ones_are_newer_as_are_kept() {
+    let mut all: Vec<_> = (1..=6).map(|day| damaged(day, None)).collect();
+    assert_eq!(gone(&all, 1, None, 100), NONE);
+    // A failure says nothing of the others.
+    all.push(backup(7, None, "False"));
+    assert_eq!(gone(&all, 1, None, 100), NONE);
+    all.pop();
+    all.push(backup(7, None, "True"));
+    assert_eq!(gone(&all, 1, None, 100), ["b001", "b002", "b003"]);
+    assert_eq!(gone(&all, 1, Some("168h"), 9), NONE);
+    assert_eq!(gone(&all, 2, None, 100), NONE);
+    all.push(backup(8, None, "True"));
+    assert_eq!(gone(&all, 2, None, 100), ["b001", "b002", "b003"]);
+    // One that is older than all that are damaged is no reason.
+    all.truncate(6);
+    all.push(backup(0, None, "True"));
+    assert_eq!(gone(&all, 1, None, 100), NONE);
+}
+
+#[test]
 fn one_that_is_to_be_verified_pushes_nothing_out_before() {
     let to_verify = json!({ "spec": { "verify": true } });
     let all = vec![

@@ -40,6 +40,20 @@ fn ready(bench: &Bench) -> String {
     format!("{}/{}", text("status"), text("reason"))
 }
 
+/// So many machines with a disk, `vm` and then `vm-001` and so on, of which all get backups.
+fn machines(bench: &mut Bench, count: usize) {
+    bench.with_disk("vm");
+    let first = bench.get(VMS, "vm");
+    for number in 1..count {
+        let mut vm = first.clone();
+        vm["metadata"] = json!({ "name": format!("vm-{number:03}"), "namespace": "ns" });
+        bench.put(VMS, vm);
+    }
+    let all = json!({ "vmNames": null, "selector": { "matchLabels": {} } });
+    schedule(bench, &all);
+    bench.forward(HOUR);
+}
+
 /// The time comes, and the node makes the backup; returns its mode.
 async fn hour_passes(bench: &mut Bench, parent: Option<&str>) -> String {
     let before = backups(bench);
@@ -257,4 +271,41 @@ async fn what_the_api_server_refuses_of_one_machine_is_shown_and_repeated() {
     );
     bench.scheduled().await;
     assert_eq!(ready(&bench), "False/InvalidSchedule");
+}
+
+#[tokio::test]
+async fn machines_of_which_backups_are_refused_keep_none_from_its_backup() {
+    let mut bench = Bench::new();
+    machines(&mut bench, 61);
+    bench.refuse(http::Method::POST, "virtualmachinebackups", 403, 60);
+    assert!(bench.schedule_pass().await.is_err());
+    assert_eq!(ready(&bench), "False/WriteFailed");
+    let all = backups(&bench);
+    assert!(all.len() == 1 && all[0].starts_with("vm-060-"), "{all:?}");
+}
+
+#[tokio::test]
+async fn a_pass_that_was_refused_too_much_is_followed_by_one_that_begins_elsewhere() {
+    let mut bench = Bench::new();
+    machines(&mut bench, 501);
+    bench.refuse(http::Method::POST, "virtualmachinebackups", 403, 500);
+    assert!(bench.schedule_pass().await.is_err());
+    assert!(backups(&bench).is_empty());
+    // The time decides where: with the last machine at this one.
+    let first = (START + HOUR) % 501;
+    bench.forward(500 - first);
+    bench.scheduled().await;
+    let all = backups(&bench);
+    assert_eq!(all.len(), 50);
+    assert!(all.iter().any(|name| name.starts_with("vm-500-")));
+}
+
+#[tokio::test]
+async fn backups_that_the_controller_cannot_see_end_a_pass_and_cause_no_next_one_at_once() {
+    let mut bench = Bench::new();
+    machines(&mut bench, 501);
+    bench.refuse(http::Method::POST, "virtualmachinebackups", 409, 500);
+    assert!(bench.schedule_pass().await.is_err());
+    assert_eq!(ready(&bench), "False/WriteFailed");
+    assert!(backups(&bench).is_empty());
 }

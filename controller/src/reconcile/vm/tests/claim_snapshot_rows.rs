@@ -278,6 +278,63 @@ async fn parts_that_would_be_of_another_time_than_the_disk_of_the_node_fail() {
     }
 }
 
+/// The part of a claim at the API server, which the storage system has taken, and which no watch has shown.
+fn unseen(bench: &mut Bench, index: usize, claim: &str, owner: &str) {
+    let name = part(bench, index);
+    let made = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": { "name": name, "namespace": "ns", "ownerReferences": [{
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineSnapshot", "name": "s", "uid": owner,
+        }]},
+        "spec": { "source": { "persistentVolumeClaimName": claim } },
+        "status": taken(true),
+    });
+    bench.put(VOLUME_SNAPSHOTS, made);
+}
+
+#[tokio::test]
+async fn parts_that_were_requested_in_time_are_not_late_while_no_watch_shows_them() {
+    let mut bench = with_claims().await;
+    let uid = bench.snapshot("s", json!({}));
+    bench.settles().await;
+    bench.node_takes(true);
+    bench.refuse(Method::POST, "volumesnapshots", 500, usize::MAX);
+    failure(&bench.pass().await);
+    bench.server.lock().unwrap().refusals.clear();
+    bench.forward(200);
+    // An API server that answers for the kind later than others.
+    let kind = "volumesnapshots".to_owned();
+    bench.server.lock().unwrap().unknown.push(kind);
+    bench.settles().await;
+    assert_eq!(created(&bench), IN_PROGRESS);
+    let message = bench.snapshot_message("s", "Created");
+    assert!(message.contains("not served at present"), "{message}");
+    bench.server.lock().unwrap().unknown.clear();
+    unseen(&mut bench, 0, "data", &uid);
+    unseen(&mut bench, 1, "logs", &uid);
+    bench.passes().await;
+    assert_eq!(created(&bench), "True/Created");
+}
+
+#[tokio::test]
+async fn parts_of_a_kind_that_is_no_longer_served_fail_after_ten_minutes() {
+    let mut bench = with_claims().await;
+    bench.snapshot("s", json!({}));
+    bench.settles().await;
+    bench.node_takes(true);
+    bench.refuse(Method::POST, "volumesnapshots", 500, usize::MAX);
+    failure(&bench.pass().await);
+    bench.server.lock().unwrap().refusals.clear();
+    let kind = "volumesnapshots".to_owned();
+    bench.server.lock().unwrap().unknown.push(kind);
+    bench.forward(599);
+    bench.settles().await;
+    assert_eq!(created(&bench), IN_PROGRESS);
+    bench.forward(1);
+    bench.settles().await;
+    assert_eq!(created(&bench), FAILED);
+}
+
 /// A machine that runs from a claim of a storage class, on a node without an agent.
 async fn in_a_claim() -> Bench {
     let mut bench = Bench::new();

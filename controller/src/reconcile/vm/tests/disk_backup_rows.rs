@@ -3,11 +3,16 @@
 //! Invariant: tasks end as a test says; the machine is written by the test alone.
 //! Failure: none of its own.
 
+use std::time::Duration;
+
 use crds::conditions::{CREATED, SOURCE_READY};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::bench::*;
+use crate::context::Key;
 use crate::flow::Flow;
+use crate::reconcile::backup::{Health, health};
 
 fn transient() -> Value {
     json!({ "state": "Error", "transient": true })
@@ -175,10 +180,7 @@ async fn a_failure_that_may_pass_is_repeated_ever_later_under_the_same_uid() {
     for hold in [10, 20, 40] {
         bench.backup_task_ends("Backup", &transient());
         let ended = bench.backup_pass("b").await.unwrap();
-        assert_eq!(
-            ended,
-            Flow::RequeueAfter(std::time::Duration::from_secs(hold))
-        );
+        assert_eq!(ended, Flow::RequeueAfter(Duration::from_secs(hold)));
         assert!(
             bench
                 .backup_message("b", "Completed")
@@ -295,6 +297,30 @@ async fn a_backup_stays_while_a_machine_is_restored_from_it() {
 }
 
 #[tokio::test]
+async fn a_restore_ends_with_its_node_and_not_with_its_agent() {
+    let mut bench = Bench::new();
+    bench.with_disk("vm");
+    bench.backed_up("b", None).await;
+    bench.remove(VMS, "vm");
+    let source = json!({ "spec": { "imageName": null, "source": { "backup": { "name": "b" } } } });
+    bench.machine(source);
+    bench.settle().await.ok();
+    assert_eq!(bench.task("RestoreBackup")["spec"]["nodeName"], "n1");
+    // The agent is upgraded, say, and the daemon copies on.
+    bench.agents(&[]);
+    bench.node("n2", true);
+    bench.reaches("n2", &["default"]);
+    bench.delete_backup("b");
+    bench.backup_settles("b").await;
+    let text = bench.backup_message("b", "Ready");
+    assert!(text.contains("vm is being restored from it"), "{text}");
+    assert!(text.contains("Retain ends the wait"), "{text}");
+    bench.remove(NODES, "n1");
+    bench.backup_settles("b").await;
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n2");
+}
+
+#[tokio::test]
 async fn a_lost_node_holds_up_no_deletion_of_what_it_only_verifies_or_of_what_stays() {
     let mut bench = Bench::new();
     bench.with_disk("vm");
@@ -341,6 +367,61 @@ async fn another_node_that_reaches_the_target_verifies_and_deletes() {
     bench.delete_backup("b");
     bench.backup_settles("b").await;
     assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n2");
+}
+
+#[tokio::test]
+async fn what_waits_for_a_node_is_looked_at_again_also_without_an_event() {
+    let mut bench = Bench::new();
+    bench.with_disk("vm");
+    bench.backed_up("b", None).await;
+    bench.forward(601);
+    bench.backup_settles("b").await;
+    assert!(bench.tasks("Backup").is_empty());
+    // No agent lives.
+    bench.agents(&[]);
+    let later = Flow::RequeueAfter(Duration::from_secs(600));
+    bench.edit(BACKUPS, "b", json!({ "spec": { "verifyRequest": "1" } }));
+    assert_eq!(bench.backup_pass("b").await.unwrap(), later);
+    assert_eq!(bench.backup_condition("b", "Verified"), "Unknown/Waiting");
+    bench.delete_backup("b");
+    assert_eq!(bench.backup_pass("b").await.unwrap(), later);
+    assert_eq!(bench.backup_condition("b", "Ready"), "False/DeletionFailed");
+    bench.node("n2", true);
+    bench.reaches("n2", &["default"]);
+    bench.backup_settles("b").await;
+    // Its own node may come back.
+    assert!(bench.tasks("DeleteBackup").is_empty());
+    bench.remove(NODES, "n1");
+    bench.backup_settles("b").await;
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n2");
+}
+
+#[tokio::test]
+async fn a_damage_lasts_when_the_backup_is_deleted_while_it_is_verified_again() {
+    let mut bench = Bench::new();
+    bench.with_disk("vm");
+    let first = bench.backed_up("first", None).await;
+    bench.backed_up("second", Some(&first)).await;
+    let request = |text: &str| json!({ "spec": { "verifyRequest": text } });
+    bench.edit(BACKUPS, "first", request("1"));
+    bench.backup_settles("first").await;
+    bench.backup_task_ends("VerifyBackup", &json!({ "state": "Error" }));
+    bench.backup_settles("first").await;
+    let found = bench.backup_message("first", "Ready");
+    bench.edit(BACKUPS, "first", request("2"));
+    bench.backup_settles("first").await;
+    let verified = bench.backup_condition("first", "Verified");
+    assert_eq!(verified, "Unknown/VerificationInProgress");
+    bench.delete_backup("first");
+    bench.backup_settles("first").await;
+    let ready = bench.backup_condition("first", "Ready");
+    assert_eq!(ready, "False/DeletionInProgress");
+    let verified = bench.backup_condition("first", "Verified");
+    assert_eq!(verified, "False/Damaged");
+    assert_eq!(bench.backup_message("first", "Verified"), found);
+    let all = bench.ctx.stores.backups_of(&Key::new("ns", "vm"));
+    let second = all.iter().find(|one| one.name_any() == "second").unwrap();
+    assert_eq!(health(second, &all), Health::Damaged);
 }
 
 #[tokio::test]
@@ -467,7 +548,7 @@ async fn a_machine_waits_for_its_backup_and_fails_with_one_that_is_damaged() {
     let mut bench = Bench::new();
     bench.with_disk("vm");
     let source = json!({ "spec": { "imageName": null, "source": { "backup": { "name": "b" } } } });
-    bench.key = crate::context::Key::new("ns", "new");
+    bench.key = Key::new("ns", "new");
     bench.machine_named("new", source);
     let restored = |bench: &Bench| -> String {
         let vm = bench.get(VMS, "new");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crds::conditions::{SNAPSHOT_CSI_SYNCED, SNAPSHOT_READY, Status};
 use crds::{ClaimSnapshot, VirtualMachineSnapshot, VirtualMachineSnapshotStatus, names};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::PostParams;
 use kube::{Resource, ResourceExt};
 
@@ -43,6 +43,9 @@ const LONGEST: i64 = 600;
 /// Longest time from the first part to the request of another one, in seconds: another controller takes over within
 /// it, and a request that fails is repeated a few times.
 const LATEST: i64 = 120;
+
+/// How soon a part is read again that the watch does not show.
+const UNSEEN: Duration = Duration::from_secs(30);
 
 /// How far the parts are.
 pub(super) enum Progress {
@@ -107,7 +110,19 @@ pub(super) async fn take(
         let found = match parts::find(pass, snapshot, record) {
             Some(found) => found,
             None if first.is_some_and(|first| pass.seconds() - first > LATEST) => {
-                return Ok(Progress::Failed(too_late(record)));
+                // The watch may show none of what was requested in time.
+                pass.requeue_within(UNSEEN);
+                match read(pass, snapshot, record).await? {
+                    Stored::Part(found) => found,
+                    Stored::Unknown if rest(pass, record.request_time.as_ref()) > 0 => {
+                        let claim = &record.claim_name;
+                        waiting.push(format!("{claim}: {API} is not served at present"));
+                        continue;
+                    }
+                    Stored::Missing | Stored::Unknown => {
+                        return Ok(Progress::Failed(too_late(record)));
+                    }
+                }
             }
             None => match request(pass, snapshot, record).await? {
                 Ok(made) => {
@@ -128,8 +143,7 @@ pub(super) async fn take(
         let error = error.unwrap_or_default();
         let since = record.request_time.as_ref();
         let since = since.max(found.metadata.creation_timestamp.as_ref());
-        let since = since.map_or(pass.seconds(), |at| at.0.as_second());
-        let rest = LONGEST - (pass.seconds() - since);
+        let rest = rest(pass, since);
         if rest <= 0 {
             let minutes = LONGEST / 60;
             return Ok(Progress::Failed(format!(
@@ -147,6 +161,12 @@ pub(super) async fn take(
             waiting.join(", ")
         )),
     })
+}
+
+/// Seconds that the storage system has for a part that was requested then.
+fn rest(pass: &Pass<'_>, since: Option<&Time>) -> i64 {
+    let since = since.map_or(pass.seconds(), |at| at.0.as_second());
+    LONGEST - (pass.seconds() - since)
 }
 
 fn too_late(record: &ClaimSnapshot) -> String {
