@@ -30,6 +30,7 @@ mod progress;
 pub(crate) mod ps;
 pub(crate) mod publish;
 pub(crate) mod recover;
+mod requested;
 pub(crate) mod restore;
 pub(crate) mod rm;
 pub(crate) mod run;

@@ -73,7 +73,9 @@ pub enum Error {
     #[error("device {0} is empty and the pod names no image: nothing can boot from it")]
     Blank(Number),
     /// No image is named, and the last copy did not get to its end.
-    #[error("device {0} holds a part of an image only: name the image, and it is written anew")]
+    #[error(
+        "device {0} holds a part of an image only: name the image, and the node writes it again"
+    )]
     Incomplete(Number),
     /// A later version wrote the marker.
     #[error("device {0} was written by a later version: it is not touched")]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! record of the disk           target                     after a crash
-//! -                            .new-BACKUP, empty         begins anew
+//! -                            .new-BACKUP, empty         starts from the beginning
 //! snapshot BACKUP              .new-BACKUP, a part        is copied from the same snapshot again
 //! snapshot BACKUP, its digest  .new-BACKUP                the same
 //! snapshot BACKUP, its digest  BACKUP                     BACKUP is kept as the base

@@ -8,19 +8,14 @@ mod verify;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use crds::conditions::BACKUP_COMPLETED;
 use crds::{BackupMode, Quiesce, VirtualMachineBackup, VirtualMachineBackupSpec};
-use futures_util::StreamExt;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::{Api, PostParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 
-use super::snapshot::{Said, broken};
-use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names, seconds};
+use super::requested;
+use crate::cluster::{Cluster, ClusterArgs, Names, seconds};
 
 /// Commands for backups.
 #[derive(Debug, Subcommand)]
@@ -89,7 +84,7 @@ async fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let machine = Names::machine(&args.machine);
     cluster.find(machine).await?;
     let name = args.backup.clone();
-    let name = name.unwrap_or_else(|| default_name(machine, Timestamp::now()));
+    let name = name.unwrap_or_else(|| requested::default_name(machine, Timestamp::now()));
     let spec = VirtualMachineBackupSpec {
         vm_name: machine.to_owned(),
         target: args.target.clone(),
@@ -105,7 +100,8 @@ async fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
         description: args.description.clone(),
         ..VirtualMachineBackupSpec::default()
     };
-    let uid = send(&cluster, &name, spec).await?;
+    let backup = VirtualMachineBackup::new(&name, spec);
+    let uid = requested::create(&cluster, &backup, "backup").await?;
     let done = if args.watch {
         let cluster = args.cluster.connect_to_watch().await?;
         completed(&cluster, &name, &uid).await?;
@@ -117,64 +113,31 @@ async fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A name that tells when it was made.
-fn default_name(machine: &str, now: Timestamp) -> String {
-    format!("{machine}-{}", now.strftime("%Y%m%d-%H%M%S"))
-}
-
-/// Creates the object, and returns its UID.
-async fn send(
-    cluster: &Cluster,
-    name: &str,
-    spec: VirtualMachineBackupSpec,
-) -> Result<String, ClusterError> {
-    let params = PostParams {
-        field_manager: Some("vmletctl".to_owned()),
-        ..PostParams::default()
-    };
-    let backup = VirtualMachineBackup::new(name, spec);
-    let api: Api<VirtualMachineBackup> = cluster.api();
-    match api.create(&params, &backup).await {
-        Ok(made) => Ok(made.uid().unwrap_or_default()),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            Err(ClusterError::Conflict {
-                name: name.to_owned(),
-                conflict: "there is a backup of that name already".to_owned(),
-            })
-        }
-        Err(error) => Err(ClusterError::about(&cluster.namespace, name, error)),
-    }
-}
-
 /// Waits until the target has it, and says meanwhile how far it is.
 async fn completed(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<()> {
-    let mut said = Said::default();
-    let seen = watch_object(cluster.api::<VirtualMachineBackup>(), name);
-    let mut seen = std::pin::pin!(seen.default_backoff());
-    loop {
-        let backup = match seen.next().await.context("the watch ended")? {
-            Ok(backup) => backup,
-            Err(error) => {
-                said.say(&broken(&error));
-                continue;
+    let deleted = format!("backup {name} was deleted before it was complete");
+    requested::follow(
+        cluster.api::<VirtualMachineBackup>(),
+        name,
+        uid,
+        &deleted,
+        |backup, said| {
+            let Some(state) = backup.condition(BACKUP_COMPLETED) else {
+                return Ok(false);
+            };
+            if backup.has_failed() {
+                bail!("backup {name} is not made: {}", state.message);
             }
-        };
-        let Some(backup) = backup.filter(|found| found.uid().as_deref() == Some(uid)) else {
-            bail!("backup {name} was deleted before it was complete");
-        };
-        let Some(state) = backup.condition(BACKUP_COMPLETED) else {
-            continue;
-        };
-        if backup.has_failed() {
-            bail!("backup {name} is not made: {}", state.message);
-        }
-        if backup.is_completed() {
-            // What it does not contain.
-            said.say(&state.message);
-            return Ok(());
-        }
-        said.say(&progress(&backup, &state.message));
-    }
+            if backup.is_completed() {
+                // What it does not contain.
+                said.say(&state.message);
+                return Ok(true);
+            }
+            said.say(&progress(backup, &state.message));
+            Ok(false)
+        },
+    )
+    .await
 }
 
 /// What a backup waits for, or how far it is.
@@ -194,12 +157,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_name_has_the_machine_and_the_time() {
-        let now = "2026-03-01T07:08:09.5Z".parse().unwrap();
-        assert_eq!(default_name("web", now), "web-20260301-070809");
-    }
 
     #[test]
     fn the_progress_is_shown_once_there_is_some() {

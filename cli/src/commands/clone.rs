@@ -6,18 +6,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
 use clap::Args;
 use crds::conditions::{CREATED, SOURCE_READY, find, is_true};
 use crds::vm::{CloneSource, SourceReference};
 use crds::{PowerState, VirtualMachine, VirtualMachineSpec};
-use futures_util::StreamExt;
 use kube::ResourceExt;
-use kube::api::PostParams;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 
-use super::snapshot::{Said, broken};
+use super::requested;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
 
 /// Machine to clone, and the name of the clone.
@@ -142,46 +137,27 @@ pub(super) fn without_identity(
 
 /// Creates the object, and returns its UID.
 pub(super) async fn create(cluster: &Cluster, vm: &VirtualMachine) -> Result<String, ClusterError> {
-    let params = PostParams {
-        field_manager: Some("vmletctl".to_owned()),
-        ..PostParams::default()
-    };
-    let name = vm.name_any();
-    match cluster.machines().create(&params, vm).await {
-        Ok(made) => Ok(made.uid().unwrap_or_default()),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            let conflict = "there is a machine of that name already".to_owned();
-            Err(ClusterError::Conflict { name, conflict })
-        }
-        Err(error) => Err(ClusterError::about(&cluster.namespace, &name, error)),
-    }
+    requested::create(cluster, vm, "machine").await
 }
 
 /// Waits until the machine has its disk, and says meanwhile what it waits for.
 pub(super) async fn made(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<()> {
-    let mut said = Said::default();
-    let seen = watch_object(cluster.machines(), name);
-    let mut seen = std::pin::pin!(seen.default_backoff());
-    loop {
-        let vm = match seen.next().await.context("the watch ended")? {
-            Ok(vm) => vm,
-            Err(error) => {
-                said.say(&broken(&error));
-                continue;
-            }
-        };
-        let Some(vm) = vm.filter(|found| found.uid().as_deref() == Some(uid)) else {
-            bail!("{name} was deleted before its disk was made");
-        };
-        let status = vm.status.unwrap_or_default();
-        if is_true(&status.conditions, CREATED) {
-            return Ok(());
+    let deleted = format!("{name} was deleted before its disk was made");
+    requested::follow(cluster.machines(), name, uid, &deleted, |vm, said| {
+        let conditions = vm
+            .status
+            .as_ref()
+            .map_or(&[][..], |status| &status.conditions);
+        if is_true(conditions, CREATED) {
+            return Ok(true);
         }
-        let failed = find(&status.conditions, CREATED).filter(|one| one.status == "False");
-        if let Some(shown) = failed.or_else(|| find(&status.conditions, SOURCE_READY)) {
+        let failed = find(conditions, CREATED).filter(|one| one.status == "False");
+        if let Some(shown) = failed.or_else(|| find(conditions, SOURCE_READY)) {
             said.say(&shown.message);
         }
-    }
+        Ok(false)
+    })
+    .await
 }
 
 #[cfg(test)]

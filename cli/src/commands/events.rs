@@ -19,7 +19,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event as Change, watcher};
 
 use super::list::age;
-use super::snapshot::{Said, broken};
+use super::requested::{Said, broken};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, listed};
 use crate::table::{self, Table};
 

@@ -5,19 +5,16 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use crds::VirtualMachineBackup;
 use crds::conditions::BACKUP_VERIFIED;
-use futures_util::StreamExt;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use serde_json::json;
 
-use super::super::snapshot::{Said, broken};
+use super::super::requested;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError};
 
 /// Backup to verify.
@@ -74,32 +71,28 @@ async fn send(cluster: &Cluster, name: &str, request: &str) -> Result<String, Cl
 
 /// Waits for the result of this request.
 async fn verified(cluster: &Cluster, name: &str, uid: &str, request: &str) -> anyhow::Result<()> {
-    let mut said = Said::default();
-    let seen = watch_object(cluster.api::<VirtualMachineBackup>(), name);
-    let mut seen = std::pin::pin!(seen.default_backoff());
-    loop {
-        let backup = match seen.next().await.context("the watch ended")? {
-            Ok(backup) => backup,
-            Err(error) => {
-                said.say(&broken(&error));
-                continue;
+    let deleted = format!("backup {name} was deleted");
+    requested::follow(
+        cluster.api::<VirtualMachineBackup>(),
+        name,
+        uid,
+        &deleted,
+        |backup, said| {
+            let Some(state) = backup.condition(BACKUP_VERIFIED) else {
+                return Ok(false);
+            };
+            let status = backup.status.as_ref();
+            let known = status.and_then(|status| status.verification.as_ref());
+            let is_answer =
+                known.is_some_and(|known| known.observed_request.as_deref() == Some(request));
+            match state.status.as_str() {
+                "True" if is_answer => return Ok(true),
+                "False" if is_answer => bail!("backup {name} is damaged: {}", state.message),
+                "Unknown" => said.say(&state.message),
+                _ => {}
             }
-        };
-        let Some(backup) = backup.filter(|found| found.uid().as_deref() == Some(uid)) else {
-            bail!("backup {name} was deleted");
-        };
-        let Some(state) = backup.condition(BACKUP_VERIFIED) else {
-            continue;
-        };
-        let status = backup.status.as_ref();
-        let known = status.and_then(|status| status.verification.as_ref());
-        let is_answer =
-            known.is_some_and(|known| known.observed_request.as_deref() == Some(request));
-        match state.status.as_str() {
-            "True" if is_answer => return Ok(()),
-            "False" if is_answer => bail!("backup {name} is damaged: {}", state.message),
-            "Unknown" => said.say(&state.message),
-            _ => {}
-        }
-    }
+            Ok(false)
+        },
+    )
+    .await
 }

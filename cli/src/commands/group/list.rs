@@ -19,7 +19,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::super::list::age;
-use super::super::snapshot::{Said, broken};
+use super::super::requested::{Said, broken};
 use crate::cluster::{ClusterArgs, listed};
 use crate::table::{self, Table};
 

@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 
-use super::super::snapshot::{Said, broken};
+use super::super::requested::{Said, broken};
 use super::status::{HEADER, row};
 use crate::cluster::ClusterArgs;
 use crate::table::Table;

@@ -6,19 +6,16 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use crds::conditions::{REVERT_SUCCEEDED, find};
 use crds::{VirtualMachine, VirtualMachineSnapshot};
-use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use serde_json::json;
 
-use super::{Said, broken};
+use super::super::requested;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
 
 /// Reasons with which the machine goes on as it is.
@@ -115,37 +112,28 @@ async fn reverted(
     generation: i64,
 ) -> anyhow::Result<()> {
     let machine = vm.name_any();
-    let mut said = Said::default();
-    let seen = watch_object(cluster.machines(), &machine);
-    let mut seen = std::pin::pin!(seen.default_backoff());
-    loop {
-        let now = match seen.next().await.context("the watch ended")? {
-            Ok(now) => now,
-            Err(error) => {
-                said.say(&broken(&error));
-                continue;
-            }
-        };
-        let Some(now) = now.filter(|now| now.uid() == vm.uid()) else {
-            bail!("{machine} was deleted");
-        };
+    let uid = vm.uid().unwrap_or_default();
+    let deleted = format!("{machine} was deleted");
+    requested::follow(cluster.machines(), &machine, &uid, &deleted, |now, said| {
         let status = now.status.clone().unwrap_or_default();
         let named = now.spec.current_snapshot_name.as_deref();
         if named != Some(snapshot) && status.snapshot_revert.is_none() {
             let current = status.current_snapshot.map(|current| current.name);
             if named.is_none() && current.as_deref() == Some(snapshot) {
-                return Ok(());
+                return Ok(true);
             }
             bail!("the revert of {machine} was ended by another client");
         }
-        if let Some(condition) = report(&now, generation) {
+        if let Some(condition) = report(now, generation) {
             let is_begun = status.snapshot_revert.is_some();
             if REFUSED.contains(&condition.reason.as_str()) && !is_begun {
                 bail!("{machine} does not revert: {}", condition.message);
             }
             said.say(&condition.message);
         }
-    }
+        Ok(false)
+    })
+    .await
 }
 
 #[cfg(test)]

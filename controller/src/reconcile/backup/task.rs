@@ -112,7 +112,7 @@ pub(super) async fn await_end(pass: &mut Pass<'_>, task: &VirtualMachineTask) ->
     Ok(false)
 }
 
-/// Removes a task that can be begun anew elsewhere, if no agent works on it; true: it was removed.
+/// Removes a task that another node can do, unless an agent works on it; true: it was removed.
 pub(super) async fn take_back(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<bool> {
     let node = &task.spec.node_name;
     let is_lost = !exists(pass.ctx, node) || pass.ctx.stores.agents.is_absent(node);

@@ -139,11 +139,11 @@ impl FakeHypervisor {
             inner.shutdowns.push((domain, how));
             let found = inner.domains.get(&domain);
             let active = found.is_some_and(|d| d.state == State::Active);
-            let hears = found.is_some_and(|d| d.paused.is_none());
+            let is_paused = found.is_some_and(|d| d.paused.is_some());
             if active && how == Shutdown::Agent && inner.agent.is_none() {
                 return Err(absence());
             }
-            active && hears && !inner.guest_ignores
+            active && !is_paused && !inner.guest_ignores
         };
         if obeys {
             self.power_off(domain);

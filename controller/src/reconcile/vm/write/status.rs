@@ -138,8 +138,8 @@ pub(crate) fn without_pod(pass: &mut Pass<'_>, word: Option<PrintableStatus>) {
 pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>) {
     if !pass.view.is_known {
         if let Some(failure) = failure {
-            let (kind, text) = (conditions::FAILURE, failure.message.as_str());
-            pass.condition(kind, Status::True, failure.reason, text);
+            let text = failure.message.as_str();
+            pass.condition(conditions::FAILURE, Status::True, failure.reason, text);
         }
         return;
     }

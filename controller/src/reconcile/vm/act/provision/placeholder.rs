@@ -32,10 +32,8 @@ pub(super) async fn ensure(
 ) -> Outcome<()> {
     create(pass, prerequisites, node).await?;
     if node.is_none() {
-        let (kind, text) = (
-            conditions::PLACEMENT_READY,
-            "the scheduler has not chosen a node yet",
-        );
+        let kind = conditions::PLACEMENT_READY;
+        let text = "the scheduler has not chosen a node yet";
         pass.condition(kind, Status::False, "NotReady", text);
         pass.postpone_status();
     }

@@ -154,13 +154,13 @@ pub(super) async fn take(
         pass.requeue_within(Duration::from_secs(rest));
         waiting.push(format!("{claim}{error}"));
     }
-    Ok(match waiting.is_empty() {
-        true => Progress::Taken,
-        false => Progress::Waits(format!(
-            "the storage system takes snapshots of these claims: {}",
-            waiting.join(", ")
-        )),
-    })
+    if waiting.is_empty() {
+        return Ok(Progress::Taken);
+    }
+    Ok(Progress::Waits(format!(
+        "the storage system takes snapshots of these claims: {}",
+        waiting.join(", ")
+    )))
 }
 
 /// Seconds that the storage system has for a part that was requested then.
@@ -224,9 +224,12 @@ pub(super) fn conditions(
         "the storage system is not ready with these claims: {}",
         open.join(", ")
     );
-    let state = |reason| match open.is_empty() {
-        true => (Status::True, "", ""),
-        false => (Status::False, reason, why.as_str()),
+    let state = |reason| {
+        if open.is_empty() {
+            (Status::True, "", "")
+        } else {
+            (Status::False, reason, why.as_str())
+        }
     };
     if !draft.claims.is_empty() {
         let synced = state(SYNCING);
