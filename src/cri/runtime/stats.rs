@@ -131,11 +131,16 @@ impl View<'_> {
         convert::stats::of_container(row, &self.usage(row), disk, state_dir)
     }
 
-    /// What a container uses: a process as the guest reports it.
+    /// What a container uses: a process as the guest reports it. One that has ended uses nothing,
+    /// also where the snapshot is from before its end.
     pub(super) fn usage(&self, row: &Container) -> Usage {
-        match row.is_process() {
-            true => self.runtime.app.containers.process_usage(&row.id),
-            false => self.snapshot.machine(&row.id),
+        if !is_counted(row) {
+            return Usage::default();
+        }
+        if row.is_process() {
+            self.runtime.app.containers.process_usage(&row.id)
+        } else {
+            self.snapshot.machine(&row.id)
         }
     }
 

@@ -106,6 +106,8 @@ async fn figures_follow_what_the_guest_does(stack: &Stack) -> Result<()> {
 
     let cri = stack.cri().await?;
     cri.await_ready().await?;
+    // The daemon's last look at machines, which it answers from for a moment, is from before the end.
+    of_container(&cri, &container).await?;
     cri.stop(&container, 0).await?;
     // kubelet looks containers up by name in lists: one that has ended is not in them.
     eventually(BOOT, "lists without the ended container", || async {
