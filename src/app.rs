@@ -154,7 +154,7 @@ impl App {
         let metrics = Arc::new(Metrics::default());
         let machines = settings::machines(config, installation.clone())?;
         let space = Space::new(config.images.reserve.bytes());
-        let qemu_img = QemuImg::new(machines.uid, machines.gid);
+        let qemu_img = QemuImg::new(machines.gid);
         let image_settings = images::Settings {
             metrics: Arc::clone(&metrics),
             converter: Some(Arc::new(qemu_img.clone())),

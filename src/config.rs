@@ -8,6 +8,7 @@ mod addresses;
 mod backup;
 mod check;
 mod images;
+mod landlock;
 mod shares;
 mod tracing;
 mod translation;
@@ -23,8 +24,9 @@ use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
 pub use addresses::{AddressRange, PrivateAddresses};
-pub use backup::{Backup, BackupTarget, is_target_name};
+pub use backup::{Backup, BackupBucket, BackupPlace, BackupTarget, BucketStyle, is_target_name};
 pub use images::Images;
+pub use landlock::Landlock;
 pub use shares::Shares;
 pub use tracing::{CollectorUrl, Tracing};
 pub use translation::{Pattern, Translation};
@@ -182,9 +184,10 @@ pub struct Vm {
     /// `user`, and a QEMU process that its guest has compromised reaches the disks of all.
     pub uid_count: u32,
     /// Whether `vmwrapper` confines each QEMU process to the files of its machine by Landlock, where
-    /// the kernel has it. Set `false` only if a machine does not start because QEMU needs a file
-    /// that the rules do not permit.
-    pub landlock: bool,
+    /// the kernel has it. `"require"`: no machine starts on a node whose kernel does not have it. Set
+    /// `false` only if a machine does not start because QEMU needs a file that the rules do not
+    /// permit.
+    pub landlock: Landlock,
     /// Whether a file of a volume in the format qcow2 can be a disk (`vmlet.dev/file-disks`); raw
     /// files always can. The header of a qcow2 file can name other files of the node, and every pod
     /// that has the volume can change it while `qemu-img` or QEMU opens it. Set `true` only if all
@@ -303,7 +306,7 @@ impl Default for Vm {
             user: Text::usual("libvirt-qemu"),
             first_uid: 1_900_000_000,
             uid_count: 65_536,
-            landlock: true,
+            landlock: Landlock::default(),
             qcow2_file_disks: false,
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),

@@ -46,7 +46,7 @@ pub use chain::{ClaimedLayers, HeldSnapshot};
 pub use clone::DesiredClone;
 pub use error::{Error, Result};
 pub use export::{Reservation, Version};
-pub use layers::{Change, Layers, Snapshot, SnapshotUid, Step};
+pub use layers::{Change, Layers, Snapshot, SnapshotMemory, SnapshotUid, Step};
 pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic, TakenSnapshot};
 pub use restore::DesiredRestore;

@@ -19,13 +19,13 @@ mod sessions;
 mod silence;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use guestapi::Facts;
 use podspec::ContainerId;
 
+use crate::machine_socket::MachineSocket;
 pub use command::{Command, Control, End, Ended, Input, Output};
 pub use freeze::Freeze;
 pub use guestapi::{Confinement, Start, User, View};
@@ -96,7 +96,7 @@ impl Guests {
     pub async fn agent(
         &self,
         id: &ContainerId,
-        socket: &Path,
+        socket: &MachineSocket,
         patience: Duration,
     ) -> Option<Agent> {
         let known = self.links().get(id).filter(|link| link.is_alive()).cloned();
@@ -113,7 +113,7 @@ impl Guests {
         })
     }
 
-    async fn connect(&self, id: &ContainerId, socket: &Path) -> Option<Arc<Link>> {
+    async fn connect(&self, id: &ContainerId, socket: &MachineSocket) -> Option<Arc<Link>> {
         let link = match Link::connect(socket).await {
             Ok(link) => link,
             Err(error) => {

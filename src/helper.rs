@@ -2,28 +2,39 @@
 //! such as `qemu-img`.
 //!
 //! Invariant: a program that reads such bytes runs as an unprivileged user without any capability,
-//! and never as the owner of a file. It gets its files as descriptors and nothing else of the daemon,
-//! opens no other file but those of the system where the kernel has Landlock, and has limits on
-//! address space, CPU time and file size; who runs it sets a deadline. It runs with all of its limits
-//! or not at all.
-//! Failure: the start fails with what the kernel refused; a limit ends the program by a signal.
+//! which no other run has at the time, and never as the owner of a file. It gets its files as descriptors
+//! and nothing else of the daemon. Network, processes, messages and mounts are its own: it sees programs
+//! and libraries, and no other file of the node; by Landlock it opens none. A filter leaves it the
+//! system calls that such programs need. It has limits on address space, CPU time, file size and
+//! processes; who runs it sets a deadline. It runs with all of its limits or not at all.
+//! Failure: the start fails with what the kernel refused; a limit ends the program. A kernel
+//! without Landlock, or one that refuses namespaces, leaves the other walls, and the node says so.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 
 use nix::libc;
 
+mod calls;
 mod child;
 mod confine;
+mod namespaces;
 mod start;
+mod users;
 mod wall;
 
 pub(crate) use child::{Child, watch};
 use confine::Confinement;
-pub(crate) use start::{Start, Stream, Streams, prepare};
+use start::Inherited;
+pub(crate) use start::{Start, Stream, Streams, prepare, refused_namespaces};
+use users::Turn;
+pub(crate) use users::{Exhausted, FIRST as FIRST_USER};
 
 /// Where helper programs are, and all that their environment has.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -63,23 +74,74 @@ pub(crate) struct Helper {
     program: PathBuf,
     /// Who it runs as, where the daemon may change users.
     user: User,
+    /// The program, where it is a file that the daemon has open.
+    executable: Option<Arc<File>>,
+    /// The turn of its user, where that is the user of one run.
+    turn: Option<Arc<Turn>>,
+    /// Whether each run has a user of its own.
+    has_turns: bool,
     /// What it may open beside its own files and the system's: nothing, but in tests.
     within_reach: Vec<PathBuf>,
+    /// Whether it is behind Landlock, where the kernel has that: always, but in tests.
+    has_wall: bool,
 }
 
 impl Helper {
-    /// A program that runs as this user.
-    pub(crate) fn new(program: impl Into<PathBuf>, user: User) -> Self {
+    /// A program of which each [run](Self::for_run) has a user of its own, in this group.
+    pub(crate) fn new(program: impl Into<PathBuf>, gid: u32) -> Self {
+        let uid = FIRST_USER;
         Self {
             program: program.into(),
-            user,
+            user: User { uid, gid },
+            executable: None,
+            turn: None,
+            has_turns: true,
             within_reach: Vec::new(),
+            has_wall: true,
         }
+    }
+
+    /// The program of this process, whatever has its place by now, without a group that may read anything.
+    pub(crate) fn own() -> io::Result<Self> {
+        let file = Arc::new(File::open("/proc/self/exe")?);
+        Ok(Self {
+            executable: Some(Arc::clone(&file)),
+            ..Self::new(path_of(&file), FIRST_USER)
+        })
+    }
+
+    /// A program that runs as this user.
+    #[cfg(test)]
+    pub(crate) fn as_user(program: impl Into<PathBuf>, user: User) -> Self {
+        Self {
+            user,
+            has_turns: false,
+            ..Self::new(program, user.gid)
+        }
+    }
+
+    /// The program for one run, to which its files are lent: its user is that of no other run until this
+    /// and its clones are dropped.
+    pub(crate) fn for_run(&self) -> Result<Self, Exhausted> {
+        let mut this = self.clone();
+        if self.has_turns {
+            let turn = Turn::begin()?;
+            this.user.uid = turn.uid();
+            this.turn = Some(Arc::new(turn));
+        }
+        Ok(this)
     }
 
     /// Who the program runs as.
     pub(crate) const fn user(&self) -> User {
         self.user
+    }
+
+    /// The same program, as on a kernel that has no Landlock.
+    #[cfg(test)]
+    pub(crate) fn without_landlock(mut self) -> Self {
+        self.has_wall = false;
+        self
     }
 
     /// The same program, which may also open this file, or what is in this directory.
@@ -110,9 +172,15 @@ impl Helper {
             user: self.user,
             limits,
             within_reach: self.within_reach.clone(),
+            has_wall: self.has_wall,
+            executable: self.executable.clone(),
+            _turn: self.turn.clone(),
         };
-        let files = files.into_iter().map(|file| Box::new(file) as _);
-        Start::new(command, streams).confined(confinement, files.collect())
+        let files = files.into_iter().map(|file| Box::new(file) as Inherited);
+        let executable = self.executable.clone();
+        let executable = executable.map(|file| Box::new(file) as Inherited);
+        let files = files.chain(executable).collect();
+        Start::new(command, streams).confined(confinement, files)
     }
 }
 
@@ -130,6 +198,14 @@ pub(crate) fn limit_that_ended(status: ExitStatus) -> Option<&'static str> {
         libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT => Some("crashed: the image may be malformed"),
         _ => None,
     }
+}
+
+/// Whether a program ended by a defect of its own.
+pub(crate) fn has_crashed(status: ExitStatus) -> bool {
+    matches!(
+        status.signal(),
+        Some(libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT)
+    )
 }
 
 /// A program that runs on when the daemon ends, and gives its privileges up by itself.

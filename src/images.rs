@@ -73,6 +73,7 @@ pub use registry::Credentials;
 pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
 pub use store::Usage;
 pub use transport::ServerTls;
+pub use unpack::{Work, run as decode};
 
 use crate::clock;
 use crate::metadata::Db;

@@ -29,6 +29,7 @@ pub mod health;
 mod helper;
 pub mod image_tls;
 pub mod images;
+pub mod machine_socket;
 pub mod metadata;
 pub mod metrics;
 pub mod network;

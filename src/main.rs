@@ -1,4 +1,5 @@
-//! The daemon `vmlet`: arguments, configuration, logging, run.
+//! The daemon `vmlet`: arguments, configuration, logging, run. The daemon starts this program as its
+//! decoder, too.
 //!
 //! Invariant: no logic here; the exit code shows why it ended: 0 on request, 1 it failed, 64
 //! unusable configuration or command line.
@@ -6,8 +7,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use daemon::config::Config;
+use daemon::images::{Work, decode};
 use daemon::node_settings::Local;
 use service::settings::{ConfigCommand, Effective};
 use service::telemetry::one_line;
@@ -20,7 +22,19 @@ struct Args {
     #[command(flatten)]
     settings: settings::Flags<Config>,
     #[command(subcommand)]
-    command: Option<settings::Command>,
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Settings(settings::Command),
+    /// Decodes what is on the socket that is its standard input: for the daemon itself.
+    #[command(hide = true)]
+    Decode {
+        /// What is there.
+        work: Work,
+    },
 }
 
 fn main() -> ExitCode {
@@ -31,8 +45,11 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode, ExitCode> {
     let args: Args = settings::arguments()?;
+    if let Some(Command::Decode { work }) = args.command {
+        return Ok(decode(work));
+    }
     let effective = settings::effective(&args.settings)?;
-    if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
+    if let Some(Command::Settings(settings::Command::Config(ConfigCommand::Show))) = args.command {
         return settings::print(&settings::show(&effective));
     }
     Ok(run(&effective))

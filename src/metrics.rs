@@ -97,6 +97,8 @@ pub struct Census {
     pub connected: bool,
     /// Rows of each table that cannot be read.
     pub unreadable: BTreeMap<&'static str, usize>,
+    /// Version of the kernel's Landlock; 0: none.
+    pub landlock: u32,
 }
 
 /// Files of image translations, by how they are used.
@@ -127,6 +129,7 @@ pub struct Metrics {
     collected_bytes: Counter,
     translation_files: Family<State, Gauge>,
     connected: Gauge,
+    landlock: Gauge,
     unreadable: Family<Table, Gauge>,
     calls: Family<CallOutcome, Counter>,
     call_seconds: Histograms<Call>,
@@ -156,6 +159,7 @@ impl Default for Metrics {
             collected_bytes: Counter::default(),
             translation_files: Family::default(),
             connected: Gauge::default(),
+            landlock: Gauge::default(),
             unreadable: Family::default(),
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(histogram),
@@ -198,6 +202,8 @@ impl Metrics {
         registry.register("image_translation_files", help, files);
         let help = "Whether there is a connection to libvirt";
         registry.register("libvirt_connected", help, self.connected.clone());
+        let help = "Version of the kernel's Landlock, which confines emulators; 0 without it";
+        registry.register("landlock_version", help, self.landlock.clone());
         let help = "Records that cannot be read and are left alone, by table";
         registry.register("unreadable_records", help, self.unreadable.clone());
         let help = "Calls to libvirt, by their end";
@@ -285,6 +291,7 @@ impl Metrics {
             self.tasks.get_or_create(&Task { kind, state }).inc();
         }
         self.connected.set(i64::from(census.connected));
+        self.landlock.set(i64::from(census.landlock));
         for (table, count) in &census.unreadable {
             let gauge = self.unreadable.get_or_create(&Table { table });
             gauge.set(i64::try_from(*count).unwrap_or(i64::MAX));

@@ -8,7 +8,9 @@ use std::future::Future;
 
 use podspec::SandboxId;
 use tapmanager::client::{Client, Error};
-use tapmanager::wire::{AddRequest, ErrorCode, Network, SandboxCounters, StartRequest, Status};
+use tapmanager::wire::{
+    AddRequest, ErrorCode, Network, Permit, PodRoute, SandboxCounters, StartRequest, Status,
+};
 
 /// Makes and removes the networks of sandboxes.
 pub trait PodNetwork: Send + Sync + 'static {
@@ -26,11 +28,17 @@ pub trait PodNetwork: Send + Sync + 'static {
     fn counters(&self) -> impl Future<Output = Result<Vec<SandboxCounters>, Error>> + Send;
     /// Whether networks can be made.
     fn status(&self) -> impl Future<Output = Result<Status, Error>> + Send;
-    /// A token with which one emulator may fetch its descriptors.
+    /// The addresses of a guest that the node reaches; `None` when a tapmanager of an earlier version
+    /// does not know them.
+    fn routes(
+        &self,
+        id: &SandboxId,
+    ) -> impl Future<Output = Result<Option<Vec<PodRoute>>, Error>> + Send;
+    /// What one emulator needs to fetch its descriptors.
     fn prepare_start(
         &self,
         request: StartRequest,
-    ) -> impl Future<Output = Result<String, Error>> + Send;
+    ) -> impl Future<Output = Result<Permit, Error>> + Send;
 }
 
 impl PodNetwork for Client {
@@ -66,7 +74,15 @@ impl PodNetwork for Client {
         Self::status(self).await
     }
 
-    async fn prepare_start(&self, request: StartRequest) -> Result<String, Error> {
+    async fn routes(&self, id: &SandboxId) -> Result<Option<Vec<PodRoute>>, Error> {
+        match Self::routes(self, id.as_str()).await {
+            Ok(routes) => Ok(Some(routes)),
+            Err(Error::Refused(e)) if e.code == ErrorCode::Invalid => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn prepare_start(&self, request: StartRequest) -> Result<Permit, Error> {
         Self::prepare_start(self, request).await
     }
 }

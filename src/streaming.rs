@@ -21,14 +21,15 @@ pub mod tls;
 mod tokens;
 mod websocket;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use podspec::ContainerId;
+use tapmanager::wire::PodRoute;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::machine_socket::MachineSocket;
 use crate::platform::Platform;
 use crate::vm::Containers;
 use tokens::Tokens;
@@ -70,8 +71,8 @@ pub enum Target {
 /// Connections to a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortForwardTarget {
-    /// The guest's addresses, of which the first one that accepts is used.
-    pub addresses: Vec<IpAddr>,
+    /// The guest's addresses, of which the first one that accepts is used, and the links to it.
+    pub addresses: Vec<PodRoute>,
     /// The ports of the request. Clients over SPDY name the port of each connection themselves.
     pub ports: Vec<u16>,
 }
@@ -93,7 +94,7 @@ pub struct AttachTarget {
     /// The machine.
     pub container: ContainerId,
     /// The socket of its console; `None` for a process.
-    pub socket: Option<PathBuf>,
+    pub socket: Option<MachineSocket>,
     /// What the client reads and sends.
     pub streams: Wanted,
 }

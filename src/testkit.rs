@@ -122,12 +122,12 @@ impl Node {
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
         let roots = vec![vm::Paths::new(scratch.path()).pods(), root.clone()];
         let budget = Budget::open(None, space, db.clone(), roots).await;
-        let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw()).within(budget.unwrap());
+        let qemu_img = QemuImg::as_user(uid.as_raw(), gid.as_raw()).within(budget.unwrap());
         let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img, root).await;
         let disks = Arc::new(disks.unwrap());
         let root = Blocks::directory_of(scratch.path());
         std::fs::create_dir_all(&root).unwrap();
-        let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw());
+        let qemu_img = QemuImg::as_user(uid.as_raw(), gid.as_raw());
         let blocks = Blocks::open(db.clone(), root, qemu_img).await;
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let rows = Arc::new(Table::load(db.clone()).await.unwrap());

@@ -37,7 +37,7 @@ pub use domain::xml;
 pub use error::{Error, Result};
 pub use file_disks::FileDisk;
 pub use host::accelerator;
-pub use host::equipment::{CgroupVersion, Equipment, Kernel};
+pub use host::equipment::{CgroupVersion, Equipment, Kernel, landlock_version};
 pub use host::offer::Offer;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Environment, Exit, ImageSpec,
@@ -47,6 +47,6 @@ pub use paths::Paths;
 pub use readiness::TcpProbe;
 pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};
-pub use settings::{Settings, ShareSettings, UnknownImage, Unsupported};
+pub use settings::{Landlock, Settings, ShareSettings, UnknownImage, Unsupported};
 pub use shares::{Protocol, Share, ShareUser};
 pub use users::{Exhausted, Owner, UidRange};

@@ -206,6 +206,9 @@ fn features(daemon: &DaemonFacts) -> Vec<String> {
     if has(names::DISK_PULLS) && offers(TaskKind::Promote) {
         features.push(names::ONLINE_DISK_PROMOTION.to_owned());
     }
+    if has(names::SNAPSHOT_MEMORY) && offers(TaskKind::Snapshot) && offers(TaskKind::Revert) {
+        features.push(names::MEMORY_SNAPSHOTS.to_owned());
+    }
     if has(names::IMAGE_DIGESTS) && offers(TaskKind::InspectImage) {
         features.push(names::IMAGE_UPDATES.to_owned());
     }

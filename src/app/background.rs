@@ -85,6 +85,12 @@ impl App {
             true
         };
         tokio::spawn(repeat(connected.subscribe(), round));
+        let containers = Arc::clone(&self.containers);
+        let round = async move || {
+            containers.make_room_for_consoles().await;
+            true
+        };
+        tokio::spawn(repeat(connected.subscribe(), round));
         tokio::spawn(keep_report(Arc::clone(&self.health)));
         let app = self.clone();
         tokio::spawn(async move { app.watch_events(events, connected).await });

@@ -3,7 +3,9 @@
 //! Invariant: the only place that knows both the configuration's names and the services' settings.
 //! Failure: [`UnknownUser`] when the configured user of QEMU does not exist on this node.
 
-use crate::backup::Targets;
+use std::path::{Path, PathBuf};
+
+use crate::backup::{BucketSettings, BucketStyle, Location, Targets};
 use crate::config::{self, Config};
 use crate::disk::Disks;
 use crate::disk::qemu_img::Budget;
@@ -104,12 +106,41 @@ pub(super) fn limits(config: &Config) -> node::Limits {
 
 /// Where backups are, as this process reaches it.
 pub(super) fn targets(config: &Config) -> Targets {
-    let root = &config.shares.host_root;
-    let all = config.backup.targets.iter().map(|target| {
-        let path = target.path().strip_prefix("/").unwrap_or(target.path());
-        (target.name().to_owned(), root.join(path))
+    let all = config.backup.targets.iter().filter_map(|target| {
+        let location = match target.place() {
+            config::BackupPlace::Directory(path) => Location::Directory(on_node(config, path)),
+            config::BackupPlace::Bucket(given) => {
+                Location::Bucket(Box::new(bucket(config, given)?))
+            }
+        };
+        Some((target.name().to_owned(), location))
     });
     Targets::new(all.collect())
+}
+
+fn bucket(config: &Config, given: &config::BackupBucket) -> Option<BucketSettings> {
+    let mut settings = BucketSettings::new(
+        // It was checked when it was parsed.
+        given.endpoint().ok()?,
+        given.name(),
+        on_node(config, given.credentials()),
+    );
+    if !given.prefix().is_empty() {
+        settings.prefix = format!("{}/", given.prefix());
+    }
+    settings.region = given.region().to_owned();
+    settings.style = match given.style() {
+        config::BucketStyle::Path => BucketStyle::Path,
+        config::BucketStyle::Host => BucketStyle::Host,
+    };
+    settings.ca = given.ca().map(|file| on_node(config, file));
+    Some(settings)
+}
+
+/// A path of the node, as this process reaches it.
+fn on_node(config: &Config, path: &Path) -> PathBuf {
+    let below = path.strip_prefix("/").unwrap_or(path);
+    config.shares.host_root.join(below)
 }
 
 /// For the connection to libvirt.
@@ -179,7 +210,11 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             first: config.vm.first_uid,
             count: config.vm.uid_count,
         },
-        landlock: config.vm.landlock,
+        landlock: match config.vm.landlock {
+            config::Landlock::Off => vm::Landlock::Off,
+            config::Landlock::On => vm::Landlock::On,
+            config::Landlock::Require => vm::Landlock::Required,
+        },
         qcow2_file_disks: config.vm.qcow2_file_disks,
         shares: vm::ShareSettings {
             program: config.shares.program.to_path_buf(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use podspec::VmUid;
 
-use super::copy::{Copying, Named};
+use super::copy::Named;
 use super::error::{Error, Result};
 use super::manifest::{Entry, Manifest};
 use super::{Step, Target};
@@ -82,11 +82,7 @@ impl Chain {
     /// Compares lengths alone, which takes a moment.
     pub async fn check_lengths(&self) -> Result<()> {
         for (uid, file) in self.files() {
-            let file = file.clone();
-            let looked = self
-                .target
-                .run(move |target| target.open_now(uid, &file).map(drop));
-            looked.await?;
+            self.check_length(uid, file).await?;
         }
         Ok(())
     }
@@ -95,9 +91,7 @@ impl Chain {
     pub async fn verify(&self, step: Step<'_>) -> Result<u64> {
         let mut bytes: u64 = 0;
         for (uid, file) in self.files() {
-            let from = self.open(uid, file).await?;
-            self.copy(uid, file, Copying::new(from, None, file.bytes), &mut *step)
-                .await?;
+            self.copy(uid, file, None, &mut *step).await?;
             bytes = bytes.saturating_add(file.bytes);
         }
         Ok(bytes)
@@ -116,15 +110,7 @@ impl Chain {
                 file: created.into_std().await,
                 path: path.clone(),
             };
-            // Last: nothing but the copy is waited for while it is open.
-            let from = self.open(uid, file).await?;
-            self.copy(
-                uid,
-                file,
-                Copying::new(from, Some(to), file.bytes),
-                &mut *step,
-            )
-            .await?;
+            self.copy(uid, file, Some(to), &mut *step).await?;
             let format = file.format();
             staged.push(Staged { path, format });
         }
@@ -136,15 +122,27 @@ impl Chain {
         all.flat_map(|(manifest, _)| manifest.files.iter().map(|file| (manifest.uid, file)))
     }
 
-    /// A file of the length in its manifest.
-    async fn open(&self, uid: VmUid, entry: &Entry) -> Result<Named> {
-        let entry = entry.clone();
-        let opened = self.target.run(move |target| target.open_now(uid, &entry));
-        opened.await
+    async fn check_length(&self, uid: VmUid, entry: &Entry) -> Result<()> {
+        let length = self.target.store.length(uid, entry.name.clone()).await?;
+        let length = length.ok_or_else(|| self.gone(uid, entry))?;
+        if length == entry.bytes {
+            return Ok(());
+        }
+        let reason = format!("it has {length} bytes, and had {}", entry.bytes);
+        Err(self.target.spoiled(uid, entry.name.clone(), reason))
     }
 
-    async fn copy(&self, uid: VmUid, file: &Entry, copying: Copying, step: Step<'_>) -> Result<()> {
-        let copied = self.target.copy(copying, step).await?;
+    async fn copy(
+        &self,
+        uid: VmUid,
+        file: &Entry,
+        to: Option<Named>,
+        step: Step<'_>,
+    ) -> Result<()> {
+        self.check_length(uid, file).await?;
+        let store = &self.target.store;
+        let copied = store.get(uid, file.name.clone(), file.bytes, to, step);
+        let copied = copied.await?.ok_or_else(|| self.gone(uid, file))?;
         if (copied.bytes, copied.sha256) != (file.bytes, file.sha256) {
             let reason = format!(
                 "it has {} bytes with the SHA-256 {}, and had {} with {}",
@@ -157,28 +155,10 @@ impl Chain {
         }
         Ok(())
     }
-}
 
-impl Target {
-    /// A file of the length in its manifest. Blocks.
-    fn open_now(&self, uid: VmUid, entry: &Entry) -> Result<Named> {
-        let directory = match self.machine()? {
-            Some(machine) => machine.find(&uid.to_string())?,
-            None => None,
-        };
-        let file = match directory {
-            Some(directory) => directory.read(&entry.name)?,
-            None => None,
-        };
-        let spoiled = |reason| self.spoiled(uid, entry.name.clone(), reason);
-        let file = file.ok_or_else(|| spoiled("it is gone".to_owned()))?;
-        let path = self.shown(uid, &entry.name);
-        let is = file.metadata().map_err(files::failed("look at", &path))?;
-        if is.len() != entry.bytes {
-            let reason = format!("it has {} bytes, and had {}", is.len(), entry.bytes);
-            return Err(spoiled(reason));
-        }
-        Ok(Named { file, path })
+    fn gone(&self, uid: VmUid, entry: &Entry) -> Error {
+        let name = entry.name.clone();
+        self.target.spoiled(uid, name, "it is gone".to_owned())
     }
 }
 

@@ -38,11 +38,31 @@ pub enum Error {
     )]
     NotPlain(PathBuf),
     /// A file is longer than it was a moment ago.
-    #[error(
-        "{} is longer than its manifest says: find out who writes to the target",
-        .0.display()
-    )]
+    #[error("{} grows while it is read: find out who writes to it", .0.display())]
     Grown(PathBuf),
+    /// The server of a bucket does not do it.
+    #[error("failed to {step} {object} in backup target {target}: {reason}")]
+    Bucket {
+        /// The target.
+        target: String,
+        /// What was to be done.
+        step: &'static str,
+        /// With which object.
+        object: String,
+        /// What the server answered, or why it was not reached.
+        reason: String,
+    },
+    /// A bucket takes no object of this length in parts of a size that the node can have in memory.
+    #[error(
+        "a file of the disk has {bytes} bytes, which is more than the bucket of backup target {target} takes: use a target \
+         that is a directory"
+    )]
+    Large {
+        /// The target.
+        target: String,
+        /// Length of the file.
+        bytes: u64,
+    },
     /// There is no such backup.
     #[error("backup {backup} is not in target {target}")]
     Absent {
@@ -120,8 +140,9 @@ impl Error {
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::NoTarget(_) | Self::Hung(_) | Self::Aborted(_) | Self::Files(_) => true,
+            Self::Bucket { .. } => true,
             Self::Needed { .. } | Self::ParentRemoved(_) | Self::Empty { .. } => true,
-            Self::NotPlain(_) | Self::Grown(_) | Self::Unknown(_) => false,
+            Self::NotPlain(_) | Self::Grown(_) | Self::Unknown(_) | Self::Large { .. } => false,
             Self::Absent { .. } | Self::Manifest { .. } => false,
             Self::Spoiled { .. } | Self::OtherNamespace { .. } => false,
         }

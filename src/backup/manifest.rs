@@ -106,6 +106,11 @@ impl Manifest {
         Ok(read)
     }
 
+    /// As it is stored: always the same bytes.
+    pub(super) fn text(&self) -> Result<Vec<u8>, String> {
+        serde_json::to_vec_pretty(self).map_err(|e| e.to_string())
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.parent.is_none()
     }
@@ -177,6 +182,20 @@ impl Entry {
 /// The name of a file.
 pub(super) fn file_name(number: usize, format: Format) -> String {
     format!("{number}.{}", format.as_str())
+}
+
+/// Whether a backup can have a file of this name.
+pub(super) fn is_file_name(name: &str) -> bool {
+    let number = name.split('.').next().unwrap_or_default();
+    let formats = [Format::Qcow2, Format::Raw];
+    let is_of = |number| {
+        formats
+            .iter()
+            .any(|format| file_name(number, *format) == name)
+    };
+    number
+        .parse()
+        .is_ok_and(|number: usize| number < FILES && is_of(number))
 }
 
 /// Digests as 64 hexadecimal digits.

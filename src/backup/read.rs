@@ -3,8 +3,6 @@
 //! Invariant: a manifest is that of the backup whose directory it is in, and of the digest that was expected.
 //! Failure: [`Error`] says which backup it is about.
 
-use std::io::Read as _;
-
 use podspec::VmUid;
 
 use super::Target;
@@ -12,7 +10,6 @@ use super::chain::Chain;
 use super::error::{Error, Result};
 use super::manifest::{LONGEST, Manifest};
 use super::write::{MANIFEST, sum};
-use crate::files;
 use crate::images::Digest;
 
 /// The most backups of one chain.
@@ -21,7 +18,18 @@ pub(super) const MOST: usize = 64;
 impl Target {
     /// The manifest of a backup and its digest; none: there is no such backup.
     pub async fn manifest(&self, uid: VmUid) -> Result<Option<(Manifest, Digest)>> {
-        self.run(move |this| this.read_manifest(uid)).await
+        let Some(text) = self.store.manifest(uid).await? else {
+            return Ok(None);
+        };
+        if text.is_empty() {
+            return Err(self.odd(uid, "it is gone, or empty".to_owned()));
+        }
+        if text.len() as u64 > LONGEST {
+            return Err(self.odd(uid, format!("it has more than {LONGEST} bytes")));
+        }
+        let manifest = Manifest::parse(&text, self.vm, uid);
+        let manifest = manifest.map_err(|reason| self.odd(uid, reason))?;
+        Ok(Some((manifest, sum(&text))))
     }
 
     /// A backup and those that it is based on. `expected`: the digest of its manifest, where that is known.
@@ -50,30 +58,9 @@ impl Target {
         Ok(Chain::new(self.clone(), backups))
     }
 
-    /// Blocks.
-    pub(super) fn read_manifest(&self, uid: VmUid) -> Result<Option<(Manifest, Digest)>> {
-        let Some(machine) = self.machine()? else {
-            return Ok(None);
-        };
-        let Some(directory) = machine.find(&uid.to_string())? else {
-            return Ok(None);
-        };
-        let file = directory.read(MANIFEST)?;
-        let file = file.ok_or_else(|| self.odd(uid, "it is gone".to_owned()))?;
-        let mut text = Vec::new();
-        let read = file.take(LONGEST + 1).read_to_end(&mut text);
-        read.map_err(files::failed("read", &self.shown(uid, MANIFEST)))?;
-        if text.len() as u64 > LONGEST {
-            return Err(self.odd(uid, format!("it has more than {LONGEST} bytes")));
-        }
-        let manifest = Manifest::parse(&text, self.vm, uid);
-        let manifest = manifest.map_err(|reason| self.odd(uid, reason))?;
-        Ok(Some((manifest, sum(&text))))
-    }
-
     /// Why there is no backup: who removes one leaves the directory of the machine.
     async fn missing(&self, backup: VmUid) -> Error {
-        match self.run(|this| Ok(this.machine()?.is_some())).await {
+        match self.store.knows_machine().await {
             Ok(true) => self.absent(backup),
             Ok(false) => Error::Empty {
                 vm: self.vm,

@@ -1,74 +1,57 @@
 //! Removes a backup.
 //!
-//! Invariant: a backup that another one is based on stays; one that is being removed has another name first, so that
-//! none is left that is whole in part. Another node may write one that is based on it meanwhile: each looks for the other
-//! after it has renamed its own.
+//! Invariant: a backup that another one is based on stays; one that is being removed is hidden first, so that none is left
+//! that is whole in part. Another node may write one that is based on it meanwhile: each looks for the other after it has
+//! published or hidden its own.
 //! Failure: the error; a repetition removes what is left.
 
 use podspec::VmUid;
 
-use super::directory::Directory;
+use super::Target;
 use super::error::{Error, Result};
-use super::{Target, removed, unfinished};
 
 impl Target {
     /// Removes a backup of a machine, `namespace/name`; success when there is none. One whose manifest cannot be read
     /// is removed, too.
     pub async fn remove(&self, backup: VmUid, requested: &str) -> Result<()> {
-        let requested = requested.to_owned();
-        self.run(move |this| this.remove_now(backup, &requested))
-            .await
-    }
-
-    fn remove_now(&self, backup: VmUid, requested: &str) -> Result<()> {
-        let Some(machine) = self.machine()? else {
-            return Ok(());
-        };
         // Of this backup alone: another node may just write one of the machine.
-        machine.remove(&unfinished(backup))?;
-        let name = backup.to_string();
-        if machine.find(&name)?.is_none() {
-            return self.remove_renamed(&machine, backup);
+        self.store.discard(backup).await?;
+        if !self.store.has(backup).await? {
+            return self.remove_hidden(backup).await;
         }
-        match self.read_manifest(backup) {
+        match self.manifest(backup).await {
             Ok(Some((manifest, _))) => manifest.check_namespace(requested)?,
             Ok(None) | Err(Error::Manifest { .. }) => {}
             Err(error) => return Err(error),
         }
-        self.refuse_needed(&machine, backup)?;
-        machine.remove(&removed(backup))?;
-        machine.rename(&name, &removed(backup))?;
-        machine.sync()?;
+        self.refuse_needed(backup).await?;
+        self.store.hide(backup).await?;
         faultpoint::point("backup.unnamed");
-        self.remove_renamed(&machine, backup)
+        self.remove_hidden(backup).await
     }
 
-    /// Removes a backup that has its other name, unless another node has just written one that is based on it.
-    fn remove_renamed(&self, machine: &Directory, backup: VmUid) -> Result<()> {
-        let old = removed(backup);
-        if machine.find(&old)?.is_none() {
+    /// Removes a backup that is hidden, unless another node has just written one that is based on it.
+    async fn remove_hidden(&self, backup: VmUid) -> Result<()> {
+        if !self.store.is_hidden(backup).await? {
             return Ok(());
         }
-        if let Err(error) = self.refuse_needed(machine, backup) {
+        if let Err(error) = self.refuse_needed(backup).await {
             if matches!(error, Error::Needed { .. }) {
-                machine.rename(&old, &backup.to_string())?;
-                machine.sync()?;
+                self.store.show(backup).await?;
             }
             return Err(error);
         }
-        machine.remove(&old)?;
-        machine.sync()?;
+        self.store.erase(backup).await?;
         tracing::info!(vm = %self.vm, %backup, store = self.name, "backup removed");
         Ok(())
     }
 
     /// Refuses the removal of a backup that another one is based on.
-    fn refuse_needed(&self, machine: &Directory, backup: VmUid) -> Result<()> {
-        let others = machine.names()?.into_iter();
-        let others = others.filter_map(|name| name.parse::<VmUid>().ok());
+    async fn refuse_needed(&self, backup: VmUid) -> Result<()> {
+        let others = self.store.backups().await?.into_iter();
         for child in others.filter(|other| *other != backup) {
             // One that cannot be read keeps no other from its removal.
-            let manifest = match self.read_manifest(child) {
+            let manifest = match self.manifest(child).await {
                 Err(Error::Manifest { .. } | Error::NotPlain(_)) => None,
                 read => read?,
             };

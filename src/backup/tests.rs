@@ -10,7 +10,11 @@ use std::sync::mpsc;
 use std::thread::{self, ThreadId};
 
 use super::*;
+use crate::backup::mount::{removed, unfinished};
 use crate::images::{Digest, Format};
+
+mod buckets;
+mod server;
 
 const MIB: usize = 1 << 20;
 
@@ -33,6 +37,7 @@ impl Place {
         let scratch = tempfile::tempdir().unwrap();
         let root = scratch.path().join("target");
         fs::create_dir(&root).unwrap();
+        let root = Location::Directory(root);
         let targets = Targets::new(BTreeMap::from([("nfs".to_owned(), root)]));
         let target = targets.find("nfs", uid(VM)).unwrap();
         assert!(matches!(
@@ -40,6 +45,13 @@ impl Place {
             Err(Error::NoTarget(_))
         ));
         Self { scratch, target }
+    }
+
+    fn mount(&self) -> &Mount {
+        match &self.target.store {
+            Store::Mount(mount) => mount,
+            Store::Bucket(_) => panic!("it is a directory"),
+        }
     }
 
     fn machine(&self) -> PathBuf {
@@ -68,7 +80,7 @@ impl Place {
             .target
             .write(draft(number, parent), originals, &mut percent);
         let written = written.await.unwrap();
-        self.target.name(uid(number), parent).await.unwrap();
+        self.target.publish(&written.0).await.unwrap();
         written
     }
 
@@ -326,9 +338,9 @@ async fn a_backup_whose_base_was_removed_meanwhile_is_none() {
     let written = place
         .target
         .write(draft(2, Some(parent)), vec![layer], &mut percent);
-    written.await.unwrap();
-    let named = place.target.name(uid(2), Some(parent)).await;
-    let refused = named.unwrap_err();
+    let (manifest, _) = written.await.unwrap();
+    let published = place.target.publish(&manifest).await;
+    let refused = published.unwrap_err();
     assert!(
         matches!(refused, Error::ParentRemoved(base) if base == uid_of_base),
         "{refused}"
@@ -338,10 +350,8 @@ async fn a_backup_whose_base_was_removed_meanwhile_is_none() {
 
 #[tokio::test]
 async fn a_target_that_is_not_mounted_is_reported() {
-    let targets = Targets::new(BTreeMap::from([(
-        "nfs".to_owned(),
-        "/absent/target".into(),
-    )]));
+    let absent = Location::Directory("/absent/target".into());
+    let targets = Targets::new(BTreeMap::from([("nfs".to_owned(), absent)]));
     let target = targets.find("nfs", uid(VM)).unwrap();
     let refused = target.prepare(uid(1)).await.unwrap_err();
     assert!(
@@ -396,7 +406,7 @@ async fn a_file_that_grows_while_it_is_read_is_not_read_to_its_end() {
 async fn a_target_that_hangs_takes_some_threads_and_no_more() {
     let place = Place::new();
     let threads = u32::try_from(THREADS).unwrap();
-    let taken = place.target.threads.acquire_many(threads).await.unwrap();
+    let taken = place.mount().threads.acquire_many(threads).await.unwrap();
     let hung = place.target.sweep().await.unwrap_err();
     assert!(matches!(hung, Error::Hung(_)), "{hung}");
     drop(taken);
@@ -412,7 +422,7 @@ impl Drop for Opened {
     }
 }
 
-impl Target {
+impl Mount {
     /// Fails to begin in time; returns where the thread that closes what it has open is shown.
     async fn not_begun(&self) -> mpsc::Receiver<ThreadId> {
         let (sender, closed) = mpsc::channel();
@@ -430,7 +440,7 @@ impl Target {
 #[tokio::test(start_paused = true)]
 async fn what_work_that_never_began_has_open_is_closed_by_a_thread() {
     let place = Place::new();
-    let target = &place.target;
+    let target = place.mount();
     let turn = target.foreign.hold(target.owner());
     let of_turn = target.not_begun().await;
     assert!(of_turn.try_recv().is_err(), "another thread has the turn");
@@ -440,7 +450,7 @@ async fn what_work_that_never_began_has_open_is_closed_by_a_thread() {
     let of_place = target.not_begun().await;
     drop(taken);
     // Later work of the machine waits for it.
-    target.sweep().await.unwrap();
+    place.target.sweep().await.unwrap();
     for closed in [of_turn, of_place] {
         let by = closed.try_recv().expect("it is closed before");
         assert_ne!(by, thread::current().id());

@@ -1,23 +1,18 @@
 //! Writes a backup.
 //!
-//! Invariant: what earlier attempts have left of the machine is removed first; the backup gets its name last, after its
-//! files and its manifest are on the device, and the digest of that is known: what has the name, and another digest, was
-//! written by another program.
-//! Failure: the error; what was begun stays under another name, for [`Target::sweep`].
+//! Invariant: what earlier attempts have left of the machine is removed first; the backup is published last, after all its
+//! files are stored, and the digest of its manifest is known: what is published with another digest was written by another
+//! program.
+//! Failure: the error; what was begun is no backup, and stays for [`Target::sweep`].
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use podspec::VmUid;
 use sha2::{Digest as _, Sha256};
 
-use super::copy::{Copying, Named};
-use super::directory::Directory;
 use super::error::{Error, Result};
 use super::manifest::{Entry, Manifest, Parent, file_name};
-use super::{Step, Target, is_left, unfinished};
-use crate::files;
+use super::{Step, Target};
 use crate::images::{Digest, Format};
 
 /// The name of a manifest.
@@ -63,15 +58,11 @@ impl Target {
     /// Shows that a backup can be written, before anything is done for it elsewhere.
     pub async fn prepare(&self, uid: VmUid) -> Result<()> {
         self.sweep().await?;
-        self.run(move |this| {
-            let machine = this.made_machine()?;
-            machine.make(&unfinished(uid)).map(drop)
-        })
-        .await
+        self.store.begin(uid).await
     }
 
-    /// Writes a backup that was prepared with copies of files, the upper one first, without its
-    /// [name](Self::name); returns its manifest, and the digest of that. `step` gets the bytes that were read.
+    /// Writes a backup that was prepared with copies of files, the upper one first, without
+    /// [publishing](Self::publish) it; returns its manifest, and the digest of that. `step` gets the bytes that were read.
     pub async fn write(
         &self,
         draft: Draft,
@@ -79,13 +70,7 @@ impl Target {
         step: Step<'_>,
     ) -> Result<(Manifest, Digest)> {
         let written = self.write_all(draft, originals, step).await;
-        if let Err(error) = &written
-            && !matches!(error, Error::Hung(_))
-        {
-            // A target that is full has room for others again. The error is what counts.
-            let _ = self.sweep().await;
-        }
-        written
+        self.tidied(written).await
     }
 
     async fn write_all(
@@ -98,9 +83,8 @@ impl Target {
         let mut manifest = Manifest::new(draft);
         for (number, original) in originals.into_iter().enumerate() {
             let name = file_name(number, original.format);
-            let opened = name.clone();
-            let copying = self.run(move |this| this.open_pair(uid, original, &opened));
-            let copied = self.copy(copying.await?, &mut *step).await?;
+            let copied = self.store.put(uid, name.clone(), original, &mut *step);
+            let copied = copied.await?;
             manifest.read_bytes = manifest.read_bytes.saturating_add(copied.data);
             manifest.stored_bytes = manifest.stored_bytes.saturating_add(copied.data);
             manifest.files.push(Entry {
@@ -110,102 +94,56 @@ impl Target {
             });
         }
         faultpoint::point("backup.copied");
-        self.run(move |this| {
-            let sha256 = this.write_manifest(&manifest)?;
-            Ok((manifest, sha256))
-        })
-        .await
+        let text = manifest.text().map_err(|reason| self.odd(uid, reason))?;
+        let sha256 = sum(&text);
+        self.store.put_manifest(uid, text).await?;
+        faultpoint::point("backup.written");
+        Ok((manifest, sha256))
     }
 
-    /// Gives a backup that was written its name.
-    pub async fn name(&self, uid: VmUid, parent: Option<Parent>) -> Result<()> {
-        let named = self.run(move |this| this.name_now(uid, parent)).await;
-        if let Err(error) = &named
+    /// Makes a backup of what was [written](Self::write).
+    pub async fn publish(&self, manifest: &Manifest) -> Result<()> {
+        let published = self.publish_now(manifest).await;
+        self.tidied(published).await
+    }
+
+    async fn publish_now(&self, manifest: &Manifest) -> Result<()> {
+        let uid = manifest.uid;
+        let text = manifest.text().map_err(|reason| self.odd(uid, reason))?;
+        let bytes = text.len() as u64;
+        self.store.publish(uid, text).await?;
+        faultpoint::point("backup.renamed");
+        if let Some(parent) = manifest.parent.map(|parent| parent.uid)
+            && !self.store.has(parent).await?
+        {
+            // Another node has just removed it.
+            self.store.unpublish(uid).await?;
+            return Err(Error::ParentRemoved(parent));
+        }
+        self.store.settle_new(manifest, bytes).await?;
+        faultpoint::point("backup.named");
+        Ok(())
+    }
+
+    /// A target that is full has room for others again after an error.
+    async fn tidied<T>(&self, done: Result<T>) -> Result<T> {
+        if let Err(error) = &done
             && !matches!(error, Error::Hung(_))
         {
-            // As after a write.
+            // The error is what counts.
             let _ = self.sweep().await;
         }
-        named
+        done
     }
 
-    /// Makes sure that a backup that was found is on the device with its name.
+    /// Makes sure that a power cut takes nothing of a backup that was found.
     pub async fn settle(&self, uid: VmUid) -> Result<()> {
-        self.run(move |this| {
-            let machine = this.made_machine()?;
-            if let Some(directory) = machine.find(&uid.to_string())? {
-                directory.sync()?;
-            }
-            machine.sync()
-        })
-        .await
+        self.store.settle(uid).await
     }
 
     /// Removes what attempts have left of the machine. No other attempt works on a backup of it.
     pub async fn sweep(&self) -> Result<()> {
-        self.run(|this| {
-            let Some(machine) = this.machine()? else {
-                return Ok(());
-            };
-            let names = machine.names()?;
-            for name in names.iter().filter(|name| is_left(name)) {
-                machine.remove(name)?;
-            }
-            Ok(())
-        })
-        .await
-    }
-
-    fn open_pair(&self, uid: VmUid, original: Original, name: &str) -> Result<Copying> {
-        let path = original.path;
-        let file = File::open(&path).map_err(files::failed("open", &path))?;
-        let from = Named { file, path };
-        let file = self.begun(uid)?.create(name)?;
-        let path = self.shown(uid, name);
-        Ok(Copying::new(from, Some(Named { file, path }), u64::MAX))
-    }
-
-    /// The directory of a backup that is being written.
-    fn begun(&self, uid: VmUid) -> Result<Directory> {
-        let begun = match self.machine()? {
-            Some(machine) => machine.find(&unfinished(uid))?,
-            None => None,
-        };
-        let gone =
-            || files::failed("open", &self.shown(uid, ""))(std::io::ErrorKind::NotFound.into());
-        Ok(begun.ok_or_else(gone)?)
-    }
-
-    fn write_manifest(&self, manifest: &Manifest) -> Result<Digest> {
-        let uid = manifest.uid;
-        let path = self.shown(uid, MANIFEST);
-        let text = serde_json::to_vec_pretty(manifest).map_err(std::io::Error::other);
-        let text = text.map_err(files::failed("write", &path))?;
-        let begun = self.begun(uid)?;
-        let mut file = begun.create(MANIFEST)?;
-        let written = file.write_all(&text).and_then(|()| file.sync_all());
-        written.map_err(files::failed("write", &path))?;
-        begun.sync()?;
-        faultpoint::point("backup.written");
-        Ok(sum(&text))
-    }
-
-    fn name_now(&self, uid: VmUid, parent: Option<Parent>) -> Result<()> {
-        let machine = self.made_machine()?;
-        let from = unfinished(uid);
-        let to = uid.to_string();
-        machine.rename(&from, &to)?;
-        faultpoint::point("backup.renamed");
-        if let Some(parent) = parent.map(|parent| parent.uid)
-            && machine.find(&parent.to_string())?.is_none()
-        {
-            // Another node has just removed it.
-            machine.rename(&to, &from)?;
-            return Err(Error::ParentRemoved(parent));
-        }
-        machine.sync()?;
-        faultpoint::point("backup.named");
-        Ok(())
+        self.store.sweep().await
     }
 }
 

@@ -189,7 +189,9 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let db = Db::in_memory().unwrap();
         let root = scratch.path().to_owned();
-        let blocks = Blocks::open(db, root, QemuImg::new(0, 0)).await.unwrap();
+        let blocks = Blocks::open(db, root, QemuImg::as_user(0, 0))
+            .await
+            .unwrap();
         let path = scratch.path().join("hung");
         let hung = blocks.hold(&path);
         assert_eq!(blocks.identify(scratch.path()).await.unwrap(), None);

@@ -11,9 +11,9 @@ use super::Config;
 const LONGEST_SOCKET: usize = 107;
 
 /// The user IDs that machines may have begin here, and end before [`END_OF_UIDS`], from where on
-/// programs take them for negative numbers.
+/// helper programs have them.
 const FIRST_UID: u32 = 65_536;
-const END_OF_UIDS: u32 = 0x7fff_ffff;
+const END_OF_UIDS: u32 = crate::helper::FIRST_USER;
 
 /// Minimum and maximum of all timeouts.
 const TIMEOUTS: std::ops::RangeInclusive<Timespan> =

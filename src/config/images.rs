@@ -34,7 +34,7 @@ pub struct Images {
     pub max_virtual_size: Size,
     /// Formats beside qcow2 and raw in which images are accepted: `vmdk` (one file with its
     /// descriptor inside) and `vhdx` (without a parent). The daemon converts them to qcow2 with
-    /// `qemu-img`, which reads the file as `vm.user` within limits. Empty: such images are refused.
+    /// `qemu-img`, which reads the file confined, as a user of its own. Empty: such images are refused.
     pub convert: Vec<ConvertedFormat>,
     /// Maximum sum of all downloads: those in progress with the size that they will have, and those
     /// that a later pull may continue, of which the oldest make room. A value below `max_download`

@@ -103,6 +103,9 @@ fn node(report: &Report) -> Value {
         "kernel": kernel,
         "machineTypes": report.offer.machine_types,
         "cpuModels": report.offer.cpu_models,
+        "helpers": equipment.map(|Equipment { helpers_together: together, .. }| {
+            json!({ "apart": together.is_none(), "message": together.as_deref().unwrap_or_default() })
+        }),
         "vmletGuest": equipment.map(|Equipment { vmlet_guest_missing: missing, .. }| {
             json!({ "present": missing.is_none(), "message": missing.as_deref().unwrap_or_default() })
         }),

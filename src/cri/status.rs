@@ -114,6 +114,7 @@ fn container_code(error: &vm::Error) -> Code {
     match error {
         E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
         E::Placeholder(_)
+        | E::NoLandlock
         | E::Unreadable(_)
         | E::SandboxNotReady(_)
         | E::Live { .. }

@@ -134,6 +134,29 @@ impl Disks {
         Ok(())
     }
 
+    /// Refuses files of a snapshot that is held whose tables are damaged: a disk that is restored from them would not
+    /// start. What cannot be looked at is logged.
+    pub async fn check_tables(
+        &self,
+        vm: VmUid,
+        held: &Arc<HeldSnapshot>,
+        originals: &[Original],
+    ) -> Result<()> {
+        let is_layer = |original: &&Original| held.files().contains(&original.path);
+        for Original { path, .. } in originals.iter().filter(is_layer) {
+            let guard = Arc::<HeldSnapshot>::clone(held);
+            match self.qemu_img.damage(path, guard).await {
+                Ok(None) => {}
+                Ok(Some(reason)) => return Err(Error::Damaged { vm, reason }),
+                Err(error) => {
+                    let error = crate::one_line(&error);
+                    tracing::warn!(%vm, error, "layer of a backup not checked");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a snapshot was taken that no backup is known to be complete of.
     pub fn is_snapshot(&self, vm: VmUid, uid: SnapshotUid) -> bool {
         let disk = self.get(vm);

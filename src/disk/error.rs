@@ -191,6 +191,17 @@ pub enum Error {
         /// The snapshot.
         snapshot: SnapshotUid,
     },
+    /// A machine is to resume from the memory of a snapshot.
+    #[error(
+        "snapshot {snapshot} of virtual machine {vm} has no memory: revert to it without memory (annotation \
+         vmlet.dev/revert-without-memory)"
+    )]
+    NoSnapshotMemory {
+        /// The machine.
+        vm: VmUid,
+        /// The snapshot.
+        snapshot: SnapshotUid,
+    },
     /// There are as many as there may be.
     #[error(
         "the disk of virtual machine {0} has 32 snapshots, or layers that wait for a merge: delete snapshots"
@@ -247,6 +258,17 @@ pub enum Error {
          Vmlet writes; restore the machine from an earlier backup"
     )]
     DataFile(VmUid),
+    /// The tables of a layer contradict each other.
+    #[error(
+        "failed to back up the disk of virtual machine {vm}: {reason}; restore the machine from an earlier backup, or export \
+         the disk and repair the copy"
+    )]
+    Damaged {
+        /// The machine.
+        vm: VmUid,
+        /// What was found.
+        reason: String,
+    },
     /// The image cannot be had.
     #[error("bring image {image}")]
     Image {

@@ -134,12 +134,16 @@ impl Disks {
     /// the machine wrote to, as it knows that, and gives all of them to the user of the next machine.
     async fn take_layers_back(&self, vm: VmUid) {
         let disk = self.get(vm);
-        let Some(layers) = disk.as_ref().and_then(|disk| disk.layers.as_ref()) else {
-            return;
-        };
-        let new = layers.change().map(|change| change.layer);
-        let all = layers.numbers().chain(new);
-        let files: Vec<_> = all.flat_map(|layer| self.names(vm, layer)).collect();
+        let layers = disk.as_ref().and_then(|disk| disk.layers.as_ref());
+        let new = layers.and_then(|layers| layers.change());
+        let new = new.map(|change| change.layer);
+        let all = layers.into_iter().flat_map(|layers| layers.numbers());
+        let files = all.chain(new).flat_map(|layer| self.names(vm, layer));
+        // libvirt gives memory to the machine that resumes from it, and takes it back unless it is killed meanwhile.
+        let memories = layers.into_iter().flat_map(|layers| layers.memories());
+        let memories = memories.map(|uid| self.snapshot_memory(vm, uid));
+        let saved = [self.memory_file(vm), self.unfinished_memory(vm)];
+        let files: Vec<_> = files.chain(memories).chain(saved).collect();
         let take_back = move || {
             for path in files {
                 if let Err(error) = take_back(&path) {
@@ -165,7 +169,7 @@ impl Disks {
 }
 
 /// Gives a file to the user of this process, if it is root.
-fn take_back(path: &Path) -> io::Result<()> {
+pub(super) fn take_back(path: &Path) -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }

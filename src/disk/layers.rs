@@ -21,9 +21,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 mod backup;
+mod memory;
 mod merge;
 
 pub(super) use backup::BackupBase;
+pub use memory::SnapshotMemory;
 
 /// UID of a VirtualMachineSnapshot object; spelt as every UID.
 pub type SnapshotUid = VmUid;
@@ -43,6 +45,9 @@ pub struct Layers {
     all: BTreeMap<u32, Layer>,
     /// What is in progress.
     change: Option<Change>,
+    /// The memory of guests, by snapshot.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    memories: BTreeMap<SnapshotUid, SnapshotMemory>,
 }
 
 /// One file of a disk.
@@ -145,6 +150,7 @@ impl Layers {
             next: FIRST + 1,
             all: BTreeMap::from([(FIRST, first)]),
             change: None,
+            memories: BTreeMap::new(),
         }
     }
 
@@ -200,12 +206,13 @@ impl Layers {
         std::iter::successors(parent(&layer), parent).collect()
     }
 
-    /// The virtual sizes of all layers together, with that of a layer that is being made.
+    /// The virtual sizes of all layers together, with that of a layer that is being made, and all memory.
     pub fn virtual_bytes(&self) -> u64 {
         let made = self.change.filter(|change| change.step.makes_layer());
         let made = made.map(|change| self.size_of_new(change.step));
         let all = self.all.values().map(|layer| layer.virtual_bytes);
-        all.chain(made).fold(0, u64::saturating_add)
+        let all = all.chain(made).chain([self.memory_bytes()]);
+        all.fold(0, u64::saturating_add)
     }
 
     /// The size of the layer that is being made.
@@ -301,13 +308,15 @@ impl Layers {
     }
 
     /// The layer of the change in progress is active from now on. `quiesced`: the guest had frozen its
-    /// file systems. False when another change is in progress.
+    /// file systems. Without the memory that it is to have there is no snapshot. False when another change is in
+    /// progress.
     pub fn commit(&mut self, layer: u32, quiesced: bool) -> bool {
         let is_meant = |change: &Change| change.layer == layer && change.step.makes_layer();
         let Some(change) = self.change.filter(is_meant) else {
             return false;
         };
         let parent = self.parent_of_new(change.step);
+        let lacks_memory = self.lacks_memory();
         let new = Layer {
             parent: Some(parent),
             virtual_bytes: self.size_of_new(change.step),
@@ -323,6 +332,9 @@ impl Layers {
                         ..snapshot
                     });
                     active.deleted = None;
+                    if lacks_memory {
+                        active.release();
+                    }
                 }
             }
             _ => {
@@ -332,6 +344,7 @@ impl Layers {
         self.all.insert(layer, new);
         self.active = layer;
         self.change = None;
+        self.prune_memories();
         true
     }
 
@@ -339,6 +352,7 @@ impl Layers {
     pub fn abandon(&mut self, layer: u32) -> bool {
         let abandoned = self.change.is_some_and(|change| change.layer == layer);
         self.change = self.change.filter(|_| !abandoned);
+        self.prune_memories();
         abandoned
     }
 
@@ -351,6 +365,7 @@ impl Layers {
         if let Some(layer) = found {
             layer.release();
         }
+        self.prune_memories();
         is_found
     }
 

@@ -36,6 +36,7 @@ impl Disks {
             phase: MemoryPhase::Writing,
             paused,
             nics,
+            snapshot: None,
         };
         let begun = self.records.change(&vm, |disk| {
             disk.memory = Some(memory);

@@ -74,6 +74,9 @@ pub struct Memory {
     pub paused: bool,
     /// The guest's NICs, in order: it continues with these.
     pub nics: Vec<SavedNic>,
+    /// The snapshot that it is of; none: a suspension saved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotUid>,
 }
 
 /// Where saved memory is in its life.
@@ -122,6 +125,9 @@ pub struct TakenSnapshot {
     pub quiesced: bool,
     /// Whether the machine ran.
     pub running: bool,
+    /// Length of the memory of its guest, in bytes; 0: it has none, as those of older versions.
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 impl Disk {

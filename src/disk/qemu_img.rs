@@ -1,8 +1,8 @@
 //! Writes disks with `qemu-img`.
 //!
 //! Invariant: formats are named, never guessed. The program reads images of strangers, so it is
-//! confined as a [`Helper`]: it gets image and disk as descriptors, and a disk belongs to its user
-//! only while it runs; it never runs as the owner of a disk. The header of a disk that another
+//! confined as a [`Helper`]: it gets image and disk as descriptors, and a disk belongs to the user of
+//! the run only while it runs; it never runs as the owner of a disk. The header of a disk that another
 //! program may have written is judged again on the descriptor that the program gets. It ends with
 //! the future that runs it; one that outlived an earlier process continues with a file that has no
 //! name any more, or, when a disk grows, holds QEMU's lock of the image until it is done: no other
@@ -18,12 +18,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::foreign::{Foreign, Open};
-use crate::helper::{self, Helper, Limits, User, path_of};
+use crate::helper::{self, Helper, Limits, path_of};
 use crate::images::{Format, has_data_file, head_of, names_backing_file, qcow2_tables as tables};
 use crate::metadata;
 use crate::space::Claim;
 
 mod budget;
+mod check;
 mod convert;
 mod export;
 mod layers;
@@ -114,9 +115,15 @@ pub struct QemuImg {
 }
 
 impl QemuImg {
-    /// The program, to be run as QEMU's user.
-    pub fn new(uid: u32, gid: u32) -> Self {
-        Self::with(Helper::new("qemu-img", User { uid, gid }))
+    /// The program, each run of which has a user of its own, in the group that may read images.
+    pub fn new(gid: u32) -> Self {
+        Self::with(Helper::new("qemu-img", gid))
+    }
+
+    /// The program as this user.
+    #[cfg(test)]
+    pub(crate) fn as_user(uid: u32, gid: u32) -> Self {
+        Self::with(Helper::as_user("qemu-img", helper::User { uid, gid }))
     }
 
     fn with(helper: Helper) -> Self {
@@ -138,12 +145,13 @@ impl QemuImg {
         let made = async {
             let room = self.budget.room(path).await?;
             self.budget.count(path, size).await?;
-            let disk = self.create(path).await?;
+            let this = self.for_run()?;
+            let disk = this.create(path).await?;
             let file = disk.inherited()?;
             let name = path_of(&file);
             let time = Time::short(OVERLAY);
             let most = tables(size).min(room);
-            let mut program = self.program(vec![file], most, time);
+            let mut program = this.program(vec![file], most, time);
             program.args(["create", "-q", "-u", "-f", "qcow2", "-F"]);
             program.arg(base.format.as_str()).arg("-b").arg(base.path);
             program.arg(name).arg(size.to_string());
@@ -170,12 +178,13 @@ impl QemuImg {
             let claim = self.budget.claim(path, least, most).await?;
             let room = claim.bytes();
             self.budget.count(path, size).await?;
-            let disk = self.create(path).await?;
+            let this = self.for_run()?;
+            let disk = this.create(path).await?;
             let file = disk.inherited()?;
             let names = [path_of(&image), path_of(&file)];
             let time = Time::long(size);
             let shares = shares_blocks(&image, &disk).await?;
-            let mut program = self.program(vec![image, file], most.min(room), time);
+            let mut program = this.program(vec![image, file], most.min(room), time);
             program.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
             // The kernel copies; where the file system can, both files have the same blocks.
             program.args(shares.then_some("-C"));
@@ -188,7 +197,7 @@ impl QemuImg {
                 ),
                 _ => reason,
             })?;
-            let resized = self.resize(&disk, size, room).await;
+            let resized = this.resize(&disk, size, room).await;
             disk.take_back().await;
             resized
         };
@@ -270,7 +279,8 @@ impl QemuImg {
     ) -> Result<(), Failed> {
         let written = async {
             let image = self.open_image(base.path).await?;
-            let disk = self.lend(&device).await?;
+            let this = self.for_run()?;
+            let disk = this.lend(&device).await?;
             let file = disk.inherited()?;
             let driver = match disk.is_device {
                 true => "host_device",
@@ -284,7 +294,7 @@ impl QemuImg {
                 path_of(&file)
             );
             let (most, time) = (part.offset.saturating_add(part.size), Time::long(size));
-            let mut program = self.program(vec![image, file], most, time);
+            let mut program = this.program(vec![image, file], most, time);
             program.args(["convert", "-p", "-n", "-t", "none", "-f"]);
             program.arg(base.format.as_str()).arg(name);
             program.args(["--target-image-opts", &target]);
@@ -298,8 +308,9 @@ impl QemuImg {
 
     async fn make_larger(&self, path: &Path, size: u64) -> Result<(), String> {
         let file = self.open(path, "open it", open_to_write).await?;
-        let disk = self.lend(&file).await?;
-        let resized = self.resize(&disk, size, u64::MAX).await;
+        let this = self.for_run()?;
+        let disk = this.lend(&file).await?;
+        let resized = this.resize(&disk, size, u64::MAX).await;
         disk.take_back().await;
         resized
     }
@@ -343,6 +354,11 @@ impl QemuImg {
             look(&disk, "read its header", names_backing_file).await
         };
         looked.await.map_err(io::Error::other)
+    }
+
+    /// The virtual size of the disk in a directory, with its layers, as it is recorded.
+    pub fn recorded_size(&self, directory: &Path) -> Option<u64> {
+        self.budget.recorded(directory)
     }
 
     /// Counts the disk in a directory that was removed no more in the budget of the node.
@@ -391,6 +407,15 @@ impl QemuImg {
         }
         let path = path.to_owned();
         Err(Failed { path, reason })
+    }
+
+    /// The program with a user for one run, whom the files of the run are lent to.
+    fn for_run(&self) -> Result<Self, String> {
+        let helper = self.helper.for_run().map_err(|e| e.to_string())?;
+        Ok(Self {
+            helper,
+            ..self.clone()
+        })
     }
 
     /// The program without arguments, with files and limits.
@@ -457,10 +482,9 @@ async fn shares_blocks(image: &Open<File>, disk: &Lent) -> Result<bool, String> 
     tried.map_err(|e| format!("empty it: {e}"))
 }
 
-/// Whether a program reached its limit of file size: it gets a signal, or, in a thread that blocks
-/// signals, an error.
+/// Whether a program reached its limit of file size.
 fn is_too_much(reason: &str) -> bool {
-    reason.ends_with(helper::WROTE_TOO_MUCH) || reason.ends_with("File too large")
+    reason.ends_with(helper::WROTE_TOO_MUCH)
 }
 
 impl Time {

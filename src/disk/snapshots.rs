@@ -30,6 +30,7 @@ mod branches;
 mod delete;
 mod doubt;
 mod leftovers;
+mod memory;
 mod merge;
 
 pub use merge::MergeInUse;
@@ -37,9 +38,9 @@ pub use merge::MergeInUse;
 use super::Disks;
 use super::error::{Error, Result};
 use super::export::Reservation;
-use super::layers::{Change, Layers, Snapshot, SnapshotUid, Step};
+use super::layers::{Change, Layers, Snapshot, SnapshotMemory, SnapshotUid, Step};
 use super::make::name_for_good;
-use super::model::{Disk, Phase, TakenSnapshot};
+use super::model::{Disk, Memory, Phase, TakenSnapshot};
 use super::qemu_img::NewLayer;
 use crate::clock;
 use crate::files;
@@ -127,7 +128,8 @@ impl Disks {
         let layers = std::fs::read_dir(self.layers_directory(vm));
         let layers = layers.into_iter().flatten().flatten();
         let layers = layers.map(|entry| bytes_of(&entry.path()));
-        layers.fold(bytes_of(&self.layer_file(vm, 0)), u64::saturating_add)
+        let all = layers.chain([self.memory_allocated(vm)]);
+        all.fold(bytes_of(&self.layer_file(vm, 0)), u64::saturating_add)
     }
 
     /// The snapshots of a disk, in the order in which they were taken. Blocks for a moment.
@@ -162,14 +164,16 @@ impl Disks {
         layer: u32,
         snapshot: Snapshot,
     ) -> TakenSnapshot {
+        let memory = self.memory_sizes(vm, layers, snapshot.uid);
         TakenSnapshot {
             uid: snapshot.uid,
             parent: layers.parent_snapshot(layer),
             virtual_bytes: layers.bytes_of(layer),
-            used_bytes: bytes_of(&self.layer_file(vm, layer)),
+            used_bytes: bytes_of(&self.layer_file(vm, layer)).saturating_add(memory.used),
             created_at: snapshot.created_at,
             quiesced: snapshot.quiesced,
             running: snapshot.running,
+            memory_bytes: memory.bytes,
         }
     }
 
@@ -211,16 +215,38 @@ impl Disks {
     /// Discards what was written to a disk that no machine has since a snapshot was taken, and since any
     /// that is based on it.
     pub async fn revert(&self, vm: VmUid, uid: SnapshotUid) -> Result<()> {
+        self.revert_to(vm, uid, None).await
+    }
+
+    /// The same; `memory` is what the next start resumes from.
+    async fn revert_to(
+        &self,
+        vm: VmUid,
+        uid: SnapshotUid,
+        memory: Option<SnapshotMemory>,
+    ) -> Result<()> {
         let _reserved = self.reserve_layers(vm).await?;
         let disk = self.known(vm)?;
         let layers = disk.layers.as_ref();
         let found = layers.and_then(|layers| layers.layer_of(uid));
         let absent = Error::NoSnapshot { vm, snapshot: uid };
         let to = found.ok_or(absent)?.0;
-        let change = self.begin_change(vm, Step::Revert { to }).await?;
+        let change = self.begin_change(vm, Step::Revert { to }, None).await?;
         self.make_layer(vm, change).await?;
-        self.commit_change(vm, change.layer, false).await?;
-        tracing::info!(%vm, snapshot = %uid, "disk reverted");
+        let placed = match memory {
+            None => Ok(None),
+            Some(memory) => self.place_memory(vm, uid, memory).await.map(Some),
+        };
+        let placed = match placed {
+            Ok(placed) => placed,
+            Err(error) => {
+                self.abandon_change(vm, change.layer).await?;
+                return Err(error);
+            }
+        };
+        let with_memory = placed.is_some();
+        self.commit(vm, change.layer, false, placed).await?;
+        tracing::info!(%vm, snapshot = %uid, with_memory, "disk reverted");
         Ok(())
     }
 
@@ -255,11 +281,16 @@ impl Disks {
             running,
         };
         let freezes = false;
-        self.begin_change(vm, Step::Take { snapshot, freezes })
-            .await
+        let step = Step::Take { snapshot, freezes };
+        self.begin_change(vm, step, None).await
     }
 
-    async fn begin_change(&self, vm: VmUid, step: Step) -> Result<Change> {
+    async fn begin_change(
+        &self,
+        vm: VmUid,
+        step: Step,
+        memory: Option<SnapshotMemory>,
+    ) -> Result<Change> {
         // A file of the same number, which an earlier process left, would be taken for the new layer.
         for file in self.remove_leftovers(vm).await? {
             let aside = file.with_extension(format!("{}.{UNRECORDED}", clock::now()));
@@ -281,6 +312,9 @@ impl Disks {
             let layers = disk.layers.get_or_insert_with(single);
             is_full = layers.is_full();
             begun = layers.begin(step);
+            if let Some(memory) = memory.clone().filter(|_| begun.is_some()) {
+                layers.begin_memory(memory);
+            }
             disk.phase = Phase::Layered;
             begun.is_some()
         });
@@ -339,6 +373,17 @@ impl Disks {
 
     /// Makes the layer of a change active. `quiesced`: the guest had frozen its file systems.
     pub async fn commit_change(&self, vm: VmUid, layer: u32, quiesced: bool) -> Result<()> {
+        self.commit(vm, layer, quiesced, None).await
+    }
+
+    /// The same. `memory`: the next start resumes from it.
+    async fn commit(
+        &self,
+        vm: VmUid,
+        layer: u32,
+        quiesced: bool,
+        memory: Option<Memory>,
+    ) -> Result<()> {
         let committed = self.records.change(&vm, |disk| {
             let Some(layers) = &mut disk.layers else {
                 return false;
@@ -349,6 +394,9 @@ impl Disks {
             if is_done && matches!(step, Some(Step::Revert { .. })) {
                 // The next guest finds out.
                 disk.generation = None;
+                if memory.is_some() {
+                    disk.memory.clone_from(&memory);
+                }
             }
             is_done
         });

@@ -6,7 +6,6 @@
 //! Failure: a connection that ends is not alive; the next request makes another one.
 
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use super::Error;
 use super::allowance::Allowance;
 use super::sessions::{Sessions, printable};
 use super::silence::Silence;
+use crate::machine_socket::MachineSocket;
 
 /// Time for the emulator to accept.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -128,8 +128,8 @@ impl Outbox {
 }
 
 impl Link {
-    pub(super) async fn connect(socket: &Path) -> io::Result<Arc<Self>> {
-        let stream = tokio::time::timeout(CONNECT, UnixStream::connect(socket)).await??;
+    pub(super) async fn connect(socket: &MachineSocket) -> io::Result<Arc<Self>> {
+        let stream = tokio::time::timeout(CONNECT, socket.connect()).await??;
         Ok(Self::over(stream))
     }
 

@@ -3,8 +3,6 @@
 //! Invariant: a socket is in the place of the virtio-serial port; no test needs root.
 //! Failure: the assertion shows what came.
 
-use std::path::PathBuf;
-
 use bytes::Bytes;
 use guestapi::to_guest::Kind;
 use guestapi::{
@@ -25,7 +23,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// A machine's port.
 struct Port {
     listener: UnixListener,
-    path: PathBuf,
+    socket: MachineSocket,
     guests: Guests,
     id: ContainerId,
     _scratch: TempDir,
@@ -37,7 +35,10 @@ impl Port {
         let path = scratch.path().join("guest");
         Self {
             listener: UnixListener::bind(&path).unwrap(),
-            path,
+            socket: MachineSocket {
+                path,
+                user: nix::unistd::geteuid().as_raw(),
+            },
             guests: Guests::default(),
             id: ContainerId::generate(),
             _scratch: scratch,
@@ -55,7 +56,7 @@ impl Port {
             let port = ::guest::Port::of_socket(socket).unwrap();
             std::thread::spawn(move || ::guest::serve(&port, &crate::testkit::no_places()));
         };
-        let agent = self.guests.agent(&self.id, &self.path, SOON);
+        let agent = self.guests.agent(&self.id, &self.socket, SOON);
         tokio::join!(serve, agent).1.expect("an answer")
     }
 
@@ -85,7 +86,7 @@ impl Port {
                 .await;
             guest
         };
-        let agent = self.guests.agent(&self.id, &self.path, SOON);
+        let agent = self.guests.agent(&self.id, &self.socket, SOON);
         let (guest, agent) = tokio::join!(greet, agent);
         (agent.expect("an answer"), guest)
     }
@@ -163,7 +164,7 @@ async fn a_command_runs_with_input_output_and_exit_code() {
 
     let missing = agent.start(words(&["no-such"]), false, None).await;
     assert_eq!(missing.unwrap_err(), Error::NoCommand("no-such".to_owned()));
-    let again = port.guests.agent(&port.id, &port.path, SOON).await;
+    let again = port.guests.agent(&port.id, &port.socket, SOON).await;
     assert!(
         Arc::ptr_eq(&again.unwrap().link, &agent.link),
         "one connection"
@@ -192,7 +193,7 @@ async fn a_terminal_is_resized_and_a_dropped_command_is_killed() {
         }
     }
     let pid = seen.split(' ').next().unwrap().to_owned();
-    let process = PathBuf::from("/proc").join(&pid);
+    let process = std::path::PathBuf::from("/proc").join(&pid);
     assert!(process.exists());
     let (mut stdout, ended) = (command.stdout, command.ended);
     drop(ended);
@@ -282,7 +283,7 @@ async fn an_agent_that_starts_again_is_greeted_and_its_commands_are_lost() {
     guest.send(other.clone()).await;
     let none = port
         .guests
-        .agent(&port.id, &port.path, Duration::ZERO)
+        .agent(&port.id, &port.socket, Duration::ZERO)
         .await;
     assert!(none.is_none(), "an answer to another greeting");
     let incompatible = GuestHello {
@@ -291,7 +292,7 @@ async fn an_agent_that_starts_again_is_greeted_and_its_commands_are_lost() {
         ..other
     };
     guest.send(incompatible).await;
-    let none = port.guests.agent(&port.id, &port.path, SOON).await;
+    let none = port.guests.agent(&port.id, &port.socket, SOON).await;
     assert!(none.is_none(), "no version in common");
 }
 
@@ -321,13 +322,16 @@ async fn a_guest_without_agent_is_waited_for_once() {
     for _ in 0..10 {
         assert!(
             port.guests
-                .agent(&port.id, &port.path, patience)
+                .agent(&port.id, &port.socket, patience)
                 .await
                 .is_none()
         );
     }
     assert_eq!(begin.elapsed().as_secs(), 2);
-    let missing = port.path.with_extension("missing");
+    let missing = MachineSocket {
+        path: port.socket.path.with_extension("missing"),
+        ..port.socket
+    };
     let other = ContainerId::generate();
     assert!(
         port.guests
@@ -437,7 +441,7 @@ async fn an_exit_code_that_no_process_has_is_refused() {
 #[tokio::test]
 async fn a_greeting_without_an_answer_is_repeated() {
     let port = Port::new();
-    let first = port.guests.agent(&port.id, &port.path, Duration::ZERO);
+    let first = port.guests.agent(&port.id, &port.socket, Duration::ZERO);
     let (none, socket) = tokio::join!(first, port.accept());
     assert!(none.is_none());
     let mut guest = Guest {
@@ -468,7 +472,7 @@ async fn a_greeting_without_an_answer_is_repeated() {
     };
     let ask = async {
         loop {
-            let agent = port.guests.agent(&port.id, &port.path, Duration::ZERO);
+            let agent = port.guests.agent(&port.id, &port.socket, Duration::ZERO);
             match agent.await {
                 Some(agent) => return agent,
                 None => tokio::task::yield_now().await,

@@ -106,6 +106,7 @@ impl Report {
     fn equipment_lacks(&self) -> Vec<Lack> {
         let Some(Equipment {
             kernel,
+            helpers_together,
             vmlet_guest_missing,
         }) = &self.equipment
         else {
@@ -141,6 +142,10 @@ impl Report {
                 "AppArmor does not confine QEMU: the profile libvirt-vmlet only logs",
             ),
             apparmor::State::Unknown | apparmor::State::Disabled | apparmor::State::Enforced => {}
+        }
+        if let Some(why) = helpers_together {
+            let effect = "programs that read images share the namespaces of the daemon";
+            add("HelperNamespacesMissing", &format!("{effect}: {why}"));
         }
         if let Some(why) = vmlet_guest_missing {
             let effect = "guests do not get vmlet-guest, and commands in them need another agent";

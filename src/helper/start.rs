@@ -31,6 +31,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::child::{Child, Pipes, Process};
 use super::confine::{self, Confinement};
+use super::namespaces;
 
 /// The thread with its own table; `None` where there can be none.
 static STARTER: LazyLock<Option<Starter>> = LazyLock::new(|| {
@@ -39,6 +40,26 @@ static STARTER: LazyLock<Option<Starter>> = LazyLock::new(|| {
         tracing::warn!(%error, "programs start with copies of all descriptors");
     }
     begun.ok()
+});
+
+/// Why helpers have no namespaces of their own, if they have none.
+static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
+    // Tests run as users that may make none.
+    if !nix::unistd::geteuid().is_root() {
+        return Some("the daemon is not root".to_owned());
+    }
+    let tried = match STARTER.as_ref() {
+        Some(starter) => starter.ask(|answer| answer(namespaces::probe())).flatten(),
+        None => Err(io::Error::other(
+            "programs start with copies of all descriptors",
+        )),
+    };
+    let refusal = tried.err()?.to_string();
+    tracing::warn!(
+        error = refusal,
+        "helper programs share the namespaces of the daemon"
+    );
+    Some(refusal)
 });
 
 /// What a standard stream of a program is.
@@ -74,7 +95,7 @@ pub(crate) struct Start {
 }
 
 /// Something open that the program has under the same number.
-type Inherited = Box<dyn AsFd + Send + Sync>;
+pub(super) type Inherited = Box<dyn AsFd + Send + Sync>;
 
 /// The ends of the program's streams: none is `/dev/null`.
 type Ends = [Option<OwnedFd>; 3];
@@ -99,7 +120,12 @@ struct Table(OwnedFd);
 
 /// Begins the thread that starts programs. Before the daemon opens files of volumes.
 pub(crate) fn prepare() {
-    LazyLock::force(&STARTER);
+    LazyLock::force(&REFUSED);
+}
+
+/// Why helpers have no namespaces of their own, if they have none: what the kernel refused.
+pub(crate) fn refused_namespaces() -> Option<&'static str> {
+    REFUSED.as_deref()
 }
 
 impl Start {
@@ -152,7 +178,7 @@ impl Start {
         } else {
             let mut command = self.command;
             if let Some(confinement) = &self.confinement {
-                confinement.apply(&mut command, &self.files)?;
+                confinement.apply(&mut command, &self.files, false)?;
             }
             attach(&mut command, ends);
             Process::of_runtime(command)?
@@ -306,7 +332,11 @@ fn start_here(
         .streams
         .map(|number| number.map(|number| daemon.fetch(number)).transpose());
     if let Some(confinement) = confinement {
-        confinement.apply(&mut command, &files)?;
+        let has_namespaces = refused_namespaces().is_none();
+        if has_namespaces {
+            confinement.enter_namespaces()?;
+        }
+        confinement.apply(&mut command, &files, has_namespaces)?;
     }
     confine::unblock_signals(&mut command);
     attach(&mut command, [stdin?, stdout?, stderr?]);

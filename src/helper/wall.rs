@@ -3,9 +3,10 @@
 //! Invariant: it opens for writing only the files that it inherits, and for reading also what every
 //! program needs of the system; it connects to no TCP port, and to no abstract socket outside. So a
 //! file that names another one, as a qcow2 header can, leads nowhere.
-//! Failure: a kernel without Landlock has no wall: users and permissions are what is left then.
+//! Failure: a kernel without Landlock has no wall: namespaces, users and permissions are what is left then.
 //! Everything else that fails keeps the helper from running.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -22,11 +23,11 @@ const VERSION: ABI = ABI::V6;
 const SYSTEM: [&str; 6] = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/sys/devices"];
 
 /// Devices without content. `qemu-img` tries its locks with one.
-const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+pub(super) const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
 /// Rules for a program that inherits `files`; `None` where the kernel has no Landlock.
 pub(super) fn around(
-    program: &Path,
+    program: (&Path, Option<&File>),
     files: &[impl AsFd],
     within_reach: &[PathBuf],
 ) -> io::Result<Option<OwnedFd>> {
@@ -34,7 +35,7 @@ pub(super) fn around(
 }
 
 fn rules(
-    program: &Path,
+    (program, executable): (&Path, Option<&File>),
     files: &[impl AsFd],
     within_reach: &[PathBuf],
 ) -> Result<Option<OwnedFd>, RulesetError> {
@@ -43,6 +44,7 @@ fn rules(
     let inherited = files
         .iter()
         .map(|file| Ok::<_, RulesetError>(PathBeneath::new(file, own)));
+    let executable = executable.map(|file| Ok::<_, RulesetError>(PathBeneath::new(file, run)));
     // Paths that do not exist get no rule. A name without a slash is looked up in the system.
     let program = Some(program).filter(|program| program.is_absolute());
     let rules = Ruleset::default()
@@ -53,6 +55,7 @@ fn rules(
         .add_rules(path_beneath_rules(SYSTEM, run | AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(DEVICES, own))?
         .add_rules(path_beneath_rules(program, run))?
+        .add_rules(executable)?
         .add_rules(path_beneath_rules(within_reach, own | AccessFs::ReadDir))?
         .add_rules(inherited)?;
     Ok(rules.into())

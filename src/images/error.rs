@@ -247,6 +247,14 @@ pub enum Error {
         #[source]
         source: Arc<io::Error>,
     },
+    /// The process that unpacks a file failed, or the file cannot be read: nothing is known of its content.
+    #[error("failed to unpack {location}: {reason}")]
+    Decoder {
+        /// Host and path, without query and credentials.
+        location: String,
+        /// What failed.
+        reason: String,
+    },
     /// The daemon stops; the next pull continues.
     #[error("the daemon is stopping; pull again")]
     Stopping,
@@ -265,7 +273,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the network or the server has troubles, so that the same request may succeed a
+    /// Whether the network, the server or a process of the node has troubles, so that the same request may succeed a
     /// moment later.
     pub const fn is_passing(&self) -> bool {
         matches!(
@@ -276,12 +284,21 @@ impl Error {
                 | Self::Slow { .. }
                 | Self::Overdue { .. }
                 | Self::Truncated { .. }
+                | Self::Decoder { .. }
         )
     }
 
     /// For content that is not as it must be. `reason` may repeat what is in it.
     pub(super) fn content(location: impl Into<String>, reason: &str) -> Self {
         Self::Content {
+            location: location.into(),
+            reason: printable(reason),
+        }
+    }
+
+    /// For a file that its decoder did not unpack. `reason` may repeat what is in it.
+    pub(super) fn decoder(location: impl Into<String>, reason: &str) -> Self {
+        Self::Decoder {
             location: location.into(),
             reason: printable(reason),
         }

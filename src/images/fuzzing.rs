@@ -21,7 +21,7 @@ use super::reference::Name;
 use super::registry::manifest;
 use super::settings::Protocol;
 use super::translate::{Place, Translator};
-use super::unpack::{Limits, Shape, head_in, unpack};
+use super::unpack::{Limits, Shape, head_here, unpack_here};
 use crate::space::Space;
 
 /// Where an image is by the rules of a file, or why there are none.
@@ -118,7 +118,7 @@ pub(crate) fn disk_in(
         })?,
         stopping: CancellationToken::new(),
     };
-    let found = unpack(file, shape(is_layer), &mut disk, limits);
+    let found = unpack_here(file, shape(is_layer), &mut disk, limits);
     let content = || -> io::Result<Vec<u8>> {
         disk.file().set_len(disk.received())?;
         let bytes = std::fs::read(disk.path())?;
@@ -132,7 +132,7 @@ pub(crate) fn disk_in(
 /// The first bytes of the disk in the beginning of a file, and the size of the disk where that is
 /// known.
 pub(crate) fn beginning(packed: &[u8], is_layer: bool) -> Option<(Vec<u8>, Option<u64>)> {
-    let found = head_in(packed, shape(is_layer))?;
+    let found = head_here(packed, shape(is_layer))?;
     Some((found.head, found.length))
 }
 

@@ -8,6 +8,7 @@
 //! Failure: as of a pull.
 
 use std::fs::File;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -144,7 +145,8 @@ impl Inner {
                 virtual_size,
             },
         };
-        let boot = boot_in(&head, disk.format);
+        // A compressed beginning is unpacked.
+        let boot = tokio::task::spawn_blocking(move || boot_in(&head, disk.format)).await?;
         tracing::info!(%name, location, format = disk.format.as_str(), "image inspected");
         Ok(Inspected {
             format: Some(disk.format),
@@ -187,7 +189,7 @@ impl Inner {
                     return Err(Error::content(&location, "it cannot be unpacked"));
                 }
             };
-            let head = self.deepened(head, depth, Shape::Disk, &target).await;
+            let head = self.deepened(head, depth, Shape::Disk, &target).await?;
             return Ok(Seen {
                 location,
                 head: Some(head),
@@ -231,7 +233,7 @@ impl Inner {
             }
             match looked {
                 Look::Disk(head) => {
-                    let head = self.deepened(head, reached, blob.shape, &target).await;
+                    let head = self.deepened(head, reached, blob.shape, &target).await?;
                     return Ok(Seen {
                         location,
                         head: Some(head),
@@ -256,22 +258,38 @@ impl Inner {
 
     /// The same head with more behind it, where the boot sector of its disk may be there. `depth` was
     /// read of the file so far.
-    async fn deepened(&self, head: Head, depth: u64, shape: Shape, target: &Target) -> Head {
-        if depth >= BOOT_DEPTH || !self.shows_boot_late(&head) {
-            return head;
+    async fn deepened(
+        &self,
+        head: Head,
+        depth: u64,
+        shape: Shape,
+        target: &Target,
+    ) -> Result<Head> {
+        if depth >= BOOT_DEPTH || !self.is_begun_qcow2(&head) {
+            return Ok(head);
         }
+        let look_at = move || match qcow2::begin_in(&head.bytes, head.length) {
+            Some(_) => Err(head),
+            None => Ok(head),
+        };
+        let head = match tokio::task::spawn_blocking(look_at).await? {
+            // Its boot sector is there.
+            Err(head) => return Ok(head),
+            Ok(head) => head,
+        };
         let deeper = async {
             let peeked = self.downloader.peek(target, BOOT_DEPTH).await?;
             look(peeked, shape).await
         };
         match deeper.await {
-            Ok(Look::Disk(deeper)) if deeper.bytes.starts_with(&head.bytes) => deeper,
+            Ok(Look::Disk(deeper)) if deeper.bytes.starts_with(&head.bytes) => Ok(deeper),
             // What is known already is enough to judge the disk.
-            _ => head,
+            _ => Ok(head),
         }
     }
 
-    fn shows_boot_late(&self, head: &Head) -> bool {
+    /// Whether it is the beginning of a qcow2 file that is accepted.
+    fn is_begun_qcow2(&self, head: &Head) -> bool {
         head.bytes.starts_with(qcow2::MAGIC)
             && !head.is_all()
             && self
@@ -279,7 +297,6 @@ impl Inner {
                 .rules()
                 .judge(head.judged(), head.length)
                 .is_ok()
-            && qcow2::begin_in(&head.bytes, head.length).is_none()
     }
 }
 
@@ -312,12 +329,13 @@ async fn look(head: Head, shape: Shape) -> Result<Look> {
         return Ok(Look::Disk(head));
     }
     // It is unpacked, which takes a processor a while.
-    Ok(tokio::task::spawn_blocking(move || look_into(&head, shape)).await?)
+    let looked = tokio::task::spawn_blocking(move || look_into(&head, shape)).await?;
+    looked.map_err(|e| Error::decoder("the beginning of the image", &e.to_string()))
 }
 
-fn look_into(head: &Head, shape: Shape) -> Look {
+fn look_into(head: &Head, shape: Shape) -> io::Result<Look> {
     let is_all = head.is_all();
-    match head_in(&head.bytes, shape) {
+    Ok(match head_in(&head.bytes, shape)? {
         Some(found) if found.is_enough() || is_all => Look::Disk(Head {
             bytes: found.head,
             // Of a compressed disk it is not known how much follows.
@@ -325,5 +343,5 @@ fn look_into(head: &Head, shape: Shape) -> Look {
         }),
         _ if is_all => Look::Nothing,
         _ => Look::More,
-    }
+    })
 }

@@ -1,7 +1,8 @@
 //! Takes the disk out of a downloaded file that is packed: compressed, or a layer of a container
 //! disk.
 //!
-//! Invariant: entries are read one after the other and only the disk is written, as a sparse file;
+//! Invariant: the bytes of strangers are decoded in a process of its own; this one judges the disk and
+//! writes it. Entries are read one after the other and only the disk is written, as a sparse file;
 //! memory is bounded, and so is what the file may unpack to. The first bytes of a disk are judged
 //! before the rest is written.
 //! Failure: [`Error`] by what is wrong; the caller discards what was written.
@@ -15,9 +16,15 @@ use super::format::{HEAD, Rules};
 use super::partial::{Partial, RoomClaim};
 use crate::space::{Claim, Full};
 
+mod apart;
+mod decoder;
+mod frames;
 mod layer;
 mod packing;
 
+use apart::{Program, is_failure};
+pub use decoder::{Work, run};
+use frames::{Content, Frame, odd};
 pub(super) use packing::Packing;
 
 /// Bytes that are written at once.
@@ -60,21 +67,137 @@ impl Shape {
     }
 }
 
+/// Why a file is not unpacked.
+#[derive(Debug)]
+enum Refusal {
+    /// By what it has.
+    Content(String),
+    /// It cannot be read.
+    Broken(io::Error),
+}
+
+/// Where a disk goes.
+trait Sink {
+    type Error;
+
+    fn refuse(&self, why: Refusal) -> Self::Error;
+
+    /// Takes a disk; `declared` is its size where a header says it.
+    fn take(&mut self, from: &mut dyn Read, declared: Option<u64>) -> Result<(), Self::Error>;
+}
+
 /// Writes the disk in `file`, which is read from its beginning, to `disk`, which is empty.
-/// `Ok(false)`: a layer without a disk. Blocks.
+/// `Ok(false)`: a layer without a disk. Blocks; on a thread of a runtime.
 pub(super) fn unpack(
+    file: impl Read + Send + 'static,
+    shape: Shape,
+    disk: &mut Partial,
+    limits: Limits,
+) -> Result<bool> {
+    // The program of a test decodes nothing by itself.
+    if cfg!(test) {
+        return unpack_here(file, shape, disk, limits);
+    }
+    let program = Program::own().map_err(|e| limits.unread(&e))?;
+    unpack_apart(program, file, shape, disk, limits)
+}
+
+/// The same by this process: for checks of the decoders.
+pub(super) fn unpack_here(
     file: impl Read,
     shape: Shape,
     disk: &mut Partial,
     mut limits: Limits,
 ) -> Result<bool> {
+    let limits = &mut limits;
+    decode(file, shape, &mut Writing { disk, limits })
+}
+
+fn unpack_apart(
+    program: &Program,
+    file: impl Read + Send + 'static,
+    shape: Shape,
+    disk: &mut Partial,
+    mut limits: Limits,
+) -> Result<bool> {
+    let work = match shape {
+        Shape::Disk => Work::Disk,
+        Shape::Layer => Work::Layer,
+    };
+    let started = program.start(work, file, limits.max_bytes, limits.stopping.clone());
+    let mut decoder = started.map_err(|e| limits.unread(&e))?;
+    let mut has_disk = false;
+    loop {
+        let frame = Frame::read(&mut decoder);
+        // What a decoder makes of a part of an input is not what is in it.
+        if let Some(input) = decoder.input_error() {
+            return Err(limits.unread(&input));
+        }
+        match frame {
+            Ok(Frame::Done(_)) => return Ok(has_disk),
+            Ok(Frame::Content(text)) => return Err(limits.content(&text)),
+            Ok(Frame::Broken(text)) => return Err(limits.broken(&text)),
+            Ok(Frame::Disk(declared)) if !has_disk => {
+                has_disk = true;
+                let mut content = Explained(&mut decoder);
+                let mut content = Content::new(&mut content);
+                let written = limits.write(&mut content, declared, disk);
+                // A broken disk may be that of an input that ended early.
+                written.map_err(|error| match decoder.input_error() {
+                    Some(input) => limits.unread(&input),
+                    None => error,
+                })?;
+            }
+            Ok(_) => return Err(limits.broken(&odd())),
+            Err(error) => return Err(limits.unread(&decoder.reason(error))),
+        }
+    }
+}
+
+/// A decoder whose errors say why it ended.
+struct Explained<'a>(&'a mut apart::Decoder);
+
+impl Read for Explained<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer).map_err(|error| self.0.reason(error))?;
+        if read == 0 && !buffer.is_empty() {
+            Err(self.0.reason(io::ErrorKind::UnexpectedEof.into()))
+        } else {
+            Ok(read)
+        }
+    }
+}
+
+/// Decodes a file, whose disk goes to the sink. `Ok(false)`: a layer without a disk.
+fn decode<S: Sink>(file: impl Read, shape: Shape, sink: &mut S) -> Result<bool, S::Error> {
     match shape {
         Shape::Disk => {
-            let mut opened = open(file).map_err(|e| limits.broken(&e))?;
-            limits.write(&mut opened.reader, None, disk)?;
+            let mut opened = open(file).map_err(|e| sink.refuse(Refusal::Broken(e)))?;
+            sink.take(&mut opened.reader, None)?;
             Ok(true)
         }
-        Shape::Layer => layer::unpack(file, disk, &mut limits),
+        Shape::Layer => layer::decode(file, sink),
+    }
+}
+
+/// Writes a disk within limits.
+struct Writing<'a> {
+    disk: &'a mut Partial,
+    limits: &'a mut Limits,
+}
+
+impl Sink for Writing<'_> {
+    type Error = Error;
+
+    fn refuse(&self, why: Refusal) -> Error {
+        match why {
+            Refusal::Content(text) => self.limits.content(&text),
+            Refusal::Broken(error) => self.limits.broken(&error),
+        }
+    }
+
+    fn take(&mut self, mut from: &mut dyn Read, declared: Option<u64>) -> Result<()> {
+        self.limits.write(&mut from, declared, self.disk)
     }
 }
 
@@ -95,8 +218,40 @@ impl Beginning {
     }
 }
 
-/// The first bytes of the disk in the beginning of a packed file. `None` where it shows none.
-pub(super) fn head_in(beginning: &[u8], shape: Shape) -> Option<Beginning> {
+/// The first bytes of the disk in the beginning of a packed file. `None` where it shows none. Blocks;
+/// on a thread of a runtime.
+pub(super) fn head_in(beginning: &[u8], shape: Shape) -> io::Result<Option<Beginning>> {
+    if cfg!(test) {
+        return Ok(head_here(beginning, shape));
+    }
+    let work = match shape {
+        Shape::Disk => Work::DiskHead,
+        Shape::Layer => Work::LayerHead,
+    };
+    let answer = Program::own()?.answer(work, beginning.to_vec(), BEGINNING);
+    // One that makes a decoder crash shows nothing.
+    answer.or_else(|error| {
+        if is_failure(&error) {
+            Err(error)
+        } else {
+            Ok(None)
+        }
+    })
+}
+
+/// The first bytes of a compressed cluster of qcow2; `None` where there are none. As [`head_in`].
+pub(super) fn cluster_in(packed: &[u8], is_zstd: bool) -> Option<Vec<u8>> {
+    if cfg!(test) {
+        return decoder::cluster_here(packed, is_zstd);
+    }
+    let work = if is_zstd { Work::Zstd } else { Work::Deflate };
+    let answer =
+        Program::own().and_then(|program| program.answer(work, packed.to_vec(), decoder::CLUSTER));
+    answer.ok()?.map(|beginning| beginning.head)
+}
+
+/// The same by this process: for checks of the decoders.
+pub(super) fn head_here(beginning: &[u8], shape: Shape) -> Option<Beginning> {
     match shape {
         Shape::Disk => {
             let mut head = Vec::new();
@@ -150,7 +305,7 @@ impl Limits {
             if self.stopping.is_cancelled() {
                 return Err(Error::Stopping);
             }
-            let filled = fill(from, &mut chunk).map_err(|e| self.broken(&e))?;
+            let filled = fill(from, &mut chunk).map_err(|e| self.unread(&e))?;
             let bytes = &chunk[..filled];
             if !judged {
                 judged = true;
@@ -179,9 +334,10 @@ impl Limits {
     }
 
     fn fits(&self, bytes: u64) -> Result<()> {
-        match bytes > self.max_bytes {
-            true => Err(self.too_large()),
-            false => Ok(()),
+        if bytes > self.max_bytes {
+            Err(self.too_large())
+        } else {
+            Ok(())
         }
     }
 
@@ -217,8 +373,19 @@ impl Limits {
         }
     }
 
+    /// The file was not unpacked, by what its reader got.
+    fn unread(&self, error: &io::Error) -> Error {
+        if self.stopping.is_cancelled() {
+            Error::Stopping
+        } else if is_failure(error) {
+            Error::decoder(&self.location, &error.to_string())
+        } else {
+            self.broken(error)
+        }
+    }
+
     /// The file cannot be unpacked.
-    fn broken(&self, error: &io::Error) -> Error {
+    fn broken(&self, error: &impl std::fmt::Display) -> Error {
         self.content(&format!("it cannot be unpacked: {error}"))
     }
 

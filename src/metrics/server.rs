@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Census;
 use crate::app::App;
+use crate::vm;
 
 /// Binds `endpoint` and gives the future that serves it until `stop`.
 pub(crate) async fn serve(
@@ -32,5 +33,6 @@ fn census(app: &App) -> Census {
         tasks: app.open_tasks(),
         connected: app.is_connected(),
         unreadable: app.unreadable(),
+        landlock: vm::landlock_version(),
     }
 }

@@ -34,6 +34,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
         tasks: vec![("Save".to_owned(), "Queued".to_owned())],
         connected: true,
         unreadable: BTreeMap::from([("containers", 1)]),
+        landlock: 6,
     };
     let page = metrics.text(&census);
     for line in [
@@ -47,6 +48,7 @@ fn the_page_has_the_metrics_of_the_documentation() {
         r#"vmlet_image_translation_files{state="outdated"} 1"#,
         r#"vmlet_libvirt_calls_total{call="define",outcome="ok"} 1"#,
         r#"vmlet_unreadable_records{table="containers"} 1"#,
+        "vmlet_landlock_version 6",
         r#"vmlet_node_tasks{kind="Save",state="Queued"} 1"#,
         r#"vmlet_sessions{kind="exec"} 0"#,
         r#"vmlet_sessions{kind="attach"} 1"#,

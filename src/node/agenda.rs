@@ -257,7 +257,7 @@ impl<P: Platform> Agenda<P> {
                 Work::RestoreBackup { .. } => self.limits.provisions,
                 Work::Backup(_) | Work::VerifyBackup { .. } => BACKUPS,
                 Work::DeleteBackup { .. } => BACKUPS,
-                Work::Save => self.limits.saves,
+                Work::Save | Work::Snapshot { memory: true, .. } => self.limits.saves,
                 Work::Promote { .. } => self.limits.promotions,
                 Work::InspectImage { .. } => INSPECTIONS,
                 Work::PullImage { .. } => PULLS,

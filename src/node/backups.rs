@@ -184,6 +184,7 @@ impl<P: Platform> Agenda<P> {
             (Ok(_), Some(above)) => above,
             _ => files.all,
         };
+        self.disks.check_tables(vm, &held, &originals).await?;
         let draft = Draft {
             uid: desired.uid,
             vm,
@@ -203,7 +204,7 @@ impl<P: Platform> Agenda<P> {
         drop(held);
         let noted = self.disks.note_backup(vm, desired.uid, written.1.hex());
         noted.await?;
-        target.name(desired.uid, written.0.parent).await?;
+        target.publish(&written.0).await?;
         Ok(written)
     }
 

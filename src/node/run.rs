@@ -8,6 +8,7 @@
 mod work;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -24,6 +25,9 @@ use crate::platform::Platform;
 /// Time to the next attempt at a task that could not be recorded; others of its machine wait behind
 /// it.
 const RETRY: Duration = Duration::from_secs(10);
+
+/// Time between two requests to end the writing of memory.
+const ABORT: Duration = Duration::from_millis(500);
 
 /// Steps in which percents are recorded.
 const STEP: u8 = 5;
@@ -151,6 +155,9 @@ impl<P: Platform> Agenda<P> {
                     Err(failure) => Some(Err(failure)),
                 }
             }
+            (None, Work::Snapshot { memory: true, .. }) => {
+                self.end_save(task, work).await.ok().map(Ok)
+            }
             (None, Work::Save) => {
                 let abort = async {
                     if let Err(e) = self.containers.abort_save(task.vm).await {
@@ -193,6 +200,27 @@ impl<P: Platform> Agenda<P> {
             }
             (None, _) => None,
         }
+    }
+
+    /// Ends a snapshot with memory. It may not have begun to write that, and may begin a second time; no request is left
+    /// behind for the next task.
+    async fn end_save<T>(&self, task: &Task, work: impl Future<Output = T>) -> T {
+        let is_over = AtomicBool::new(false);
+        let working = async {
+            let outcome = work.await;
+            is_over.store(true, Ordering::Release);
+            outcome
+        };
+        let aborting = async {
+            while !is_over.load(Ordering::Acquire) {
+                if let Err(e) = self.containers.abort_save(task.vm).await {
+                    let error = crate::one_line(&e);
+                    tracing::debug!(task = %task.uid, error, "snapshot with memory not ended yet");
+                }
+                tokio::time::sleep(ABORT).await;
+            }
+        };
+        tokio::join!(working, aborting).0
     }
 
     /// Records percents; ends never.

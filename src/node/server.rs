@@ -66,6 +66,7 @@ impl<P: Platform> Service<P> {
             podspec::names::DISK_MANIFESTS,
             podspec::names::IMAGE_DIGESTS,
             podspec::names::DISK_PULLS,
+            podspec::names::SNAPSHOT_MEMORY,
         ];
         let targets = self.services.agenda.targets.names();
         let targets = targets.map(|name| format!("{}{name}", podspec::names::BACKUP_TARGET));

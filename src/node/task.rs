@@ -155,11 +155,17 @@ pub enum Work {
         snapshot: SnapshotUid,
         /// For how long the guest freezes its file systems at most, in seconds; 0: it does not.
         quiesce: u32,
+        /// With the memory of the guest; false in rows of older versions.
+        #[serde(default)]
+        memory: bool,
     },
     /// Makes the disk what it was at a snapshot.
     Revert {
         /// UID of the VirtualMachineSnapshot object.
         snapshot: SnapshotUid,
+        /// The next start resumes from the memory of the snapshot; false in rows of older versions.
+        #[serde(default)]
+        memory: bool,
     },
     /// Deletes a snapshot of the disk.
     DeleteSnapshot {

@@ -174,7 +174,7 @@ fn status(error: &images::Error) -> Status {
     let code = match error {
         E::InvalidName { .. } => Code::InvalidArgument,
         E::NoSpace { .. } | E::Crowded { .. } => Code::ResourceExhausted,
-        E::Interrupted(_) | E::Stopping => Code::Unavailable,
+        E::Interrupted(_) | E::Stopping | E::Decoder { .. } => Code::Unavailable,
         E::Digest { .. } => Code::DataLoss,
         E::TooLarge { .. } | E::Content { .. } | E::Format { .. } | E::Convert { .. } => {
             Code::FailedPrecondition

@@ -6,41 +6,22 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-use serde_json::Value;
 use tapmanager::wire::Network;
 
 use super::Sandbox;
-
-/// The link that carries the pod's own network.
-const LINK: &str = "eth0";
 
 impl Sandbox {
     /// Addresses of the guest's `eth0` that the CNI result names, in the order of the pod's status.
     /// They are not checked: see `images::foreign_only`.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
         let network = self.network.as_ref();
-        network.map(named_addresses).unwrap_or_default()
+        network.map(Network::own_addresses).unwrap_or_default()
     }
-}
-
-fn named_addresses(network: &Network) -> Vec<IpAddr> {
-    let ips = network.cni_result.get("ips").and_then(Value::as_array);
-    let ips = ips.into_iter().flatten();
-    let named: Vec<IpAddr> = ips
-        .filter_map(|ip| ip.get("address")?.as_str()?.parse::<IpNet>().ok())
-        .map(|net| net.addr())
-        .collect();
-    let nics = network.guest_nics().iter().filter(|nic| nic.link == LINK);
-    nics.flat_map(|nic| &nic.addresses)
-        .map(|address| address.net.addr())
-        .filter(|address| named.contains(address))
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tapmanager::wire::{Address, Dns, Nic};
 
     use super::*;
@@ -79,11 +60,11 @@ mod tests {
             ]}),
         };
         let expected: [IpAddr; 2] = ["10.1.0.5".parse().unwrap(), "fd00:1::5".parse().unwrap()];
-        assert_eq!(named_addresses(&network), expected);
+        assert_eq!(network.own_addresses(), expected);
         network.detached = true;
-        assert!(named_addresses(&network).is_empty());
+        assert!(network.own_addresses().is_empty());
         network.detached = false;
         network.cni_result = Value::Null;
-        assert!(named_addresses(&network).is_empty());
+        assert!(network.own_addresses().is_empty());
     }
 }

@@ -5,7 +5,6 @@
 //! Failure: reported on the error stream, as the protocol's version defines.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::AttachTarget;
 use super::console::{Attached, Input, Shared};
 use super::streams;
+use crate::machine_socket::MachineSocket;
 use crate::platform::Platform;
 use crate::vm::Containers;
 
@@ -30,7 +30,7 @@ const INPUT: usize = 1024;
 pub(super) struct Console<P: Platform> {
     pub(super) container: ContainerId,
     /// libvirt's socket for it, where an emulator reads no FIFO.
-    pub(super) socket: PathBuf,
+    pub(super) socket: MachineSocket,
     /// The clients at such sockets.
     pub(super) consoles: Shared,
     pub(super) containers: Arc<Containers<P>>,

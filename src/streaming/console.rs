@@ -9,7 +9,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::{broadcast, mpsc};
 
+use crate::machine_socket::MachineSocket;
 use crate::vm::console::Client;
 
 /// Pieces of output that wait for one client.
@@ -84,11 +84,15 @@ impl From<Client> for Attached {
 
 impl Consoles {
     /// Attaches a client to the console of a machine.
-    pub(super) async fn attach(&self, id: &ContainerId, socket: &Path) -> io::Result<Attached> {
+    pub(super) async fn attach(
+        &self,
+        id: &ContainerId,
+        socket: &MachineSocket,
+    ) -> io::Result<Attached> {
         if let Some(attached) = self.join(id) {
             return Ok(attached);
         }
-        let console = tokio::time::timeout(CONNECT, UnixStream::connect(socket)).await??;
+        let console = tokio::time::timeout(CONNECT, socket.connect()).await??;
         // Another client may have been faster; then this connection is closed unused.
         let mut consoles = self.consoles();
         if let Some(attached) = consoles.get(id).and_then(Lines::join) {
@@ -168,8 +172,13 @@ mod tests {
 
     struct Guest {
         listener: UnixListener,
-        path: std::path::PathBuf,
+        socket: MachineSocket,
         _dir: tempfile::TempDir,
+    }
+
+    fn own(path: std::path::PathBuf) -> MachineSocket {
+        let user = nix::unistd::geteuid().as_raw();
+        MachineSocket { path, user }
     }
 
     fn guest() -> Guest {
@@ -177,7 +186,7 @@ mod tests {
         let path = dir.path().join("console");
         Guest {
             listener: UnixListener::bind(&path).unwrap(),
-            path,
+            socket: own(path),
             _dir: dir,
         }
     }
@@ -186,8 +195,8 @@ mod tests {
     async fn clients_of_one_machine_share_one_connection() {
         let (guest, consoles) = (guest(), Consoles::default());
         let id = ContainerId::generate();
-        let mut first = consoles.attach(&id, &guest.path).await.unwrap();
-        let mut second = consoles.attach(&id, &guest.path).await.unwrap();
+        let mut first = consoles.attach(&id, &guest.socket).await.unwrap();
+        let mut second = consoles.attach(&id, &guest.socket).await.unwrap();
         let (mut console, _) = guest.listener.accept().await.unwrap();
         console.write_all(b"login: ").await.unwrap();
         for client in [&mut first, &mut second] {
@@ -200,7 +209,7 @@ mod tests {
         assert_eq!(&typed, b"root\n");
         drop((first, second));
         assert_eq!(console.read(&mut typed).await.unwrap(), 0, "detached");
-        let mut again = consoles.attach(&id, &guest.path).await.unwrap();
+        let mut again = consoles.attach(&id, &guest.socket).await.unwrap();
         let (console, _) = guest.listener.accept().await.unwrap();
         drop(console);
         assert!(again.output.recv().await.is_err(), "the machine ended");
@@ -210,8 +219,8 @@ mod tests {
     async fn a_slow_client_holds_up_no_other_one() {
         let (guest, consoles) = (guest(), Consoles::default());
         let id = ContainerId::generate();
-        let mut slow = consoles.attach(&id, &guest.path).await.unwrap();
-        let mut fast = consoles.attach(&id, &guest.path).await.unwrap();
+        let mut slow = consoles.attach(&id, &guest.socket).await.unwrap();
+        let mut fast = consoles.attach(&id, &guest.socket).await.unwrap();
         let (mut console, _) = guest.listener.accept().await.unwrap();
         let mut received = 0;
         while received < 2 * OUTPUT * PIECE {
@@ -224,8 +233,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_machine_without_a_console_is_an_error() {
-        let path = Path::new("/nonexistent/console");
+        let path = own("/nonexistent/console".into());
         let id = ContainerId::generate();
-        assert!(Consoles::default().attach(&id, path).await.is_err());
+        assert!(Consoles::default().attach(&id, &path).await.is_err());
     }
 }

@@ -3,21 +3,22 @@
 //! Invariant: each connection has an error stream and a data stream with one request id. Each half
 //! of a connection ends separately over SPDY; channels of WebSocket have no ends, so there a
 //! connection ends with the guest's half, and the session with its last connection. A connection
-//! that fails disturbs no other one. Connections come from the node's namespace
-//! (docs/adr/0023 weighs the alternative).
+//! that fails disturbs no other one. Connections come from the node's namespace, and leave it by the
+//! link that leads to the pod (docs/adr/0074).
 //! Failure: text on the error stream of the connection.
 
 use std::collections::HashMap;
 use std::future::pending;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use spdy::{Session, Stream};
+use tapmanager::wire::PodRoute;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 /// Time for a guest to accept a connection at one of its addresses.
@@ -35,7 +36,7 @@ enum Half {
 /// Serves connections until the client ends the session, or `only` so many.
 pub(super) async fn run(
     mut session: Session,
-    addresses: Vec<IpAddr>,
+    addresses: Vec<PodRoute>,
     only: Option<usize>,
 ) -> Result<(), String> {
     let mut ended = 0;
@@ -91,7 +92,7 @@ fn request_id(stream: &Stream) -> String {
 }
 
 /// Carries one connection.
-async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>, has_halves: bool) {
+async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<PodRoute>>, has_halves: bool) {
     let port = data.header("port").map(str::to_owned).unwrap_or_default();
     let (mut from_client, mut to_client) = data.split();
     let ended = async {
@@ -133,17 +134,34 @@ async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>, ha
 }
 
 /// Connects to the first address that accepts.
-async fn connect(port: &str, addresses: &[IpAddr]) -> Result<TcpStream, String> {
+async fn connect(port: &str, addresses: &[PodRoute]) -> Result<TcpStream, String> {
     let number = port.parse().ok().filter(|number| *number > 0);
     let number: u16 = number.ok_or_else(|| format!("{port:?} is no port"))?;
     let mut failure = "the pod has no address".to_owned();
-    for address in addresses {
+    for PodRoute { address, link } in addresses {
         let address = SocketAddr::new(*address, number);
-        match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
+        let connected = connect_over(link.as_deref(), address);
+        match tokio::time::timeout(CONNECT, connected).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => failure = format!("connect to {address}: {error}"),
             Err(_) => failure = format!("connect to {address}: no answer in {CONNECT:?}"),
         }
     }
     Err(failure)
+}
+
+/// Connects over a link of the node and no other, whatever its routes are by now. A kernel before 5.7
+/// binds for privileged programs only: there the route that was checked has to do.
+async fn connect_over(link: Option<&str>, address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    if let Some(link) = link {
+        match socket.bind_device(Some(link.as_bytes())) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            bound => bound?,
+        }
+    }
+    socket.connect(address).await
 }

@@ -18,6 +18,7 @@ use tokio::net::{TcpStream, UnixListener};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
+use crate::machine_socket::MachineSocket;
 use crate::testkit::Node;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -66,7 +67,10 @@ impl Server {
         let listener = UnixListener::bind(&socket).unwrap();
         let target = Target::Attach(AttachTarget {
             container: self.machine.clone(),
-            socket: Some(socket),
+            socket: Some(MachineSocket {
+                path: socket,
+                user: nix::unistd::geteuid().as_raw(),
+            }),
             streams,
         });
         (listener, target)

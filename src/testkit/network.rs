@@ -11,8 +11,8 @@ use std::time::Duration;
 use podspec::SandboxId;
 use tapmanager::client::Error;
 use tapmanager::wire::{
-    AddRequest, Dns, ErrorCode, Network, Nic, NicCounters, SandboxCounters, StartRequest, Status,
-    WireError,
+    AddRequest, Dns, ErrorCode, Network, Nic, NicCounters, Permit, PodRoute, SandboxCounters,
+    StartRequest, Status, WireError,
 };
 use tokio::sync::Notify;
 
@@ -199,11 +199,19 @@ impl PodNetwork for FakeNetwork {
         })
     }
 
-    async fn prepare_start(&self, request: StartRequest) -> Result<String, Error> {
+    async fn routes(&self, _: &SandboxId) -> Result<Option<Vec<PodRoute>>, Error> {
+        drop(self.here()?);
+        Ok(None)
+    }
+
+    async fn prepare_start(&self, request: StartRequest) -> Result<Permit, Error> {
         let mut state = self.here()?;
         state.starts.push(request);
         state.away = std::mem::take(&mut state.leaves);
-        Ok("token".to_owned())
+        Ok(Permit {
+            token: "token".to_owned(),
+            socket: None,
+        })
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn of(scratch: &Path) -> vm::Settings {
         },
         unknown_image: vm::UnknownImage::Pull,
         memory_overhead: 160 << 20,
-        landlock: true,
+        landlock: vm::Landlock::On,
         qcow2_file_disks: true,
         unsupported: vm::Unsupported::Refuse,
         shares: vm::ShareSettings {

@@ -39,7 +39,11 @@ pub const LAYERS: &str = "VMLET_LAYERS";
 /// The emulator's name of the device that shows a guest its generation ID.
 pub const VM_GENERATION_ID: &str = "vmgenid";
 
-/// Variable that turns the confinement of `vmwrapper` by Landlock off, with the value `off`.
+/// Variable with the most bytes of a file of the emulator.
+pub const FILE_SIZE: &str = "VMLET_FILE_SIZE";
+
+/// Variable that turns the confinement of `vmwrapper` by Landlock off, with the value `off`, or
+/// requires it, with `require`.
 pub const LANDLOCK: &str = "VMLET_LANDLOCK";
 
 /// Everything that distinguishes one domain from another.

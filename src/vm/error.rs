@@ -22,6 +22,12 @@ pub enum Error {
     /// The sandbox does not exist.
     #[error("no sandbox has the id {0}")]
     NoSandbox(SandboxId),
+    /// The settings require a confinement that the kernel does not have.
+    #[error(
+        "vm.landlock is \"require\", and the kernel of this node has no Landlock: boot a kernel with it (5.13 or \
+         later), with landlock in its parameter lsm=, or set vm.landlock to true"
+    )]
+    NoLandlock,
     /// The container does not exist.
     #[error("no container has the id {0}")]
     NoContainer(ContainerId),
@@ -60,6 +66,43 @@ pub enum Error {
     NotSwitched {
         /// The machine.
         vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
+    /// A snapshot is to have the memory of a machine, and that could not be saved.
+    #[error(
+        "failed to save the memory of virtual machine {vm} for a snapshot: there is no snapshot, and its guest is as before; \
+         repeat the request, or take the snapshot without memory"
+    )]
+    MemoryNotSaved {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// Why not.
+        #[source]
+        source: libvirt::Error,
+    },
+    /// The same of a machine without any.
+    #[error(
+        "virtual machine {0} is off, and has no memory for a snapshot: start it, or take the snapshot without memory"
+    )]
+    MemoryOfStopped(podspec::VmUid),
+    /// A snapshot with memory is to be of a machine with disks that it is not of.
+    #[error(
+        "virtual machine {0} has claims, which a snapshot on the node does not contain and its memory would not fit later: \
+         take the snapshot without memory"
+    )]
+    DisksNotSaved(podspec::VmUid),
+    /// A machine is to resume from the memory of a snapshot, and its emulator does not take that.
+    #[error(
+        "failed to resume virtual machine {vm} from the memory of snapshot {snapshot}: if QEMU or the processor of the node is \
+         another one by now, power the machine off, which discards the memory, then start it from the disk of the snapshot"
+    )]
+    NotResumed {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// The snapshot.
+        snapshot: crate::disk::SnapshotUid,
         /// Why not.
         #[source]
         source: libvirt::Error,
@@ -401,6 +444,9 @@ impl Error {
                 !matches!(source, tapmanager::client::Error::Refused(_))
             }
             Self::Hypervisor { source, .. } | Self::NotSwitched { source, .. } => {
+                source.is_unavailable()
+            }
+            Self::MemoryNotSaved { source, .. } | Self::NotResumed { source, .. } => {
                 source.is_unavailable()
             }
             Self::NotQuiesced { source, .. } => source.is_transient(),

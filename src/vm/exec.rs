@@ -6,7 +6,6 @@
 //! Failure: [`Error`] states what is missing in the guest; a command's own exit code, whatever it
 //! is, is no failure.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +32,7 @@ use super::model::Container;
 use super::service::Containers;
 use crate::clock;
 use crate::guest;
+use crate::machine_socket::MachineSocket;
 use crate::platform::Platform;
 use collect::{Limits, collect};
 use command::Run;
@@ -173,7 +173,7 @@ impl<P: Platform> Containers<P> {
 
     /// The QEMU guest agent would run a command without what a process has.
     async fn only_ours(&self, machine: &Container) -> std::result::Result<Runner, Error> {
-        let socket = self.paths.guest_socket(&machine.id);
+        let socket = self.guest_port(machine);
         let agent = self.guests.agent(&machine.id, &socket, ONLY_ANSWER).await;
         agent
             .map(Runner::Ours)
@@ -225,7 +225,7 @@ impl<P: Platform> Containers<P> {
         limits: &Limits,
     ) -> std::result::Result<Runner, Error> {
         let booted = row.started_at.saturating_add(BOOT);
-        let socket = self.paths.guest_socket(&row.id);
+        let socket = self.guest_port(row);
         let ours = |limit| self.guests.agent(&row.id, &socket, limit);
         loop {
             if let Some(agent) = ours(FIRST_ANSWER).await {
@@ -258,7 +258,7 @@ impl<P: Platform> Containers<P> {
         limit: Duration,
     ) -> Result<Option<guest::Agent>> {
         let machine = self.machine_of(&self.check_exec(id)?)?;
-        let socket = self.paths.guest_socket(&machine.id);
+        let socket = self.guest_port(&machine);
         Ok(self.guests.agent(&machine.id, &socket, limit).await)
     }
 
@@ -308,9 +308,11 @@ impl<P: Platform> Containers<P> {
     /// libvirt's socket for the serial console of a machine, which serves one client at a time if the
     /// machine's emulator is that of an earlier version, or its wrapper could not change the port;
     /// `None` for a process, which has none.
-    pub fn console_socket(&self, id: &ContainerId) -> Result<Option<PathBuf>> {
+    pub fn console_socket(&self, id: &ContainerId) -> Result<Option<MachineSocket>> {
         let row = self.check_runs(id, "attached to")?;
-        Ok((!row.is_process()).then(|| self.paths.console_socket(&row.id)))
+        let socket = |path| self.machine_socket(&row, path);
+        let path = (!row.is_process()).then(|| self.paths.console_socket(&row.id));
+        Ok(path.map(socket))
     }
 
     fn check_runs(&self, id: &ContainerId, verb: &'static str) -> Result<Arc<Container>> {

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use podspec::{CpuModel, Defaults, Mib, SandboxId, Vcpus};
+use tapmanager::wire::Permit;
 
 use super::domain::{Disk, DiskDevice, DiskFormat, DiskSource, xml};
 use super::host::accelerator::{Accelerator, Setting};
@@ -14,7 +15,8 @@ use super::lifecycle::describe::{Parts, describe};
 use super::lifecycle::{log_path, request};
 use super::model::{Container, ContainerConfig, Part, Spec};
 use super::{
-    Error, Owner, Paths, Result, Settings, ShareSettings, UidRange, UnknownImage, Unsupported,
+    Error, Landlock, Owner, Paths, Result, Settings, ShareSettings, UidRange, UnknownImage,
+    Unsupported,
 };
 use crate::sandbox::Sandbox;
 
@@ -28,7 +30,7 @@ fn settings() -> Settings {
         emulator: "/usr/bin/qemu-system-x86_64".into(),
         wrapper: "/usr/libexec/vmlet/vmwrapper".into(),
         guest_agent: "/usr/libexec/vmlet/vmlet-guest".into(),
-        landlock: true,
+        landlock: Landlock::On,
         qcow2_file_disks: true,
         handoff_socket: "/run/vmlet/handoff/handoff.sock".into(),
         uid: 107,
@@ -88,11 +90,15 @@ pub(crate) fn machine(
         settings: &settings,
         paths: &paths,
         accelerator,
-        token: "token".to_owned(),
+        permit: Permit {
+            token: "token".to_owned(),
+            socket: None,
+        },
         saved: None,
         root: root(&paths, &sandbox.id),
         disks: Vec::new(),
         layers: None,
+        disk_bytes: None,
         generation: None,
         owner: Some(Owner {
             uid: USER,

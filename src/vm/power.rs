@@ -27,6 +27,7 @@ mod quiesce;
 mod restart;
 mod resume;
 mod save;
+mod snapshot_memory;
 mod snapshots;
 pub(in crate::vm) mod stalled;
 
@@ -141,7 +142,7 @@ impl<P: Platform> Containers<P> {
     /// waits for it.
     pub(in crate::vm) fn set_guest_time(&self, row: &Container) {
         let (guests, id) = (Arc::clone(&self.guests), row.id.clone());
-        let socket = self.paths.guest_socket(&id);
+        let socket = self.guest_port(row);
         self.parts.tasks.spawn(async move {
             let Some(agent) = guests.agent(&id, &socket, AWAKE).await else {
                 return;

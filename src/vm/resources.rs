@@ -7,6 +7,7 @@
 mod catch_up;
 pub mod details;
 mod facts;
+mod file_size;
 mod fit;
 mod memory;
 mod resize;
@@ -18,6 +19,7 @@ mod usage;
 
 pub(in crate::vm) use catch_up::{CatchUps, want_size_of_pod};
 pub use facts::Facts;
+pub(in crate::vm) use file_size::file_size;
 pub(in crate::vm) use resize::merged;
 pub(in crate::vm) use room::room;
 pub(in crate::vm) use translations::translations;

@@ -5,11 +5,13 @@
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Defaults, SandboxId};
+use tapmanager::wire::PodRoute;
 
 use super::answers::Answers;
 use super::console::Consoles;
@@ -40,8 +42,10 @@ use crate::foreign::Foreign;
 use crate::guest::Guests;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
+use crate::machine_socket::MachineSocket;
 use crate::metadata::{LookupError, Table};
 use crate::metrics::Metrics;
+use crate::network::PodNetwork as _;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sources::Sources;
@@ -195,6 +199,27 @@ impl<P: Platform> Containers<P> {
             uid: row.spec.user.unwrap_or(self.settings.uid),
             gid: self.settings.gid,
         }
+    }
+
+    /// The addresses of a pod's guest that the node reaches over the pod's own link. `None`: the
+    /// tapmanager is of an earlier version and does not know.
+    pub async fn routes(&self, sandbox: &SandboxId) -> Result<Option<Vec<PodRoute>>> {
+        let routes = self.parts.network.routes(sandbox).await;
+        routes.map_err(|source| Error::Network {
+            id: sandbox.clone(),
+            source,
+        })
+    }
+
+    /// The socket that leads to `vmlet-guest` in a machine.
+    pub(super) fn guest_port(&self, row: &Container) -> MachineSocket {
+        self.machine_socket(row, self.paths.guest_socket(&row.id))
+    }
+
+    /// A socket of a machine, which its emulator listens on.
+    pub(super) fn machine_socket(&self, row: &Container, path: PathBuf) -> MachineSocket {
+        let user = self.owner(row).uid;
+        MachineSocket { path, user }
     }
 
     /// The emulator of a container.

@@ -32,7 +32,7 @@ pub struct Settings {
     /// Users that machines may have.
     pub uids: UidRange,
     /// Whether emulators are confined by Landlock.
-    pub landlock: bool,
+    pub landlock: Landlock,
     /// Whether files of volumes may be disks in the format qcow2.
     pub qcow2_file_disks: bool,
     /// The file that states which boot of the kernel this is.
@@ -80,6 +80,17 @@ pub struct ShareSettings {
     pub root: PathBuf,
     /// Who accesses a directory when the pod names no user.
     pub user: Owner,
+}
+
+/// Whether emulators are confined by Landlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landlock {
+    /// They are not.
+    Off,
+    /// Where the kernel has it.
+    On,
+    /// No machine starts where the kernel does not have it.
+    Required,
 }
 
 /// What becomes of a container whose writable mounts do not reach the guest.

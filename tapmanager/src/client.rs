@@ -12,8 +12,8 @@ use serde_json::Error as JsonError;
 use tokio::time::Instant;
 
 use crate::wire::{
-    AddRequest, Answer, MAX_MESSAGE, Network, PROTOCOL_VERSION, Reply, Request, SandboxCounters,
-    StartRequest, Status, WireError,
+    AddRequest, Answer, MAX_MESSAGE, Network, PROTOCOL_VERSION, Permit, PodRoute, Reply, Request,
+    SandboxCounters, StartRequest, Status, WireError,
 };
 
 /// Calls that run plugins get this much more than others, unless set otherwise: a chain of plugins
@@ -155,16 +155,28 @@ impl Client {
         }
     }
 
-    /// Allows one start of the machine of a sandbox; returns the token for its hand-off.
+    /// The addresses of a guest that the node reaches.
+    ///
+    /// # Errors
+    /// See [`Error`]. An earlier tapmanager refuses the request as [`crate::wire::ErrorCode::Invalid`].
+    pub async fn routes(&self, id: &str) -> Result<Vec<PodRoute>, Error> {
+        let request = Request::Routes { id: id.to_owned() };
+        match self.call(&request, self.deadline).await? {
+            Answer::Routes { routes } => Ok(routes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Allows one start of the machine of a sandbox; returns what its hand-off needs.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn prepare_start(&self, start: StartRequest) -> Result<String, Error> {
+    pub async fn prepare_start(&self, start: StartRequest) -> Result<Permit, Error> {
         match self
             .call(&Request::PrepareStart(start), self.deadline)
             .await?
         {
-            Answer::Token { token } => Ok(token),
+            Answer::Token(permit) => Ok(permit),
             other => Err(unexpected(&other)),
         }
     }
@@ -286,7 +298,8 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Network(_) => "network",
         Answer::Ids { .. } => "ids",
         Answer::Status(_) => "status",
-        Answer::Token { .. } => "token",
+        Answer::Routes { .. } => "routes",
+        Answer::Token(_) => "token",
         Answer::Counters { .. } => "counters",
         Answer::Done => "done",
     };

@@ -49,6 +49,8 @@ pub(crate) enum Failure {
     CgroupStuck(u64),
     #[error("journal")]
     Journal(#[source] journal::Error),
+    #[error("failed to make the socket of the start")]
+    Socket(#[source] fdpass::Error),
     #[error("random bytes for a token")]
     Random(#[source] std::io::Error),
     #[error("work was interrupted")]

@@ -63,6 +63,7 @@ pub(crate) struct Metrics {
     requests: Family<Outcome, Counter>,
     request_seconds: Histograms<Kind>,
     handoffs: Family<Code, Counter>,
+    refusals: Family<Socket, Counter>,
     calls: Family<CallOutcome, Counter>,
     call_seconds: Histograms<Call>,
     sandboxes: Gauge,
@@ -72,6 +73,11 @@ pub(crate) struct Metrics {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Code {
     code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Socket {
+    socket: &'static str,
 }
 
 fn histogram() -> Histogram {
@@ -85,6 +91,7 @@ impl Default for Metrics {
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(histogram),
             handoffs: Family::default(),
+            refusals: Family::default(),
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(histogram),
             sandboxes: Gauge::default(),
@@ -97,6 +104,8 @@ impl Default for Metrics {
         registry.register("request_seconds", help, metrics.request_seconds.clone());
         let help = "Requests for tap devices, by code";
         registry.register("handoffs", help, metrics.handoffs.clone());
+        let help = "Connections of users that may not use the socket";
+        registry.register("connections_refused", help, metrics.refusals.clone());
         let help = "Calls of CNI plugins, by their end";
         registry.register("cni_calls", help, metrics.calls.clone());
         let help = "Time of a call of a CNI plugin in seconds";
@@ -125,6 +134,11 @@ impl Metrics {
     pub(crate) fn handed_off(&self, error: Option<ErrorCode>) {
         let code = error.map_or("ok", code_name);
         self.handoffs.get_or_create(&Code { code }).inc();
+    }
+
+    /// A connection was refused because of its user.
+    pub(crate) fn refused(&self, socket: &'static str) {
+        self.refusals.get_or_create(&Socket { socket }).inc();
     }
 
     /// All metrics in the text format of OpenMetrics.
@@ -170,6 +184,7 @@ pub(crate) const fn kind(request: &Request) -> &'static str {
         Request::Gc { .. } => "gc",
         Request::Status {} => "status",
         Request::Counters { .. } => "counters",
+        Request::Routes { .. } => "routes",
         Request::PrepareStart(_) => "prepare_start",
     }
 }

@@ -16,7 +16,9 @@ mod collect;
 mod counters;
 mod del;
 mod recover;
+mod routes;
 mod serve;
+mod sockets;
 mod start;
 
 use std::collections::HashMap;
@@ -35,6 +37,7 @@ use crate::failure::Failure;
 use crate::journal::{Entry, Journal, Phase};
 use crate::metrics::Shared;
 use crate::network;
+pub(crate) use sockets::{Arrival, StartSockets};
 
 /// A sandbox with its open parts.
 #[derive(Debug)]
@@ -66,7 +69,9 @@ pub(crate) struct Sandboxes {
     /// Whether plugins may be asked to collect.
     plugin_gc: bool,
     netns_dir: PathBuf,
-    /// Our own network namespace, where gateways of pods are.
+    /// Our own network namespace.
+    node_ns: Namespace,
+    /// The same as the place of the gateways of pods.
     node: ipv6::Node,
     cgroup_root: PathBuf,
     /// Which boot of the node this is; empty when the node does not say.
@@ -74,6 +79,8 @@ pub(crate) struct Sandboxes {
     slots: Mutex<HashMap<String, Arc<AsyncMutex<Option<Live>>>>>,
     /// Allowed starts by token. A hint: the slot's entry decides.
     tokens: Mutex<HashMap<String, start::Allowed>>,
+    /// Where the machines of allowed starts show their tokens.
+    sockets: StartSockets,
     /// Turns of tasks that run plugins. A task that has one waits for no slot.
     turns: Semaphore,
     /// Held for reading while plugins attach, for writing while they collect.
@@ -94,7 +101,12 @@ impl Sandboxes {
     ///
     /// # Errors
     /// When our own network namespace cannot be opened.
-    pub(crate) fn new(config: &Config, journal: Journal, metrics: Shared) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        config: &Config,
+        journal: Journal,
+        metrics: Shared,
+        sockets: StartSockets,
+    ) -> Result<Self, Failure> {
         let settings = cni::Settings {
             conf_dir: config.cni_conf_dir.clone(),
             bin_dirs: config.cni_bin_dir.clone(),
@@ -112,11 +124,13 @@ impl Sandboxes {
             runtime,
             plugin_gc: config.cni_plugin_gc,
             netns_dir: config.netns_dir.clone(),
-            node: ipv6::Node::new(node),
+            node: ipv6::Node::new(node.clone()),
+            node_ns: node,
             cgroup_root: config.cgroup_root.clone(),
             boot: boot(&config.boot_id_file),
             slots: Mutex::default(),
             tokens: Mutex::default(),
+            sockets,
             turns: Semaphore::new(PLUGIN_CALLS),
             attaching: RwLock::default(),
             recovering: AtomicUsize::new(0),

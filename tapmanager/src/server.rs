@@ -1,4 +1,4 @@
-//! The two sockets: their clients, and the order of requests.
+//! The two sockets and those of starts: their clients, and the order of requests.
 //!
 //! Invariant: a peer is accepted by the user that the kernel reports, before a byte of it is read;
 //! messages, connections, requests and waits are bounded; a request that has begun is finished even if its
@@ -9,6 +9,7 @@
 mod control;
 mod handoff;
 mod places;
+mod refusals;
 
 use std::fs::Permissions;
 use std::future::Future;
@@ -24,6 +25,7 @@ use serde::Serialize;
 use service::signals::Ending;
 use service::telemetry::one_line;
 use tapmanager::wire::{ErrorCode, MAX_MESSAGE, PROTOCOL_VERSION, WireError};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,8 +33,9 @@ use crate::config::Config;
 use crate::consoles;
 use crate::journal::Journal;
 use crate::metrics::{self, Shared};
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::{Arrival, Sandboxes, StartSockets};
 use places::{MAX_WAITING, Place, Places};
+use refusals::Refusals;
 
 /// For the first message of a peer.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
@@ -52,16 +55,20 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let journal = Journal::open(&config.state_dir).context("open the journal")?;
     let metrics = Shared::default();
-    let sandboxes = Sandboxes::new(config, journal, Arc::clone(&metrics));
+    let qemu = config.qemu()?;
+    make_directory(&config.handoff_socket)?;
+    let (starts, arrived) = StartSockets::new(&config.handoff_socket, &qemu)
+        .context("make the directory for the sockets of starts")?;
+    let sandboxes = Sandboxes::new(config, journal, Arc::clone(&metrics), starts);
     let sandboxes = Arc::new(sandboxes.context("open the node's network")?);
     // Peers of a program that is started again wait for the sockets, not for the networks.
     let control = bind(&config.control_socket)?;
-    let qemu = config.qemu()?;
     let handoff = bind(&config.handoff_socket)?;
     open_to(&config.handoff_socket, &qemu)?;
     let recovery = sandboxes.load().await.context("read the journal")?;
     if let Some(endpoint) = &config.metrics.listen {
         let sandboxes = Arc::clone(&sandboxes);
+        let metrics = Arc::clone(&metrics);
         let count = move || sandboxes.list().len();
         let serving = metrics::serve(endpoint, metrics, count, stop.clone());
         tasks.spawn(serving.await.context("serve metrics")?);
@@ -75,24 +82,43 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     };
     let expected = Arc::clone(&sandboxes);
     let recovering = Arc::clone(&sandboxes);
-    let serve_handoff =
-        move |connection, place| handoff::serve(connection, place, Arc::clone(&sandboxes));
+    let refusals = Arc::<Refusals>::default();
+    let serve_starts = serve_starts(
+        arrived,
+        Arc::clone(&sandboxes),
+        Arc::clone(&refusals),
+        tasks.clone(),
+    );
+    let serve_starts = stop.clone().run_until_cancelled_owned(serve_starts);
+    tasks.spawn(async move {
+        serve_starts.await;
+    });
+    let refused = refusals;
+    let serve_handoff = move |connection, place| {
+        handoff::serve(
+            connection,
+            place,
+            Arc::clone(&sandboxes),
+            Arc::clone(&refused),
+        )
+    };
     let own = geteuid();
+    let counted = (metrics, Arc::<Refusals>::default());
     tasks.spawn(accept(
-        control,
-        "control",
+        (control, "control"),
         move |uid| uid == own,
         serve_control,
+        counted.clone(),
         stop.clone(),
         tasks.clone(),
     ));
     let allowed =
         move |uid: Uid| uid == qemu.uid || uid.is_root() || expected.expects(uid.as_raw());
     tasks.spawn(accept(
-        handoff,
-        "hand-off",
+        (handoff, "hand-off"),
         allowed,
         serve_handoff,
+        counted,
         stop.clone(),
         tasks.clone(),
     ));
@@ -110,13 +136,19 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
 }
 
 fn bind(path: &Path) -> Result<AsyncListener> {
+    make_directory(path)?;
+    AsyncListener::bind(path, 0o600).with_context(|| format!("listen on {}", path.display()))
+}
+
+/// The directory of a socket.
+fn make_directory(path: &Path) -> Result<()> {
     if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
         // Machines must get through to the hand-off socket, whatever our umask.
         std::fs::create_dir_all(dir)
             .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(0o755)))
             .with_context(|| format!("make {}", dir.display()))?;
     }
-    AsyncListener::bind(path, 0o600).with_context(|| format!("listen on {}", path.display()))
+    Ok(())
 }
 
 /// Lets QEMU's user and the group that all machines share connect.
@@ -126,12 +158,25 @@ fn open_to(socket: &Path, qemu: &User) -> Result<()> {
         .with_context(|| format!("give {} to QEMU's user", socket.display()))
 }
 
+/// Serves the connections to sockets of starts, each of which sends one at a time.
+async fn serve_starts(
+    mut arrived: mpsc::Receiver<Arrival>,
+    sandboxes: Arc<Sandboxes>,
+    refusals: Arc<Refusals>,
+    tasks: TaskTracker,
+) {
+    while let Some(Arrival { connection, served }) = arrived.recv().await {
+        let (sandboxes, refusals) = (Arc::clone(&sandboxes), Arc::clone(&refusals));
+        tasks.spawn(handoff::serve(connection, served, sandboxes, refusals));
+    }
+}
+
 /// Starts a task for every connection of an allowed user until `stop`.
 async fn accept<F, S>(
-    listener: AsyncListener,
-    socket: &'static str,
+    (listener, socket): (AsyncListener, &'static str),
     allowed: impl Fn(Uid) -> bool,
     serve: S,
+    (metrics, refusals): (Shared, Arc<Refusals>),
     stop: CancellationToken,
     tasks: TaskTracker,
 ) where
@@ -157,13 +202,17 @@ async fn accept<F, S>(
                 tasks.spawn(serve(connection, place));
             }
             Ok(PeerCredentials { pid, uid, .. }) => {
-                tracing::warn!(
-                    socket,
-                    pid,
-                    uid,
-                    reason = "this user may not use the socket",
-                    "connection refused"
-                );
+                metrics.refused(socket);
+                if let Some(before) = refusals.note(uid) {
+                    tracing::warn!(
+                        socket,
+                        pid,
+                        uid,
+                        before,
+                        reason = "this user may not use the socket",
+                        "connection refused"
+                    );
+                }
             }
             Err(error) => {
                 tracing::warn!(socket, error = one_line(&error), "connection refused");

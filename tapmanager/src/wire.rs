@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,11 @@ pub enum Request {
     },
     /// Whether new networks can be made. Answer: [`Answer::Status`].
     Status {},
+    /// How the node reaches the guest of a sandbox. Answer: [`Answer::Routes`].
+    Routes {
+        /// Sandbox id.
+        id: String,
+    },
     /// Allows one start of a virtual machine. Answer: [`Answer::Token`].
     PrepareStart(StartRequest),
     /// Traffic of the guests, sandbox by sandbox in the order of their ids. Answer:
@@ -206,9 +211,11 @@ pub enum Answer {
     /// To [`Request::Status`].
     Status(Status),
     /// To [`Request::PrepareStart`].
-    Token {
-        /// 64 hex digits, good for one hand-off.
-        token: String,
+    Token(Permit),
+    /// To [`Request::Routes`].
+    Routes {
+        /// The addresses of its own link that the node's routes lead to.
+        routes: Vec<PodRoute>,
     },
     /// To [`Request::Counters`].
     Counters {
@@ -219,6 +226,33 @@ pub enum Answer {
     },
     /// To requests without a result.
     Done,
+}
+
+/// An address of a guest that the node reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRoute {
+    /// The address.
+    pub address: IpAddr,
+    /// The node's link that leads to the pod; `None` where the switch of a plugin leads to all pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+}
+
+/// What a machine needs to fetch its descriptors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permit {
+    /// 64 hex digits, good for one hand-off.
+    pub token: String,
+    /// Name of the socket of this start, see [`start_socket`]. An earlier tapmanager makes none: the
+    /// machine uses the socket for all starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+}
+
+/// The path of a start's socket, in a directory beside the socket for all starts.
+#[must_use]
+pub fn start_socket(shared: &Path, name: &str) -> PathBuf {
+    shared.with_extension("d").join(name)
 }
 
 /// Why a request was not carried out.

@@ -6,8 +6,8 @@
 //! connects to no TCP port, and signals no process that is not confined with it, as far as the
 //! kernel's Landlock can. After [`close_directories`] the directories of the machine are closed to
 //! the group that all machines share.
-//! Failure: a kernel without Landlock confines nothing, and no error says so; everything else that
-//! fails is an error of the start.
+//! Failure: a kernel without Landlock confines nothing, and that is an error only if it is required;
+//! everything else that fails is an error of the start.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
 use crate::files::Directory;
@@ -67,6 +67,20 @@ pub(crate) enum Error {
     },
     #[error("confine the emulator by Landlock")]
     Landlock(#[from] RulesetError),
+    #[error(
+        "vm.landlock is \"require\", and the kernel of this node has no Landlock: boot a kernel with it, with \
+         landlock in its parameter lsm="
+    )]
+    Missing,
+}
+
+/// Whether a kernel without Landlock will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It is used where the kernel has it.
+    Available,
+    /// The emulator does not start without.
+    Required,
 }
 
 /// What a machine needs that its command line does not name.
@@ -91,6 +105,7 @@ pub(crate) fn restrict(
     emulator: &Path,
     arguments: &[OsString],
     granted: &Granted<'_>,
+    need: Need,
 ) -> Result<(), Error> {
     let named = named(arguments);
     let own = directories(&named);
@@ -100,7 +115,7 @@ pub(crate) fn restrict(
     let file = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
     let socket = file | AccessFs::MakeSock | AccessFs::RemoveFile;
     // Paths that do not exist get no rule.
-    Ruleset::default()
+    let restricted = Ruleset::default()
         .handle_access(all)?
         .handle_access(AccessNet::from_all(VERSION))?
         .scope(Scope::from_all(VERSION))?
@@ -118,7 +133,10 @@ pub(crate) fn restrict(
                 .map(|of| Ok::<_, RulesetError>(rule(of))),
         )?
         .restrict_self()?;
-    Ok(())
+    match restricted.ruleset {
+        RulesetStatus::NotEnforced if need == Need::Required => Err(Error::Missing),
+        _ => Ok(()),
+    }
 }
 
 /// What QEMU may do in a directory that it serves: all that files, directories and links need.

@@ -8,6 +8,8 @@
 //! the machine starts with that of libvirt.
 
 mod args;
+mod bound;
+mod calls;
 mod confine;
 mod console;
 mod directories;
@@ -22,6 +24,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use confine::Need;
 use files::Files;
 
 /// The one-time token of this start.
@@ -38,10 +41,14 @@ const EMULATOR: &str = "VMLET_EMULATOR";
 /// socket.
 const CONSOLE: &str = "VMLET_CONSOLE_SOCKET";
 
-/// `off`: QEMU is not confined by Landlock.
+/// `on`, as without it: QEMU is confined by Landlock where the kernel has it. `off`: it is not.
+/// `require`: it does not start without.
 const LANDLOCK: &str = "VMLET_LANDLOCK";
 /// Variable with the directory of layers of the root disk that are made while the machine runs.
 const LAYERS: &str = "VMLET_LAYERS";
+
+/// Variable with the most bytes of a file that QEMU writes.
+const FILE_SIZE: &str = "VMLET_FILE_SIZE";
 
 const DEFAULT_EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
 
@@ -60,6 +67,10 @@ enum Error {
     Inherit(#[source] fdpass::Error),
     #[error(transparent)]
     Confine(#[from] confine::Error),
+    #[error("failed to bound the files of the emulator")]
+    Bound(#[source] nix::Error),
+    #[error("failed to forbid system calls")]
+    Calls(#[from] libseccomp::error::SeccompError),
     #[error("execute {path}")]
     Execute {
         path: PathBuf,
@@ -98,13 +109,19 @@ fn run() -> Result<std::convert::Infallible, Error> {
     if token.is_some() {
         connect_console(&mut arguments);
         confine::close_directories(&arguments)?;
-        if is_landlock_on()? {
+        if let Some(need) = landlock()? {
             let layers = std::env::var_os(LAYERS).map(PathBuf::from);
             let granted = confine::Granted {
                 served: &files.directories,
                 layers: layers.as_deref(),
             };
-            confine::restrict(path.as_ref(), &arguments, &granted)?;
+            confine::restrict(path.as_ref(), &arguments, &granted, need)?;
+        }
+        if let Some(most) = file_size()? {
+            bound::files(most).map_err(Error::Bound)?;
+        }
+        if files.directories.is_empty() {
+            calls::forbid()?;
         }
     }
     let source = Command::new(&path)
@@ -117,6 +134,7 @@ fn run() -> Result<std::convert::Infallible, Error> {
         .env_remove(EMULATOR)
         .env_remove(LANDLOCK)
         .env_remove(LAYERS)
+        .env_remove(FILE_SIZE)
         .env_remove(CONSOLE)
         .exec();
     Err(Error::Execute {
@@ -136,12 +154,24 @@ fn connect_console(arguments: &mut [OsString]) {
     connected.unwrap_or_else(|error| report(&error));
 }
 
-fn is_landlock_on() -> Result<bool, Error> {
+/// How much Landlock is needed; `None`: QEMU is not confined by it.
+fn landlock() -> Result<Option<Need>, Error> {
     match std::env::var_os(LANDLOCK) {
-        None => Ok(true),
-        Some(value) if value == "off" => Ok(false),
+        None => Ok(Some(Need::Available)),
+        Some(value) if value == "on" => Ok(Some(Need::Available)),
+        Some(value) if value == "off" => Ok(None),
+        Some(value) if value == "require" => Ok(Some(Need::Required)),
         Some(_) => Err(Error::Variable(LANDLOCK)),
     }
+}
+
+/// The most bytes of a file; `None`: any number.
+fn file_size() -> Result<Option<u64>, Error> {
+    let Some(value) = std::env::var_os(FILE_SIZE) else {
+        return Ok(None);
+    };
+    let bytes = value.to_str().and_then(|text| text.parse().ok());
+    bytes.map(Some).ok_or(Error::Variable(FILE_SIZE))
 }
 
 fn fetch(token: &OsStr) -> Result<Vec<handoff::Nic>, Error> {

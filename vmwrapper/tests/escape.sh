@@ -13,3 +13,9 @@ try directory '[ "$(ls -A "${OTHER%/*}")" ]'
 try processes 'cat /proc/1/cmdline >/dev/null'
 try tcp ': >/dev/tcp/127.0.0.1/"$PORT"'
 try signal 'kill -0 "$PPID"'
+# Names in its own directory that lead a program of root elsewhere.
+folder=${OWN%/*}
+try link 'ln -s /etc/passwd "$folder/link"'
+try hard-link 'ln "$OWN" "$folder/hard"'
+try rename 'mv "$OWN" "$folder/moved"'
+try pipe 'mkfifo "$folder/pipe"'

@@ -241,7 +241,7 @@ fn a_missing_server_socket_or_emulator_is_named() {
     assert!(line.contains("/none/qemu"), "{line}");
 }
 
-/// Whether the kernel confines processes at all.
+/// Whether the kernel confines processes in all that the tests look at.
 fn has_landlock() -> bool {
     use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope};
     let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
@@ -252,7 +252,7 @@ fn has_landlock() -> bool {
 
 #[test]
 fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
-    const ALL: [&str; 10] = [
+    const ALL: [&str; 14] = [
         "own-file",
         "layer",
         "new-layer",
@@ -263,7 +263,13 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
         "processes",
         "tcp",
         "signal",
+        "link",
+        "hard-link",
+        "rename",
+        "pipe",
     ];
+    /// How many of them Landlock alone prevents.
+    const BY_LANDLOCK: usize = 10;
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("other")).unwrap();
     std::fs::create_dir(scratch.path("own")).unwrap();
@@ -272,6 +278,9 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
     std::fs::create_dir(&layers).unwrap();
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let attack = |mut command: Command| {
+        for made in ["own/link", "own/hard", "own/moved", "own/pipe"] {
+            let _ = std::fs::remove_file(scratch.path(made));
+        }
         // Its command line names no layer.
         for file in [&own, &other, &layers.join("1.qcow2")] {
             std::fs::write(file, "content").unwrap();
@@ -296,26 +305,92 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
     // Without a token it is libvirt that runs QEMU, to learn what it can do.
     let reached = ALL.map(|name| format!("{name} reached"));
     assert_eq!(attack(scratch.wrapper()), reached);
+    let start = |landlock: &str| {
+        for left in [scratch.path("other/disk.new"), layers.join("2.qcow2")] {
+            let _ = std::fs::remove_file(left);
+        }
+        let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+        let mut command = scratch.start();
+        command.env("VMLET_LANDLOCK", landlock);
+        let reached = attack(command);
+        answer.join().unwrap();
+        reached
+    };
+    // What no kernel without Landlock, and no setting, lets it do.
+    let mut expected = reached;
+    for (line, name) in expected.iter_mut().zip(ALL).skip(BY_LANDLOCK) {
+        *line = format!("{name} refused");
+    }
+    assert_eq!(start("off"), expected);
+    assert_eq!(without_landlock(|| start("on")), expected);
     if !has_landlock() {
-        eprintln!("not tested: this kernel has no Landlock");
+        eprintln!("not tested: this kernel has no Landlock of Linux 6.12");
         return;
     }
-    std::fs::remove_file(scratch.path("other/disk.new")).unwrap();
-    std::fs::remove_file(layers.join("2.qcow2")).unwrap();
-    let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
     let mut expected = ALL.map(|name| format!("{name} refused"));
     expected[0] = "own-file reached".to_owned();
     expected[1] = "layer reached".to_owned();
-    assert_eq!(attack(scratch.start()), expected);
-    answer.join().unwrap();
-    assert_eq!(std::fs::read_to_string(&other).unwrap(), "content");
+    for landlock in ["on", "require"] {
+        assert_eq!(start(landlock), expected);
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "content");
+    }
+}
 
-    // The daemon's setting vm.landlock = false.
-    let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
-    let mut unconfined = scratch.start();
-    unconfined.env("VMLET_LANDLOCK", "off");
-    assert_eq!(attack(unconfined), reached);
-    answer.join().unwrap();
+#[test]
+fn where_landlock_is_required_qemu_does_not_start_without_it() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let mut command = scratch.start();
+    command.env("VMLET_LANDLOCK", "require");
+    let line = complaint(&without_landlock(|| command.output().unwrap()));
+    server.join().unwrap();
+    assert!(
+        line.contains("the kernel of this node has no Landlock"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_file_does_not_grow_beyond_its_bound_and_qemu_survives_the_attempt() {
+    let scratch = Scratch::new();
+    let disk = scratch.path("disk");
+    std::fs::write(&disk, "content").unwrap();
+    // Standard output is a file of the console, as for QEMU.
+    let script = format!(
+        "truncate -s 2M {0}; echo at $?; truncate -s 512K {0}; echo below $?",
+        disk.display()
+    );
+    let run = |bound: Option<&str>| {
+        let server = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+        let mut command = scratch.start();
+        command
+            .env("VMLET_EMULATOR", "/bin/sh")
+            .env("VMLET_LANDLOCK", "off")
+            .args(["-c", &script]);
+        bound.map(|bound| command.env("VMLET_FILE_SIZE", bound));
+        let output = command.output().unwrap();
+        server.join().unwrap();
+        output
+    };
+    assert_eq!(lines(&run(None), ""), ["at 0", "below 0"]);
+    assert_eq!(lines(&run(Some("1048576")), ""), ["at 1", "below 0"]);
+    let line = complaint(&run(Some("much")));
+    assert!(line.contains("VMLET_FILE_SIZE"), "{line}");
+}
+
+/// Does the work as on a kernel without Landlock: the filter holds for one thread, and the programs
+/// that it starts.
+fn without_landlock<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    use libseccomp::{ScmpAction, ScmpFilterContext, ScmpSyscall};
+    let filtered = move || {
+        let mut filter = ScmpFilterContext::new(ScmpAction::Allow).unwrap();
+        let call = ScmpSyscall::from_name("landlock_create_ruleset").unwrap();
+        let unknown = ScmpAction::Errno(nix::libc::ENOSYS);
+        filter.add_rule(unknown, call).unwrap();
+        filter.load().unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(filtered).join().unwrap())
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod fuzz;
 pub(crate) mod guest;
 mod image;
 mod machine;
+mod manifest;
 mod mutants;
 mod reboot;
 mod release;
@@ -24,6 +25,7 @@ mod restart;
 pub(crate) mod setup;
 mod test;
 pub(crate) mod tools;
+mod unsteady;
 pub(crate) mod up;
 
 use std::process::ExitCode;
@@ -57,8 +59,10 @@ enum Verb {
     Image(image::Image),
     Deb(deb::Deb),
     Machine(machine::Machine),
+    Manifest(manifest::Manifest),
     Release(release::Release),
     Crds(crds::Crds),
+    Unsteady(unsteady::Unsteady),
     Up(up::Up),
     Down(down::Down),
     Earlier(earlier::Earlier),
@@ -86,8 +90,10 @@ impl Xtask {
             Verb::Image(verb) => verb.run(),
             Verb::Deb(verb) => verb.run(),
             Verb::Machine(verb) => verb.run(),
+            Verb::Manifest(verb) => verb.run(),
             Verb::Release(verb) => verb.run(),
             Verb::Crds(verb) => verb.run(),
+            Verb::Unsteady(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),
             Verb::Earlier(verb) => verb.run(),

@@ -6,10 +6,12 @@
 //!    others.
 //! 2. [`checks`] looks at form and lints; [`programs`] builds every test program and every program
 //!    under test, once.
-//! 3. [`lanes`] runs [`job`]s side by side, as many as [`weights`] says the machine can hold: the
+//! 3. [`order`] makes the [`job`]s, which [`manifest`] compares with the list of all tests;
+//!    [`lanes`] runs them side by side, as many as [`weights`] says the machine can hold: the
 //!    tests of single crates start first, then node stacks and clusters, the longest first.
-//! 4. [`retry`] repeats the few tests that missed a deadline of a program which is not ours, with
-//!    the machine under load.
+//! 4. [`retry`] repeats the few tests for which a program which is not ours was late, with the
+//!    machine under load.
+//!    [`unsteady`] is their history.
 //! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] states what
 //!    took how long.
 //!
@@ -18,14 +20,18 @@
 //! Failure: a stage that cannot run counts as one failed test of its part, and the others continue.
 
 mod checks;
+mod child;
 mod count;
 mod frozen;
+mod host;
 mod idle;
 mod job;
 mod kit;
 mod lanes;
 mod libtest;
 mod load;
+mod manifest;
+mod order;
 mod outcome;
 mod part;
 mod programs;
@@ -35,9 +41,15 @@ mod retry;
 mod run;
 mod space;
 mod speed;
+mod unsteady;
 mod weights;
 
+pub(crate) use manifest::FILE as MANIFEST;
+pub(crate) use order::{Order, list};
 pub(crate) use part::Part;
 pub(crate) use programs::build;
-pub(crate) use run::{Order, run};
+pub(crate) use retry::late_mark;
+pub(crate) use run::run;
 pub(crate) use space::statement as space_statement;
+pub(crate) use speed::variable as slowness;
+pub(crate) use unsteady::{FILE as UNSTEADY, History};

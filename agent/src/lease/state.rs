@@ -78,6 +78,20 @@ fn promotion_of_running_machines_is_announced_only_where_the_daemon_has_it() {
 }
 
 #[test]
+fn memory_in_snapshots_is_announced_only_where_the_daemon_has_it() {
+    let daemon = |kinds: &[&str]| {
+        daemon_facts(InfoResponse {
+            task_kinds: kinds.iter().map(ToString::to_string).collect(),
+            features: vec![names::SNAPSHOT_MEMORY.to_owned()],
+            ..InfoResponse::default()
+        })
+    };
+    assert_eq!(features(&daemon(&["snapshot"])), Vec::<String>::new());
+    let both = features(&daemon(&["snapshot", "revert"]));
+    assert_eq!(both, [names::MEMORY_SNAPSHOTS]);
+}
+
+#[test]
 fn updates_of_images_are_announced_only_where_the_daemon_reports_digests() {
     let daemon = |features: &[&str]| {
         daemon_facts(InfoResponse {

@@ -84,6 +84,7 @@ fn snapshot(taken: &v1::DiskSnapshot) -> TakenSnapshot {
         running: taken.running,
         virtual_bytes: bytes(taken.virtual_bytes),
         used_bytes: bytes(taken.used_bytes),
+        memory_bytes: bytes(taken.memory_bytes),
         created_time: time(taken.created_ms),
     }
 }
@@ -241,6 +242,7 @@ mod tests {
                 used_bytes: 7,
                 created_ms: 1_700_000_000_123,
                 running: true,
+                memory_bytes: 5,
                 ..v1::DiskSnapshot::default()
             };
             status(&TaskStatus {
@@ -255,6 +257,7 @@ mod tests {
             running: true,
             virtual_bytes: i64::MAX,
             used_bytes: 7,
+            memory_bytes: 5,
             created_time: seconds(1_700_000_000),
         };
         assert_eq!(taken(State::Success), Some(expected));

@@ -126,11 +126,16 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             Kind::Snapshot(Snapshot {
                 uid: requested.uid.clone(),
                 quiesce_seconds: requested.quiesce_seconds.unwrap_or_default(),
+                memory: requested.memory,
             })
         }
-        TaskKind::Revert => Kind::Revert(Revert {
-            uid: snapshot(spec)?.uid.clone(),
-        }),
+        TaskKind::Revert => {
+            let requested = snapshot(spec)?;
+            Kind::Revert(Revert {
+                uid: requested.uid.clone(),
+                memory: requested.memory,
+            })
+        }
         TaskKind::DeleteSnapshot => Kind::DeleteSnapshot(DeleteSnapshot {
             uid: snapshot(spec)?.uid.clone(),
         }),

@@ -40,6 +40,9 @@ pub(crate) struct SnapshotArgs {
         value_parser = seconds
     )]
     quiesce: Option<u32>,
+    /// Include the memory of the guest, from which a machine that reverts resumes.
+    #[arg(long, conflicts_with = "quiesce")]
+    memory: bool,
     /// Description of the snapshot.
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
@@ -58,7 +61,7 @@ pub(crate) async fn run(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
     let name = name.unwrap_or_else(|| requested::default_name(machine, Timestamp::now()));
     let spec = VirtualMachineSnapshotSpec {
         vm_name: machine.to_owned(),
-        memory: false,
+        memory: args.memory,
         quiesce: args.quiesce.map(|seconds| Quiesce {
             timeout: Some(format!("{seconds}s")),
         }),

@@ -372,14 +372,16 @@ impl Wakes for VirtualMachineSnapshot {
 }
 
 impl Wakes for VirtualMachineBackup {
-    /// Machines that are to be made from it.
+    /// Machines that are to be made from it, and the one whose disk stays linked for it.
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        let machine = backups::machine_of(change);
         if let Change::Updated { old, new, .. } = change
             && backups::result(old) == backups::result(new)
         {
-            return Vec::new();
+            return machine.into_iter().collect();
         }
-        with(stores, &Relation::Backup(Key::of(&**change.object())))
+        let made = with(stores, &Relation::Backup(Key::of(&**change.object())));
+        made.into_iter().chain(machine).collect()
     }
 
     fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {

@@ -15,6 +15,7 @@
 mod delete;
 mod gates;
 mod health;
+mod kept;
 mod make;
 mod node;
 mod pass;
@@ -30,6 +31,7 @@ use crate::context::{Context, Key};
 use crate::flow::{Flow, Outcome};
 
 pub(crate) use self::health::{Health, ancestors, health};
+pub(crate) use self::kept::{Kept, kept};
 pub(crate) use self::node::{Reach, reach};
 pub(crate) use self::write::apply_status;
 

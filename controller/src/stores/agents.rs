@@ -5,7 +5,7 @@
 //! since then the cause is the API server or our watch that is away.
 //! Failure: an agent without any report counts as running until the leases were listed.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub struct Agents(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By node.
-    reports: HashMap<String, LastReport>,
+    /// By node, in the order in which those that are lost are told.
+    reports: BTreeMap<String, LastReport>,
     /// When the last report of any agent arrived.
     last: Option<Instant>,
     /// Nodes of the listing in progress.
@@ -112,9 +112,7 @@ impl Agents {
             let lives = is_disconnected || now < one.end();
             lives && one.alone.is_none() && one.runs(kind)
         });
-        let mut nodes: Vec<_> = able.map(|(node, _)| node.clone()).collect();
-        nodes.sort();
-        nodes
+        able.map(|(node, _)| node.clone()).collect()
     }
 
     /// Whether agent and daemon of this node were last known to have this feature.
@@ -199,7 +197,7 @@ impl Agents {
         Some(newest.to_owned())
     }
 
-    /// The nodes whose agents are lost, when there are some; announces each loss once.
+    /// The nodes whose agents are lost, when there are some, in alphabetical order; announces each loss once.
     pub async fn lost(&self) -> Vec<String> {
         loop {
             let now = Instant::now();

@@ -16,6 +16,7 @@ use guestapi::{
     Adopt, Credit, Data, Decoder, Exited, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST,
     Refused, Start, Stream, Terminal, ToGuest, VERSION, encode,
 };
+use nix::unistd::geteuid;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -36,9 +37,12 @@ pub(crate) struct Ended {
 
 /// A command without terminal and input.
 pub(crate) fn command(session: u64, words: &[&str]) -> Start {
+    // An agent of another user can enter no home of root, where commands begin.
+    let directory = if geteuid().is_root() { "" } else { "/" };
     Start {
         session,
         command: words.iter().map(|word| (*word).to_owned()).collect(),
+        directory: directory.to_owned(),
         ..Start::default()
     }
 }

@@ -1,7 +1,7 @@
 //! What a command is put into: a view of the file system, kernel parameters, a cgroup.
 //!
 //! Invariant: as in the other tests; cgroups are below one that the test makes, in the hierarchy of
-//! version 2 that the machine has mounted.
+//! version 2 that the machine has mounted, or that the test mounts for its thread alone.
 //! Failure: as in the other tests.
 
 use std::fs;
@@ -12,7 +12,7 @@ use guest::Places;
 use guestapi::from_guest::Kind;
 use guestapi::request::Action;
 use guestapi::{Close, Reason, Request, SetLimits, Setting, Start, View, Volume};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
@@ -232,36 +232,69 @@ fn limits_need_cgroups() {
     host.disconnect();
 }
 
-/// A cgroup of the test, which is removed with it; `None` on a machine that lets us make none.
-struct Base(PathBuf);
+/// A cgroup of the test, which is removed with it.
+struct Base {
+    path: PathBuf,
+    /// Unmounted after the cgroup is removed.
+    _mount: Option<Mount>,
+}
+
+/// A mount of the hierarchy of version 2, which only this thread and its children see.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn make() -> Self {
+        const NONE: Option<&str> = None;
+        let place = tempfile::tempdir().unwrap();
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(NONE, "/", NONE, private, NONE).unwrap();
+        let kind = Some("cgroup2");
+        mount(kind, place.path(), kind, MsFlags::empty(), NONE).unwrap();
+        Self(place)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        umount2(self.0.path(), MntFlags::MNT_DETACH).unwrap();
+    }
+}
 
 impl Base {
-    fn new(name: &str) -> Option<Self> {
+    fn new(name: &str) -> Self {
         let table = fs::read_to_string("/proc/self/mounts").unwrap();
-        let line = table.lines().find(|line| line.contains(" cgroup2 "))?;
-        let point = line.split(' ').nth(1)?;
+        let line = table.lines().find(|line| line.contains(" cgroup2 "));
+        let mounted = line.and_then(|line| line.split(' ').nth(1));
+        let own = mounted.is_none().then(Mount::make);
+        let top = match (&own, mounted) {
+            (Some(own), _) => own.0.path(),
+            (None, point) => Path::new(point.unwrap_or_default()),
+        };
         let name = format!("vmlet-guest-test-{name}-{}", std::process::id());
-        let path = Path::new(point).join(name);
-        Places::below(Path::new("/nonexistent"), Some(path.clone())).ok()?;
-        Some(Self(path))
+        let base = Self {
+            path: top.join(name),
+            _mount: own,
+        };
+        base.places();
+        base
     }
 
     fn places(&self) -> Places {
-        Places::below(Path::new("/nonexistent"), Some(self.0.clone())).unwrap()
+        Places::below(Path::new("/nonexistent"), Some(self.path.clone())).unwrap()
     }
 }
 
 impl Drop for Base {
     fn drop(&mut self) {
-        fs::remove_dir(&self.0).unwrap();
+        fs::remove_dir(&self.path).unwrap();
     }
 }
 
 #[test]
+#[ignore = "needs root"]
 fn all_that_a_session_started_ends_with_it() {
-    let Some(base) = Base::new("end") else {
-        return;
-    };
+    let base = Base::new("end");
     let mut host = Host::connect_to(base.places());
     // Its parents have ended, and it has a session of its own.
     let script = "setsid sh -c 'sleep 1000 & echo $!' </dev/null 2>/dev/null & wait; read line";
@@ -302,7 +335,7 @@ fn all_that_a_session_started_ends_with_it() {
     let ended = host.ends(&[1, 2]);
     assert_eq!(ended[&2].code, 137, "what runs within it ends, too");
     assert!(has_ended(&first), "the orphan runs on");
-    assert!(!base.0.join("first").exists());
+    assert!(!base.path.join("first").exists());
     // Within a session that has ended nothing runs.
     let mut late = command(4, &["true"]);
     late.within = "first".to_owned();
@@ -320,11 +353,10 @@ fn all_that_a_session_started_ends_with_it() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn what_an_earlier_agent_left_is_killed() {
-    let Some(base) = Base::new("left") else {
-        return;
-    };
-    let group = base.0.join("left");
+    let base = Base::new("left");
+    let group = base.path.join("left");
     fs::create_dir(&group).unwrap();
     let mut left = Command::new("sleep").arg("1000").spawn().unwrap();
     fs::write(group.join("cgroup.procs"), left.id().to_string()).unwrap();

@@ -14,13 +14,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::image_update::{ImageUpdate, ImageUpdateStatus, ImageVersion};
-use crate::rules::{self, edit_of, rule};
+use crate::rules::{self, edit, edit_of, rule};
 
 /// A disk that was made from an image keeps its name for pods, and so does the image.
 const USED_SOURCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince) || \
     self.spec.source == oldSelf.spec.source";
 const USED_SOURCE_MESSAGE: &str =
     "source is immutable since a disk was made from this image: create another image";
+
+/// Otherwise who may write the status could change the source of an image with disks.
+const USED_SINCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince) || \
+    has(self.status) && has(self.status.usedSince) && self.status.usedSince == oldSelf.status.usedSince";
+const USED_SINCE_MESSAGE: &str = "status.usedSince is immutable once it is set";
 
 /// Nodes pull without the credentials that only kubelet has, and claims are not pulled at all.
 const PRE_PULLED: &str = "!has(self.prePull) || !has(self.source.pvc) && \
@@ -48,6 +53,7 @@ const FOLLOWS_MESSAGE: &str = "update needs source.oci with a tag, without diges
     category = "vmlet-all",
     doc = "A disk image for the machines of one namespace.",
     validation = edit_of("source", USED_SOURCE, USED_SOURCE_MESSAGE),
+    validation = edit(USED_SINCE, USED_SINCE_MESSAGE).field_path(".status.usedSince"),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodeCount"),
@@ -106,6 +112,7 @@ pub struct VirtualMachineImageSpec {
     category = "vmlet-all",
     doc = "A disk image for the machines of all namespaces.",
     validation = edit_of("source", USED_SOURCE, USED_SOURCE_MESSAGE),
+    validation = edit(USED_SINCE, USED_SINCE_MESSAGE).field_path(".status.usedSince"),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodeCount"),

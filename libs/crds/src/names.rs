@@ -9,8 +9,8 @@ pub use podspec::names::{
     DISK_PULLS, DISK_WITHOUT_IMAGE, FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS,
     IMAGE_DIGESTS, IMAGE_TLS_SECRET, IMAGE_URL, INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS,
     MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK, NO_IMAGE, PLACEMENT,
-    POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, SHARES, START_PAUSED, SYSPREP_SOURCE,
-    VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+    POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, SHARES, SNAPSHOT_MEMORY, START_PAUSED,
+    SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -99,6 +99,9 @@ pub const VOLUME_SNAPSHOT_CLASS: &str = "vmlet.dev/volume-snapshot-class";
 /// On a machine that reverts to a snapshot: the name of the snapshot; `restored/` and its UID from the write
 /// that restores the specification on. Written and removed by the controller.
 pub const REVERT_IN_PROGRESS: &str = "vmlet.dev/snapshot-revert-in-progress";
+/// On a machine: a revert to a snapshot with memory leaves that out, and the machine boots from the disk of the snapshot.
+/// Users set and remove it.
+pub const REVERT_WITHOUT_MEMORY: &str = "vmlet.dev/revert-without-memory";
 /// Scheduling gate of the pod that chooses the node of a root disk.
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
 /// Scheduling gate of a machine's pod until the placeholder has made room for it.
@@ -115,6 +118,8 @@ pub const NODE_PROBES: &str = "NodeProbes";
 pub const DISK_PROMOTION: &str = "DiskPromotion";
 /// Feature of a node whose agent and daemon flatten the root disks of machines that run.
 pub const ONLINE_DISK_PROMOTION: &str = "OnlineDiskPromotion";
+/// Feature of a node whose agent and daemon take snapshots with the memory of the guest, and revert to them.
+pub const MEMORY_SNAPSHOTS: &str = "MemorySnapshots";
 /// Feature of a node whose agent and daemon copy the root disk of a machine for another one.
 pub const DISK_CLONES: &str = "DiskClones";
 /// Feature of a node whose agent and daemon make backups of root disks, and root disks from them.

@@ -50,7 +50,8 @@ pub struct VirtualMachineSnapshotSpec {
     /// Name of the machine. Immutable.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
-    /// Includes the memory in the snapshot. This version takes no snapshot with memory. Immutable.
+    /// Includes the memory of the guest, at the moment of the disk: a machine that reverts to the snapshot resumes from
+    /// there. The machine has to run, without claims and without `quiesce`. Immutable.
     #[serde(default)]
     pub memory: bool,
     /// Flushes the file systems of the guest before the snapshot is taken. Immutable.
@@ -84,6 +85,9 @@ pub struct VirtualMachineSnapshotStatus {
     /// Whether the guest flushed its file systems.
     #[serde(default)]
     pub quiesced: bool,
+    /// Whether the snapshot has the memory of the guest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
     /// Name of the snapshot on the node.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "uniqueID")]
     pub unique_id: Option<String>,

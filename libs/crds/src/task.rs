@@ -240,6 +240,9 @@ pub struct SnapshotRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub quiesce_seconds: Option<u32>,
+    /// Snapshot: includes the memory of the guest. Revert: the machine resumes from the memory of the snapshot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 impl VirtualMachineTask {

@@ -15,11 +15,13 @@ use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, broadcast};
 use uuid::Uuid;
 
 mod disks;
+mod faults;
 mod hypervisor;
 mod power;
 mod size;
 
 use disks::{Job, LateSwitch};
+pub use faults::Missed;
 
 use crate::{Cable, End, Event, FailedDisk, MachineElement, Pause, Shutdown, Size, State};
 
@@ -35,6 +37,7 @@ pub struct FakeHypervisor {
     restores: Arc<RwLock<()>>,
     switches: Arc<RwLock<()>>,
     looks: Arc<tokio::sync::Mutex<()>>,
+    aborts: Arc<tokio::sync::Notify>,
     events: broadcast::Sender<Event>,
 }
 
@@ -57,6 +60,12 @@ struct Inner {
     restores_outlive_kills: bool,
     /// Why a switch of a disk fails, and whether it takes place all the same.
     switch_failure: Option<(String, bool)>,
+    /// What a guest that runs while its memory is written fills its file with, until that is aborted.
+    busy_memory: Option<u64>,
+    /// What libvirt writes of the memory of a busy guest at present.
+    busy_save: Option<PathBuf>,
+    /// Whether guests ran while their memory was written with a switch, the earliest first.
+    memory_switches: Vec<bool>,
     /// A switch that a client has left behind.
     late_switch: Option<LateSwitch>,
     /// Block jobs make no progress.
@@ -65,6 +74,12 @@ struct Inner {
     held_pulls: Option<usize>,
     /// Why the end of a block job by a pivot fails, and whether it takes place all the same.
     pivot_failure: Option<(String, bool)>,
+    /// Calls that end with their deadline, by name.
+    missed: BTreeMap<&'static str, Missed>,
+    /// Domains whose start has missed its deadline and goes on.
+    late_starts: Vec<Uuid>,
+    /// Why the next start fails after its emulator has begun.
+    partial_start: Option<String>,
 }
 
 #[derive(Debug)]
@@ -104,16 +119,23 @@ impl Default for FakeHypervisor {
                 restores_outlive_kills: false,
                 resumes: BTreeMap::new(),
                 switch_failure: None,
+                busy_memory: None,
+                busy_save: None,
+                memory_switches: Vec::new(),
                 late_switch: None,
                 holds_jobs: false,
                 held_pulls: None,
                 pivot_failure: None,
+                missed: BTreeMap::new(),
+                late_starts: Vec::new(),
+                partial_start: None,
             })),
             starts: Arc::default(),
             restore_turns: Arc::default(),
             restores: Arc::default(),
             switches: Arc::default(),
             looks: Arc::default(),
+            aborts: Arc::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
         }
     }

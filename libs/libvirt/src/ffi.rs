@@ -19,5 +19,5 @@ pub(crate) use block_jobs::{block_job, commit, end_block_job, pull};
 pub(crate) use callbacks::{Signal, Subscription};
 pub(crate) use disk_errors::failed_disks;
 pub(crate) use domain::{abort_job, save, set_agent_timeout, state};
-pub(crate) use snapshot::switch_disks;
+pub(crate) use snapshot::{switch_disks, switch_with_memory};
 pub(crate) use stats::all as all_stats;

@@ -48,11 +48,11 @@ mod size;
 pub use block_jobs::{BlockCommit, BlockJob, BlockJobEnd, OpenFile};
 pub use capabilities::DomainType;
 #[cfg(feature = "fake")]
-pub use fake::FakeHypervisor;
+pub use fake::{FakeHypervisor, Missed};
 pub use libvirt::{Libvirt, Settings};
 pub use metadata::{METADATA_NAMESPACE, MachineElement};
 pub use read::is_emulated;
-pub use saved::{is_saved_memory, saved_description};
+pub use saved::{MemorySwitch, is_saved_memory, saved_description};
 pub use size::{Layout, Size, Spare};
 
 /// What the daemon needs from a hypervisor.
@@ -102,6 +102,9 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn save(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
     /// Makes a [`Self::save`] in progress fail, after which the guest runs on.
     fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Requests the end of whatever writes the memory of a domain, of this process or of one that has gone; false when
+    /// nothing does any more.
+    fn end_save(&self, domain: Uuid) -> impl Future<Output = Result<bool>> + Send;
     /// Starts a defined domain from saved memory with this description. The guest does not run
     /// before [`Self::resume`]. `given_up` as in [`Self::define_unless`]: the wait may be long.
     fn restore(
@@ -126,6 +129,14 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// first disk, which it only reads from then on, and has written all of to the device. After an
     /// error, [`Self::root_file`] alone shows whether it does.
     fn switch_root(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
+    /// As [`Self::switch_root`], with the memory of the guest at the moment of the switch, in a file that libvirt's user
+    /// may make. The file is complete before the switch. The guest runs on; it stands still from the last page that is
+    /// written to the switch, at least. [`Self::abort_save`] makes it fail.
+    fn switch_root_with_memory(
+        &self,
+        domain: Uuid,
+        to: MemorySwitch,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// The file that the first disk of a running emulator writes to, once no [`Self::switch_root`] is in
     /// progress; `None` when there is no emulator.
     fn root_file(&self, domain: Uuid) -> impl Future<Output = Result<Option<PathBuf>>> + Send;

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The beginning of a whole file. One that is being written begins with `LibvirtQemudPart`.
 pub(crate) const WHOLE: &[u8; 16] = b"LibvirtQemudSave";
@@ -15,6 +15,18 @@ const HEADER: usize = WHOLE.len() + 19 * 4;
 
 /// Longest description, in bytes; ours have some 10 KiB.
 const LONGEST: u32 = 1 << 20;
+
+/// A switch of a disk to another file, with the memory of the guest at that moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemorySwitch {
+    /// The file that the disk writes to afterwards.
+    pub disk: PathBuf,
+    /// The file that the memory is written to.
+    pub memory: PathBuf,
+    /// Whether the guest runs while its memory is written. What it changes meanwhile is written again, so that the file
+    /// may become larger than the memory. Otherwise it stands still for all that time.
+    pub runs: bool,
+}
 
 /// Whether a file is a machine's whole memory. Blocks.
 pub fn is_saved_memory(file: &Path) -> bool {

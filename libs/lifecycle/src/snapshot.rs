@@ -50,6 +50,8 @@ pub struct Facts<'a> {
     pub node: &'a str,
     /// Whether that node takes snapshots.
     pub ability: Ability,
+    /// Whether it takes them with memory.
+    pub saves_memory: bool,
 }
 
 /// What becomes of the oldest snapshot that was not taken.
@@ -104,8 +106,17 @@ fn refusal(
     facts: &Facts<'_>,
 ) -> Option<String> {
     const MOST: usize = VirtualMachineSnapshotSpec::MOST;
-    if snapshot.memory {
-        return Some("this version takes no snapshot with memory: remove memory: true".to_owned());
+    if snapshot.memory && snapshot.quiesce.is_some() {
+        let text = "file systems that the guest has frozen would stay frozen when it resumes from its memory: remove \
+                    quiesce or memory: true";
+        return Some(text.to_owned());
+    }
+    if snapshot.memory && (facts.is_claim || !facts.claims.is_empty()) {
+        return Some(format!(
+            "the memory would not fit the snapshots of these claims, which the storage system takes at another time: {}; \
+             remove memory: true",
+            facts.claims
+        ));
     }
     if snapshot.quiesce.is_some() && !facts.claims.is_empty() {
         return Some(format!(
@@ -121,15 +132,27 @@ fn refusal(
                     or power it off";
         return Some(text.to_owned());
     }
+    let is_off =
+        facts.has_disk && !facts.reverts && facts.power_state != Some(PowerState::PoweredOn);
+    if snapshot.memory && is_off {
+        let text = "the machine does not run, and has no memory: start it and create another snapshot, or remove \
+                    memory: true";
+        return Some(text.to_owned());
+    }
     if facts.count >= MOST {
         return Some(format!(
             "the machine has {MOST} snapshots, which is the most: delete some"
         ));
     }
-    (facts.has_disk && !facts.is_claim && facts.ability == Ability::Unable).then(|| {
+    let what = match facts.ability {
+        Ability::Unable => "snapshots",
+        Ability::Able if snapshot.memory && !facts.saves_memory => "snapshots with memory",
+        Ability::Able | Ability::Unknown => return None,
+    };
+    (facts.has_disk && !facts.is_claim).then(|| {
         let node = facts.node;
         format!(
-            "the programs of node {node} cannot take snapshots: upgrade vmlet and vmlet-agent there"
+            "the programs of node {node} cannot take {what}: upgrade vmlet and vmlet-agent there"
         )
     })
 }

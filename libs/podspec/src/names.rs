@@ -137,6 +137,8 @@ pub const DISK_WITHOUT_IMAGE: &str = "DiskWithoutImage";
 pub const DISK_MANIFESTS: &str = "DiskManifests";
 /// Feature of a node's daemon: it flattens the disks of machines that run.
 pub const DISK_PULLS: &str = "DiskPulls";
+/// Feature of a node's daemon: snapshots may have the memory of the guest, and machines resume from that.
+pub const SNAPSHOT_MEMORY: &str = "SnapshotMemory";
 /// Beginning of the features of a node's daemon that name its targets of backups; the name of the target follows.
 pub const BACKUP_TARGET: &str = "BackupTarget-";
 /// Feature of a node's daemon: a look at an image in a registry gives the digest that its name means.

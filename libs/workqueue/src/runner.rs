@@ -83,6 +83,7 @@ pub async fn run<K, M, G, H, F>(
     F: Future<Output = Verdict> + Send + 'static,
 {
     tokio::select! {
+        biased;
         () = stop.cancelled() => return queue.shut_down(),
         () = gate => {}
     }

@@ -117,6 +117,7 @@ impl<K: Hash + Eq + Clone, M: Metrics> Shared<K, M> {
             Some(due) => {
                 let due = tokio::time::sleep_until(self.epoch + due);
                 tokio::select! {
+                    biased;
                     () = self.wake.notified() => {}
                     () = due => {}
                 }

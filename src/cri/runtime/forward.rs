@@ -1,11 +1,15 @@
 //! Requests for connections to ports of a guest.
 //!
 //! Invariant: the daemon connects in the node's network, so only to addresses that cannot be
-//! another's: those of `eth0` that the CNI result names, and none that the node has itself or that
-//! means a service of the node. Addresses of further NICs may be the choice of the pod's author.
+//! another's: those of `eth0` that the CNI result names, whose route on the node leads to the pod, and
+//! none that the node has itself or that means a service of the node. Addresses may be the choice of
+//! the pod's author.
 //! Failure: statuses that name the sandbox.
 
+use std::net::IpAddr;
+
 use cri_proto::v1;
+use tapmanager::wire::PodRoute;
 use tonic::Status;
 
 use super::Runtime;
@@ -33,17 +37,38 @@ impl Runtime {
             ));
         }
         let checked = tokio::task::spawn_blocking(move || images::foreign_only(own));
-        let addresses = checked.await.unwrap_or_default();
-        if addresses.is_empty() {
+        let foreign = checked.await.unwrap_or_default();
+        if foreign.is_empty() {
             return Err(refused(
                 "its addresses belong to the node or to services of it: connections are not \
                  forwarded there",
+            ));
+        }
+        let routes = self.app.containers.routes(&sandbox.id).await?;
+        let addresses = reached(foreign, routes);
+        if addresses.is_empty() {
+            return Err(refused(
+                "the routes of the node for its addresses do not lead to the pod: connections are not \
+                 forwarded elsewhere",
             ));
         }
         let ports = ports(&request.port)?;
         let url = self.url(Target::PortForward(PortForwardTarget { addresses, ports }))?;
         Ok(v1::PortForwardResponse { url })
     }
+}
+
+/// Those of the addresses that lead to the pod; all, where that is not known.
+fn reached(addresses: Vec<IpAddr>, routes: Option<Vec<PodRoute>>) -> Vec<PodRoute> {
+    let unknown = |address| PodRoute {
+        address,
+        link: None,
+    };
+    let Some(routes) = routes else {
+        return addresses.into_iter().map(unknown).collect();
+    };
+    let is_checked = |route: &PodRoute| addresses.contains(&route.address);
+    routes.into_iter().filter(is_checked).collect()
 }
 
 /// The ports of a request; clients over SPDY name theirs later.
@@ -58,6 +83,28 @@ fn ports(numbers: &[i32]) -> Result<Vec<u16>, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_whose_route_leads_elsewhere_is_not_reached() {
+        let [pod, node]: [IpAddr; 2] = ["10.1.0.5", "10.0.0.2"].map(|text| text.parse().unwrap());
+        let own = PodRoute {
+            address: pod,
+            link: Some("cni0".to_owned()),
+        };
+        // Not among the addresses that were checked.
+        let special = PodRoute {
+            address: "169.254.169.254".parse().unwrap(),
+            link: Some("cni0".to_owned()),
+        };
+        let routes = Some(vec![special, own.clone()]);
+        assert_eq!(reached(vec![node, pod], routes), [own]);
+        assert!(reached(vec![node], Some(Vec::new())).is_empty());
+        let unknown = PodRoute {
+            address: pod,
+            link: None,
+        };
+        assert_eq!(reached(vec![pod], None), [unknown]);
+    }
 
     #[test]
     fn only_ports_are_ports() {

@@ -50,6 +50,11 @@ impl Budget {
         sizes.record(path, size, allowed).await
     }
 
+    /// What the disk in a directory counts.
+    pub(super) fn recorded(&self, directory: &Path) -> Option<u64> {
+        self.sizes.as_ref()?.recorded(directory)
+    }
+
     /// Counts all layers of the disk in a directory from now on, until it is forgotten.
     pub(super) async fn count_layers(&self, directory: &Path, size: u64) -> Result<(), String> {
         let Some(sizes) = &self.sizes else {

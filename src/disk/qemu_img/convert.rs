@@ -26,11 +26,12 @@ impl QemuImg {
     async fn convert_image(&self, work: &Conversion) -> Result<(), String> {
         let image = self.open_image(&work.source).await?;
         let target = self.open(&work.target, "open its file", open_to_write);
-        let disk = self.lend(&target.await?).await?;
+        let this = self.for_run()?;
+        let disk = this.lend(&target.await?).await?;
         let file = disk.inherited()?;
         let names = [path_of(&image), path_of(&file)];
         let time = Time::long(work.most);
-        let mut program = self.program(vec![image, file], work.most, time);
+        let mut program = this.program(vec![image, file], work.most, time);
         program.args(["convert", "-p", "-O", "qcow2", "-f", work.from.as_str()]);
         program.args(names);
         let converted = run(program, &disk, time, |_| {}).await;

@@ -138,15 +138,16 @@ impl QemuImg {
         let room = self.budget.room(target).await?;
 
         // The program opens the disk by its descriptor, so that it needs the right to read it.
+        let this = self.for_run()?;
         let mut lent = Vec::new();
         for layer in &layers {
             let guard = Some(Arc::clone(&guard));
             lent.push(match access {
-                Access::Lent => self.lend_with(layer, guard).await?,
-                Access::Shared => self.share(layer, guard).await?,
+                Access::Lent => this.lend_with(layer, guard).await?,
+                Access::Shared => this.share(layer, guard).await?,
             });
         }
-        let copy = self.create(target).await?;
+        let copy = this.create(target).await?;
         let to = copy.inherited()?;
         let file = |file: &_| json!({"driver": "file", "filename": path_of(file)});
         let mut whole = image.as_ref().zip(base).map(|(image, base)| {
@@ -164,7 +165,7 @@ impl QemuImg {
             files.push(from);
         }
         let whole = whole.unwrap_or_default();
-        let mut program = self.program(files, most.min(room), Time::long(size));
+        let mut program = this.program(files, most.min(room), Time::long(size));
         // A program that outlives this process keeps no machine from its disk.
         program.args(["convert", "-p", "-U", "-O", "qcow2"]);
         program.arg(format!("json:{whole}")).arg(name);

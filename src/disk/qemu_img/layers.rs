@@ -60,11 +60,12 @@ impl QemuImg {
         let made = async {
             let room = self.budget.room(new.path).await?;
             self.budget.count_layers(new.disk, new.counted).await?;
-            let disk = self.create(new.path).await?;
+            let this = self.for_run()?;
+            let disk = this.create(new.path).await?;
             let file = disk.inherited()?;
             let name = path_of(&file);
             let time = Time::short(OVERLAY);
-            let mut program = self.program(vec![file], tables(new.size).min(room), time);
+            let mut program = this.program(vec![file], tables(new.size).min(room), time);
             program.args(["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"]);
             program.arg(new.parent).arg(name).arg(new.size.to_string());
             let made = run(program, &disk, time, |_| {}).await;
@@ -119,6 +120,7 @@ impl QemuImg {
         progress: impl FnMut(u8) + Send,
     ) -> Result<(), String> {
         let size = merge.size;
+        let this = self.for_run()?;
         let mut layers = Vec::new();
         let mut bytes = Vec::new();
         let child = std::iter::once(merge.child);
@@ -132,8 +134,8 @@ impl QemuImg {
             bytes.push(look(&layer, "measure it", |file: &File| size_of(file)).await?);
             let guard = Some(Arc::clone(&merge.guard));
             let lent = match access {
-                Access::Lent => self.lend_with(&layer, guard).await?,
-                Access::Shared => self.share(&layer, guard).await?,
+                Access::Lent => this.lend_with(&layer, guard).await?,
+                Access::Shared => this.share(&layer, guard).await?,
             };
             layers.push((lent, layer));
         }
@@ -168,7 +170,7 @@ impl QemuImg {
         }
         let whole = under.unwrap_or_default();
         let limit = of_parent.length.saturating_add(room);
-        let mut program = self.program(files, limit, Time::long(size));
+        let mut program = this.program(files, limit, Time::long(size));
         // The child keeps what it has.
         program.args(["commit", "-p", "-d", "-t", "writeback"]);
         program.arg(format!("json:{whole}"));

@@ -3,7 +3,7 @@
 //! Invariant: a file is as large as its disk before an image is written to it, and reads as zeros
 //! there. What it takes is the volume's space, not the node's budget. Pods that have the volume may
 //! write to a file that has a name: the header of a qcow2 disk is judged again on the descriptor
-//! that the program gets, right before it runs.
+//! that the program gets, right before it runs and after it has written the image.
 //! Failure: what the program reported, or that the volume does not answer; what the program wrote
 //! stays for the caller to remove.
 
@@ -16,11 +16,12 @@ use crate::images::{Format, head_of, judge};
 impl QemuImg {
     /// Makes an empty file a qcow2 disk of `size` bytes.
     pub async fn format_qcow2(&self, file: Open<File>, size: u64) -> Result<(), String> {
-        let disk = self.lend(&file).await?;
+        let this = self.for_run()?;
+        let disk = this.lend(&file).await?;
         let inherited = disk.inherited()?;
         let name = path_of(&inherited);
         let time = Time::short(OVERLAY);
-        let mut program = self.program(vec![inherited], tables(size), time);
+        let mut program = this.program(vec![inherited], tables(size), time);
         program.args(["create", "-q", "-f", "qcow2", &name, &size.to_string()]);
         let made = run(program, &disk, time, |_| {}).await;
         disk.take_back().await;
@@ -36,7 +37,8 @@ impl QemuImg {
         progress: impl FnMut(u8),
     ) -> Result<(), String> {
         let image = self.open_image(base.path).await?;
-        let disk = self.lend(&file).await?;
+        let this = self.for_run()?;
+        let disk = this.lend(&file).await?;
         let inherited = disk.inherited()?;
         let name = path_of(&image);
         let path = path_of(&inherited);
@@ -48,20 +50,24 @@ impl QemuImg {
             }
         };
         let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
-        let mut program = self.program(vec![image, inherited], most, time);
+        let mut program = this.program(vec![image, inherited], most, time);
         program.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
         program.arg(base.format.as_str()).arg(name);
         program.args(["--target-image-opts", &target]);
-        let filled = run(program, &disk, time, progress).await;
+        let mut filled = run(program, &disk, time, progress).await;
+        if filled.is_ok() && format == Format::Qcow2 {
+            filled = stands_alone(&disk).await;
+        }
         disk.take_back().await;
         filled
     }
 
     /// Makes a qcow2 disk larger, unless an emulator has it open.
     pub async fn enlarge_qcow2(&self, file: Open<File>, size: u64) -> Result<(), String> {
-        let disk = self.lend(&file).await?;
+        let this = self.for_run()?;
+        let disk = this.lend(&file).await?;
         stands_alone(&disk).await?;
-        let resized = self.resize(&disk, size, u64::MAX).await;
+        let resized = this.resize(&disk, size, u64::MAX).await;
         disk.take_back().await;
         resized
     }

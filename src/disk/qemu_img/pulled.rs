@@ -111,14 +111,15 @@ impl QemuImg {
         let disk = self.open(path, "open it", |path| File::open(path)).await?;
         refuse_data_file(&disk).await?;
         let image = self.open_image(base.path).await?;
+        let this = self.for_run()?;
         let lent = match access {
-            Access::Lent => self.lend(&disk).await?,
-            Access::Shared => self.share(&disk, None).await?,
+            Access::Lent => this.lend(&disk).await?,
+            Access::Shared => this.share(&disk, None).await?,
         };
         let compared = async {
             let mut needed = Needed::default();
             let under = alone(base.format, &image);
-            let read = self.map(vec![image], under, &lent, |part| needed.add(part));
+            let read = this.map(vec![image], under, &lent, |part| needed.add(part));
             read.await?;
             if needed.is_too_much {
                 return Err(format!(
@@ -128,7 +129,7 @@ impl QemuImg {
             let mut cover = Cover::from(needed.parts);
             let file = lent.inherited()?;
             let whole = alone(Format::Qcow2, &file);
-            let read = self.map(vec![file], whole, &lent, |part| cover.add(part));
+            let read = this.map(vec![file], whole, &lent, |part| cover.add(part));
             read.await?;
             Ok(cover.missing())
         };
@@ -152,11 +153,12 @@ impl QemuImg {
                 Ok(file.metadata()?.len())
             });
             let most = most.await?;
-            let disk = self.lend(&file).await?;
+            let this = self.for_run()?;
+            let disk = this.lend(&file).await?;
             let inherited = disk.inherited()?;
             let alone = alone(Format::Qcow2, &inherited);
             let time = Time::short(OVERLAY);
-            let mut program = self.program(vec![inherited], most, time);
+            let mut program = this.program(vec![inherited], most, time);
             program.args(["rebase", "-q", "-u", "-F"]);
             program.arg(base.format.as_str()).arg("-b").arg(base.path);
             program.arg(format!("json:{alone}"));
@@ -294,7 +296,7 @@ async fn refuse_data_file(disk: &Open<File>) -> Result<(), String> {
 }
 
 /// A file without what its header says of other files.
-fn alone(format: Format, file: &Open<File>) -> Value {
+pub(super) fn alone(format: Format, file: &Open<File>) -> Value {
     let mut alone = json!({
         "driver": format.as_str(),
         "file": {"driver": "file", "filename": path_of(file)},

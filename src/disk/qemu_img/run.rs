@@ -17,6 +17,9 @@ use crate::helper::{self, Child, Helper, Limits, Stream, Streams};
 /// Longest part of the program's message that is kept, in characters.
 const WORDS: usize = 500;
 
+/// The words of the C library for a file that would become too large.
+const TOO_LARGE: &str = "File too large";
+
 /// What is read of its output at once, in bytes.
 const PIECE: usize = 4096;
 
@@ -141,7 +144,12 @@ async fn follow(
         return Err(format!("qemu-img {limit}"));
     }
     let text = String::from_utf8_lossy(&words);
-    Err(text.trim().chars().take(WORDS).collect())
+    let text = text.trim();
+    // The first process of a namespace gets no signal at its limits, but an error.
+    if text.ends_with(TOO_LARGE) {
+        return Err(format!("qemu-img {}", helper::WROTE_TOO_MUCH));
+    }
+    Err(text.chars().take(WORDS).collect())
 }
 
 fn late(deadline: Duration) -> String {

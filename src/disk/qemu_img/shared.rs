@@ -1,8 +1,9 @@
 //! Files that the program may read while a machine has them.
 //!
 //! Invariant: the owner of a file stays as it is, so that an emulator can open it meanwhile, and libvirt, which
-//! compares owners, finds the one that it has set. The user of the program gets the right to read from an access
-//! control list, which goes with the last reader of this process, and what a process before it left with the next one.
+//! compares owners, finds the one that it has set. The users of the runs get the right to read from an access
+//! control list, which has the present readers of this process, and goes with the last one; what a process before it
+//! left goes with the next one.
 //! Failure: file systems without such lists; a list that is not removed is logged.
 
 use std::collections::BTreeMap;
@@ -34,20 +35,21 @@ const OWNER_ONLY: u32 = 0o600;
 /// Device and inode of a file.
 type Inode = (u64, u64);
 
-/// How many readers of this process a file has. It is locked while the list of the file changes, by threads that may
-/// wait for the file system.
-type Count = Arc<Mutex<usize>>;
+/// The users of the readers that a file has in this process. It is locked while the list of the file changes, by threads
+/// that may wait for the file system.
+type Users = Arc<Mutex<Vec<u32>>>;
 
 /// The readers of all files; clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Readers(Arc<Mutex<BTreeMap<Inode, Count>>>);
+pub(super) struct Readers(Arc<Mutex<BTreeMap<Inode, Users>>>);
 
 /// A right to read a file.
 #[derive(Debug)]
 pub(super) struct Reader {
     all: Readers,
     inode: Inode,
-    count: Count,
+    user: u32,
+    users: Users,
 }
 
 impl QemuImg {
@@ -65,8 +67,8 @@ impl QemuImg {
             let reader = if has_access {
                 None
             } else {
-                let permit = || fsetxattr(file, LIST, &list(user.uid), XattrFlags::empty());
-                let entered = readers.enter((is.dev(), is.ino()), permit);
+                let permit = |users: &[u32]| permit(file, users);
+                let entered = readers.enter((is.dev(), is.ino()), user.uid, permit);
                 Some(entered.map_err(refusal)?)
             };
             Loan::shared(file, reader, guard)
@@ -78,23 +80,28 @@ impl QemuImg {
 }
 
 impl Readers {
-    /// One more reader of a file, which `permit` gives the right to read. Blocks.
+    /// One more reader of a file; `permit` gives all of them the right to read. Blocks.
     pub(super) fn enter(
         &self,
         inode: Inode,
-        permit: impl FnOnce() -> Result<(), Errno>,
+        user: u32,
+        permit: impl FnOnce(&[u32]) -> Result<(), Errno>,
     ) -> Result<Reader, Errno> {
-        let count = Arc::clone(self.all().entry(inode).or_default());
+        let users = Arc::clone(self.all().entry(inode).or_default());
         let permitted = {
-            let mut readers = locked(&count);
-            let permitted = permit();
-            *readers += usize::from(permitted.is_ok());
+            let mut users = locked(&users);
+            users.push(user);
+            let permitted = permit(&users);
+            if permitted.is_err() {
+                users.pop();
+            }
             permitted
         };
         let reader = Reader {
             all: self.clone(),
             inode,
-            count,
+            user,
+            users,
         };
         if let Err(error) = permitted {
             reader.forget();
@@ -108,20 +115,25 @@ impl Readers {
         self.all().is_empty()
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Inode, Count>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Inode, Users>> {
         locked(&self.0)
     }
 }
 
 impl Reader {
-    /// Removes the list of a file without another reader. Blocks.
+    /// Takes the right of this reader back. Blocks.
     pub(super) fn leave(self, file: &File) {
         {
-            let mut readers = locked(&self.count);
-            *readers = readers.saturating_sub(1);
-            if *readers == 0
-                && let Err(error) = remove(file)
-            {
+            let mut users = locked(&self.users);
+            if let Some(at) = users.iter().position(|user| *user == self.user) {
+                users.swap_remove(at);
+            }
+            let left = if users.is_empty() {
+                remove(file)
+            } else {
+                permit(file, &users).map_err(Into::into)
+            };
+            if let Err(error) = left {
                 let error = crate::one_line(&error);
                 tracing::warn!(error, "access control list of layer not removed");
             }
@@ -131,15 +143,22 @@ impl Reader {
 
     /// A file without readers is known no more.
     fn forget(self) {
-        let Self { all, inode, count } = self;
+        let Self {
+            all, inode, users, ..
+        } = self;
         let mut all = all.all();
         // Readers take and return it under this lock: the last of two that end together finds no other.
-        drop(count);
-        let is_last = |count: &Count| Arc::strong_count(count) == 1;
+        drop(users);
+        let is_last = |users: &Users| Arc::strong_count(users) == 1;
         if all.get(&inode).is_some_and(is_last) {
             all.remove(&inode);
         }
     }
+}
+
+/// Lets these users read a file, and no other one but its owner.
+fn permit(file: &File, users: &[u32]) -> Result<(), Errno> {
+    fsetxattr(file, LIST, &list(users), XattrFlags::empty())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -165,18 +184,17 @@ fn refusal(error: Errno) -> io::Error {
     error.into()
 }
 
-/// A list that lets a user read, and the owner read and write.
-fn list(user: u32) -> Vec<u8> {
+/// A list that lets users read, and the owner read and write.
+fn list(users: &[u32]) -> Vec<u8> {
+    let mut users = users.to_vec();
+    users.sort_unstable();
+    users.dedup();
+    let named = users.into_iter().map(|user| (0x02_u16, 4_u16, user));
     // Tags of owner, user, group, greatest right, others, with rights and the user.
-    let entries: [(u16, u16, u32); 5] = [
-        (0x01, 6, NO_ONE),
-        (0x02, 4, user),
-        (0x04, 0, NO_ONE),
-        (0x10, 4, NO_ONE),
-        (0x20, 0, NO_ONE),
-    ];
+    let owner = [(0x01, 6, NO_ONE)].into_iter();
+    let others = [(0x04, 0, NO_ONE), (0x10, 4, NO_ONE), (0x20, 0, NO_ONE)];
     let mut value = VERSION.to_le_bytes().to_vec();
-    for (tag, rights, user) in entries {
+    for (tag, rights, user) in owner.chain(named).chain(others) {
         value.extend(tag.to_le_bytes());
         value.extend(rights.to_le_bytes());
         value.extend(user.to_le_bytes());

@@ -249,6 +249,12 @@ impl Sizes {
         Ok(())
     }
 
+    /// What is recorded of the disk in a directory.
+    pub(super) fn recorded(&self, directory: &Path) -> Option<u64> {
+        let record = self.records.get(&self.place(directory)?)?;
+        Some(record.counted())
+    }
+
     fn place(&self, directory: &Path) -> Option<String> {
         let root = directory.parent()?;
         self.roots.iter().find(|known| *known == root)?;

@@ -22,9 +22,9 @@ mod shared;
 /// The user ID of a user without rights.
 const UNPRIVILEGED: u32 = 65534;
 
-/// The program as an unprivileged user; a test that is not root runs it as its own user.
+/// The program as unprivileged users; a test that is not root runs it as its own user.
 fn qemu_img() -> QemuImg {
-    QemuImg::new(UNPRIVILEGED, UNPRIVILEGED)
+    QemuImg::new(UNPRIVILEGED)
 }
 
 /// A shell script in the place of the program; `$2` and so on are the program's arguments.
@@ -33,13 +33,12 @@ fn script(dir: &Path, text: &str) -> QemuImg {
     let path = dir.join("script");
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-    let user = User {
+    let user = helper::User {
         uid: UNPRIVILEGED,
         gid: UNPRIVILEGED,
     };
-    // Scripts report what they are, and wait at pipes.
-    let helper = Helper::new(path, user).reaching("/proc").reaching(dir);
-    QemuImg::with(helper)
+    // Scripts wait at pipes.
+    QemuImg::with(Helper::as_user(path, user).reaching(dir))
 }
 
 /// An image of 1 MiB, and where a disk may be made.
@@ -199,6 +198,30 @@ async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() 
     let filled = program.fill((opened(&path), Format::Qcow2), raw(&image), 1 << 20, |_| {});
     let refused = filled.await.unwrap_err();
     assert!(refused.contains("external data file"), "{refused}");
+    // A file that all may write to, as others of its owner; the program opens the disk after the swap.
+    for file in [home.path(), &target] {
+        std::fs::set_permissions(file, Permissions::from_mode(0o777)).unwrap();
+    }
+    let text = "for last; do :; done; disk=${last##*=}; cat plan >$disk; exec qemu-img \"$@\"";
+    let text = text.replace("plan", &plan.display().to_string());
+    for has_landlock in [true, false] {
+        for owner in [0, VICTIM] {
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&plan, Permissions::from_mode(0o644)).unwrap();
+            let program = qemu_img();
+            program.format_qcow2(opened(&path), 1 << 20).await.unwrap();
+            std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+            let mut program = script(volume.path(), &text);
+            if !has_landlock {
+                program.helper = program.helper.without_landlock();
+            }
+            let filled = program.fill((opened(&path), Format::Qcow2), raw(&image), 1 << 20, |_| {});
+            let refused = filled.await.unwrap_err();
+            assert!(refused.contains("authorized_keys"), "{refused}");
+            assert_eq!(std::fs::read(&target).unwrap(), b"kept", "{has_landlock}");
+        }
+    }
+    attack();
     for refused in [
         qemu_img()
             .enlarge_qcow2(opened(&path), 2 << 20)

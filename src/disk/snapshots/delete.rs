@@ -45,6 +45,8 @@ impl Disks {
             tracing::info!(%vm, snapshot = %uid, "snapshot deleted");
         }
         faultpoint::point("node.snapshot.deleted");
+        // Its memory goes also where its layer stays.
+        self.tidy_layers(vm).await?;
         loop {
             let disk = self.known(vm)?;
             let Some(unneeded) = disk.layers.as_ref().and_then(Layers::unneeded) else {

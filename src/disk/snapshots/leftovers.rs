@@ -35,6 +35,7 @@ impl Disks {
     pub(super) async fn remove_leftovers(&self, vm: VmUid) -> Result<Vec<PathBuf>> {
         let mut later = Vec::new();
         self.recount_layers(vm).await?;
+        self.tidy_memories(vm).await?;
         let directory = self.layers_directory(vm);
         let failed = || files::failed("look through", &directory);
         let mut entries = match tokio::fs::read_dir(&directory).await {
@@ -117,6 +118,7 @@ impl Disks {
             if disk.phase.is_complete() && has_layers && !self.is_reserved(disk.vm) {
                 // One disk that fails keeps no other from its turn.
                 outcome = outcome.and(self.tidy_layers(disk.vm).await);
+                outcome = outcome.and(self.remove_stray_memory(disk.vm).await);
             }
         }
         outcome

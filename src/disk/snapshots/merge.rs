@@ -63,7 +63,8 @@ impl Disks {
             tracing::info!(%vm, snapshot = %uid, "snapshot deleted");
         }
         faultpoint::point("node.snapshot.deleted");
-        Ok(())
+        // Its memory goes also where its layer stays.
+        self.tidy_layers(vm).await
     }
 
     /// The next merge that the emulator of a machine can carry out.

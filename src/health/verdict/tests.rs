@@ -34,6 +34,7 @@ fn report() -> Report {
                 cgroup: Some(CgroupVersion::V2),
                 apparmor: State::Enforced,
             },
+            helpers_together: None,
             vmlet_guest_missing: None,
         }),
         offer: Offer::default(),
@@ -78,6 +79,17 @@ fn what_the_kernel_lacks_limits_the_node(#[case] report: Report, #[case] reason:
         (verdict.readiness, verdict.reason),
         (Readiness::Limited, reason)
     );
+}
+
+#[test]
+fn a_node_whose_helpers_share_the_namespaces_of_the_daemon_is_limited() {
+    let refused = Some("failed to leave them".to_owned());
+    let verdict = equipped(|equipment| equipment.helpers_together = refused).verdict();
+    assert_eq!(
+        (verdict.readiness, verdict.reason),
+        (Readiness::Limited, "HelperNamespacesMissing")
+    );
+    assert!(verdict.message.ends_with(": failed to leave them"));
 }
 
 #[test]

@@ -1,16 +1,13 @@
 //! The first bytes of the disk in a qcow2 file.
 //!
 //! Invariant: for files whose header was accepted; at most one cluster is read and unpacked, and
-//! every offset is checked. Nothing is written.
+//! every offset is checked. A cluster is unpacked in a process of its own. Nothing is written.
 //! Failure: `None` where the file does not show them; no decision depends on them.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
-use flate2::read::DeflateDecoder;
-use ruzstd::decoding::StreamingDecoder;
-
+use super::super::unpack::cluster_in;
 use super::{COMPRESSION_TYPE, EXTENDED_L2, Header, MAGIC};
 
 /// Most bytes of the disk that are of interest.
@@ -20,7 +17,7 @@ const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
 const ZEROS: u64 = 1;
 
-/// What a guest reads first, with `head` the first bytes of the file. Blocks.
+/// What a guest reads first, with `head` the first bytes of the file. Blocks; on a thread of a runtime.
 pub(in crate::images) fn begin(head: &[u8], file: &File) -> Option<Vec<u8>> {
     begin_by(head, |bytes, offset| file.read_at(bytes, offset).ok())
 }
@@ -66,7 +63,7 @@ fn begin_by(head: &[u8], read: impl Fn(&mut [u8], u64) -> Option<usize>) -> Opti
     if cluster & COMPRESSED != 0 {
         let packed = packed(cluster, cluster_bits, &read)?;
         let is_zstd = features & COMPRESSION_TYPE != 0 && header.bytes(104) == Ok([1]);
-        return unpacked(&packed, is_zstd);
+        return cluster_in(&packed, is_zstd);
     }
     let is_zero = features & EXTENDED_L2 == 0 && cluster & ZEROS != 0;
     match cluster & OFFSET {
@@ -95,23 +92,6 @@ fn packed(
     let filled = read(&mut bytes, offset)?;
     bytes.truncate(filled);
     Some(bytes)
-}
-
-fn unpacked(packed: &[u8], is_zstd: bool) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // What follows a cluster in its last sector may be an error: what came before counts.
-    let _behind = match is_zstd {
-        true => StreamingDecoder::new(packed)
-            .ok()?
-            .take(MOST)
-            .read_to_end(&mut bytes)
-            .is_ok(),
-        false => DeflateDecoder::new(packed)
-            .take(MOST)
-            .read_to_end(&mut bytes)
-            .is_ok(),
-    };
-    (!bytes.is_empty()).then_some(bytes)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const UNPRIVILEGED: u32 = 65534;
 /// Makes a store convert both formats.
 pub(super) fn converting(settings: &mut Settings) {
     settings.convert = Convertible::ALL.to_vec();
-    settings.converter = Some(Arc::new(QemuImg::new(UNPRIVILEGED, UNPRIVILEGED)));
+    settings.converter = Some(Arc::new(QemuImg::new(UNPRIVILEGED)));
     // Where the program runs as another user, it reads images as a member of their group.
     settings.readers = nix::unistd::geteuid().is_root().then_some(UNPRIVILEGED);
 }

@@ -11,9 +11,7 @@ use std::rc::Rc;
 
 use tar::{Archive, EntryType};
 
-use super::super::error::Result;
-use super::super::partial::Partial;
-use super::{BEGINNING, Beginning, Limits, open};
+use super::{BEGINNING, Beginning, Refusal, Sink, open};
 
 /// Directory of the disk in a container disk.
 const DISK: &str = "disk";
@@ -29,21 +27,24 @@ const MOST_BEFORE: u64 = 64 << 20;
 /// Longest name of a disk in an error.
 const LONGEST: usize = 80;
 
-/// Writes the disk in a layer to `disk`; returns whether the layer has one.
-pub(super) fn unpack(file: impl Read, disk: &mut Partial, limits: &mut Limits) -> Result<bool> {
-    let layer = open(file).map_err(|e| limits.broken(&e))?.reader;
+/// Gives the disk in a layer to a sink; returns whether the layer has one.
+pub(super) fn decode<S: Sink>(file: impl Read, sink: &mut S) -> Result<bool, S::Error> {
+    let layer = open(file).map_err(|e| sink.refuse(Refusal::Broken(e)))?;
+    let layer = layer.reader;
     let budget = Budget::default();
     let mut archive = Archive::new(budget.of(layer));
     let mut found: Option<String> = None;
     let mut rest = MOST_ELSE;
-    for entry in archive.entries().map_err(|e| limits.broken(&e))? {
-        let mut entry = entry.map_err(|e| limits.broken(&e))?;
+    let entries = archive.entries();
+    for entry in entries.map_err(|e| sink.refuse(Refusal::Broken(e)))? {
+        let mut entry = entry.map_err(|e| sink.refuse(Refusal::Broken(e)))?;
         let kind = entry.header().entry_type();
         let name = match disk_name(&entry.path_bytes()) {
             Some(name) if kind != EntryType::Directory => name,
             _ => {
                 budget.set(rest);
-                io::copy(&mut entry, &mut io::sink()).map_err(|e| limits.broken(&e))?;
+                let skipped = io::copy(&mut entry, &mut io::sink());
+                skipped.map_err(|e| sink.refuse(Refusal::Broken(e)))?;
                 rest = budget.get();
                 budget.set(MOST_HEADER);
                 continue;
@@ -51,17 +52,18 @@ pub(super) fn unpack(file: impl Read, disk: &mut Partial, limits: &mut Limits) -
         };
         if let Some(first) = found {
             let reason = format!("its directory disk has two files: {first:?} and {name:?}");
-            return Err(limits.content(&reason));
+            return Err(sink.refuse(Refusal::Content(reason)));
         }
         if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
             let reason = format!("{name:?} in its directory disk is no plain file");
-            return Err(limits.content(&reason));
+            return Err(sink.refuse(Refusal::Content(reason)));
         }
         let size = entry.size();
         budget.set(u64::MAX);
-        let mut opened = open(&mut entry).map_err(|e| limits.broken(&e))?;
+        let opened = open(&mut entry);
+        let mut opened = opened.map_err(|e| sink.refuse(Refusal::Broken(e)))?;
         let declared = (!opened.is_packed).then_some(size);
-        limits.write(&mut opened.reader, declared, disk)?;
+        sink.take(&mut opened.reader, declared)?;
         drop(opened);
         budget.set(MOST_HEADER);
         found = Some(name);
@@ -69,7 +71,7 @@ pub(super) fn unpack(file: impl Read, disk: &mut Partial, limits: &mut Limits) -
     Ok(found.is_some())
 }
 
-/// As [`super::head_in`].
+/// As [`super::head_here`].
 pub(super) fn head(beginning: &[u8]) -> Option<Beginning> {
     let budget = Budget::default();
     let mut archive = Archive::new(budget.of(open(beginning).ok()?.reader));

@@ -17,6 +17,8 @@ use crate::images::digest::Digest;
 use crate::images::partial::Room;
 use crate::space::Space;
 
+mod apart;
+
 /// Bytes of zstd's frame that readers skip.
 const SKIPPED: &[u8] = &[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
 
@@ -88,6 +90,16 @@ const fn rules() -> Rules {
 }
 
 fn run(bytes: &[u8], shape: Shape, max_bytes: u64) -> Unpacked {
+    run_by(bytes, max_bytes, |file, disk, limits| {
+        unpack(file, shape, disk, limits)
+    })
+}
+
+fn run_by(
+    bytes: &[u8],
+    max_bytes: u64,
+    unpack: impl FnOnce(File, &mut Partial, Limits) -> Result<bool>,
+) -> Unpacked {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("packed");
     std::fs::write(&path, bytes).unwrap();
@@ -100,7 +112,7 @@ fn run(bytes: &[u8], shape: Shape, max_bytes: u64) -> Unpacked {
         space: Space::default().claim(disk.path(), 0, 0).unwrap(),
         stopping: CancellationToken::new(),
     };
-    let outcome = unpack(File::open(&path).unwrap(), shape, &mut disk, limits);
+    let outcome = unpack(File::open(&path).unwrap(), &mut disk, limits);
     let digest = disk.finish().unwrap();
     Unpacked {
         outcome,
@@ -161,13 +173,13 @@ fn the_disk_of_a_layer_is_found(#[case] tool: Option<&str>) {
             done.outcome
         );
         assert_eq!(done.digest, digest_of(&disk), "{name}");
-        let found = head_in(&layer[..layer.len().min(256 << 10)], Shape::Layer).unwrap();
+        let found = head_here(&layer[..layer.len().min(256 << 10)], Shape::Layer).unwrap();
         assert!(found.is_enough());
         assert_eq!(found.head, disk[..found.head.len()], "{name}");
         let known = !name.ends_with("xz");
         assert_eq!(found.length, known.then_some(disk.len() as u64), "{name}");
         // An inspection begins with less.
-        let begun = head_in(&layer[..layer.len().min(64 << 10)], Shape::Layer);
+        let begun = head_here(&layer[..layer.len().min(64 << 10)], Shape::Layer);
         assert!(begun.is_none_or(|begun| disk.starts_with(&begun.head)));
     }
 }
@@ -205,7 +217,7 @@ fn a_layer_without_a_disk_has_none() {
         run(&layer, Shape::Layer, 1 << 30).outcome,
         Ok(false)
     ));
-    assert_eq!(head_in(&layer, Shape::Layer), None);
+    assert_eq!(head_here(&layer, Shape::Layer), None);
 }
 
 #[test]

@@ -105,11 +105,28 @@ impl<P: Platform> Agenda<P> {
                 };
                 machines.clone_disk(&desired, reported).await?;
             }
-            Work::Snapshot { snapshot, quiesce } => {
+            Work::Snapshot {
+                snapshot,
+                memory: true,
+                ..
+            } => {
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                let taken = machines.take_snapshot_with_memory(vm, *snapshot, reported);
+                return Ok(Report::Snapshot(taken.await?));
+            }
+            Work::Snapshot {
+                snapshot, quiesce, ..
+            } => {
                 let taken = machines.take_snapshot(vm, *snapshot, *quiesce).await?;
                 return Ok(Report::Snapshot(taken));
             }
-            Work::Revert { snapshot } => machines.revert(vm, *snapshot).await?,
+            Work::Revert {
+                snapshot,
+                memory: true,
+            } => machines.revert_with_memory(vm, *snapshot).await?,
+            Work::Revert { snapshot, .. } => machines.revert(vm, *snapshot).await?,
             Work::DeleteSnapshot { snapshot } => {
                 let reported = move |percent| {
                     progress.send_replace(percent);

@@ -12,7 +12,7 @@ use libvirt::FakeHypervisor;
 use serde_json::json;
 
 use super::*;
-use crate::backup::Targets;
+use crate::backup::{Location, Targets};
 use crate::disk::{DesiredDisk, SnapshotUid};
 
 mod ends;
@@ -152,8 +152,8 @@ impl Backups {
 
 fn targets(root: &Path) -> Targets {
     Targets::new(BTreeMap::from([
-        ("nfs".to_owned(), root.to_owned()),
-        ("gone".to_owned(), root.join("gone")),
+        ("nfs".to_owned(), Location::Directory(root.to_owned())),
+        ("gone".to_owned(), Location::Directory(root.join("gone"))),
     ]))
 }
 
@@ -233,6 +233,7 @@ fn snapshot(n: u32) -> Work {
     Work::Snapshot {
         snapshot: uid(500 + n),
         quiesce: 0,
+        memory: false,
     }
 }
 
@@ -304,7 +305,11 @@ async fn snapshots_of_a_user_do_not_end_a_chain_and_a_revert_does() {
     let expected = backups.content(VM);
     assert_eq!(backups.done(3).await.parent, Some(object(2)));
     backups.restores(3, &expected).await;
-    let reverted = backups.run(Work::Revert { snapshot: uid(500) }).await;
+    let revert = Work::Revert {
+        snapshot: uid(500),
+        memory: false,
+    };
+    let reverted = backups.run(revert).await;
     assert_eq!(reverted.state, State::Success, "{reverted:?}");
     let expected = backups.content(VM);
     let done = backups.done(4).await;

@@ -29,6 +29,7 @@ async fn with_snapshot(node: &Node, agenda: &Arc<Tasks>) {
     let take = Work::Snapshot {
         snapshot: uid(101),
         quiesce: 0,
+        memory: false,
     };
     let taken = run(agenda, 1, SOURCE, take).await;
     assert_eq!(taken.state, State::Success, "{taken:?}");

@@ -345,6 +345,7 @@ async fn a_machine_whose_proof_cannot_be_read_is_suspended_and_not_snapshotted()
     let snapshot = Work::Snapshot {
         snapshot: uid(77),
         quiesce: 0,
+        memory: false,
     };
     agenda.submit(uid(2), uid(9), snapshot).await.unwrap();
     let failed = ended(&agenda, uid(2)).await.failure.clone().unwrap();
@@ -414,6 +415,7 @@ async fn a_copy_by_the_emulator_makes_way_for_a_snapshot_and_a_save() {
     let snapshot = Work::Snapshot {
         snapshot: uid(77),
         quiesce: 0,
+        memory: false,
     };
     for next in [snapshot, Work::Save] {
         let (node, _, agenda, _work) = pulling().await;

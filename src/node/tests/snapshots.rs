@@ -15,6 +15,7 @@ use crate::disk::SnapshotUid;
 use crate::node::task::Failure;
 
 mod late;
+mod memory;
 mod merges;
 mod own_agent;
 
@@ -26,6 +27,7 @@ fn take(n: u32, quiesce: u32) -> Work {
     Work::Snapshot {
         snapshot: snapshot(n),
         quiesce,
+        memory: false,
     }
 }
 
@@ -92,6 +94,7 @@ async fn a_snapshot_of_a_running_machine_gives_it_a_new_layer() {
         3,
         Work::Revert {
             snapshot: snapshot(1),
+            memory: false,
         },
     )
     .await;
@@ -106,6 +109,7 @@ async fn a_snapshot_of_a_running_machine_gives_it_a_new_layer() {
         5,
         Work::Revert {
             snapshot: snapshot(1),
+            memory: false,
         },
     )
     .await;

@@ -20,16 +20,24 @@ pub(super) fn take(requested: &v1::Snapshot) -> Result<Work, Invalid> {
             reason: "at most 600 are allowed",
         });
     }
+    if requested.memory && requested.quiesce_seconds > 0 {
+        return Err(Invalid {
+            field: "snapshot.quiesce_seconds",
+            reason: "file systems that are frozen in the memory of a snapshot stay frozen: it is 0 with memory",
+        });
+    }
     Ok(Work::Snapshot {
         snapshot: uid("snapshot.uid", &requested.uid)?,
         quiesce: requested.quiesce_seconds,
+        memory: requested.memory,
     })
 }
 
 /// The work of a request to go back to a snapshot.
 pub(super) fn revert(requested: &v1::Revert) -> Result<Work, Invalid> {
     let snapshot = uid("revert.uid", &requested.uid)?;
-    Ok(Work::Revert { snapshot })
+    let memory = requested.memory;
+    Ok(Work::Revert { snapshot, memory })
 }
 
 /// The work of a request to delete a snapshot.
@@ -51,6 +59,7 @@ pub(super) fn taken(snapshot: &TakenSnapshot) -> v1::DiskSnapshot {
         created_ms: snapshot.created_at / MILLI,
         quiesced: snapshot.quiesced,
         running: snapshot.running,
+        memory_bytes: snapshot.memory_bytes,
     }
 }
 

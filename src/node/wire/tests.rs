@@ -113,9 +113,11 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::Snapshot(v1::Snapshot {
             uid: UID.to_owned(),
             quiesce_seconds: 0,
+            memory: true,
         }),
         Kind::Revert(v1::Revert {
             uid: UID.to_owned(),
+            memory: true,
         }),
         Kind::DeleteSnapshot(v1::DeleteSnapshot {
             uid: UID.to_owned(),
@@ -201,17 +203,24 @@ proptest! {
 #[test]
 fn a_request_about_a_snapshot_is_bounded_and_names_it() {
     use v1::run_task_request::Kind;
-    let take = |uid: &str, quiesce_seconds| {
+    let with = |uid: &str, quiesce_seconds, memory| {
         Kind::Snapshot(v1::Snapshot {
             uid: uid.to_owned(),
             quiesce_seconds,
+            memory,
         })
     };
+    let take = |uid: &str, quiesce_seconds| with(uid, quiesce_seconds, false);
     let uid = "x".to_owned();
+    let revert = v1::Revert {
+        uid: uid.clone(),
+        memory: true,
+    };
     let cases = [
         (take("", 0), "snapshot.uid"),
         (take(UID, 601), "snapshot.quiesce_seconds"),
-        (Kind::Revert(v1::Revert { uid: uid.clone() }), "revert.uid"),
+        (with(UID, 1, true), "snapshot.quiesce_seconds"),
+        (Kind::Revert(revert), "revert.uid"),
         (
             Kind::DeleteSnapshot(v1::DeleteSnapshot { uid }),
             "delete_snapshot.uid",

@@ -3,7 +3,7 @@
 //! Invariant: the client is tungstenite's, and speaks the protocol of the Go clients.
 //! Failure: the assertion shows what came.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -93,7 +93,10 @@ impl Client {
 
 fn to_itself(address: IpAddr) -> Target {
     Target::PortForward(PortForwardTarget {
-        addresses: vec![address],
+        addresses: vec![PodRoute {
+            address,
+            link: None,
+        }],
         ports: Vec::new(),
     })
 }

@@ -310,6 +310,7 @@ pub(crate) fn disks() -> Vec<Disk> {
             mac: "02:00:00:00:00:a3".to_owned(),
             addresses: vec!["10.244.1.9".to_owned()],
         }],
+        snapshot: None,
     };
     vec![
         disk(RUNNING_VM, Some("b2"), None),

@@ -167,7 +167,11 @@ impl<P: Platform> Containers<P> {
         });
         let noted = || lock(&self.obstacles.emulator).clone();
         let none = || lock(&self.obstacles.accelerator).clone();
-        unusable.or_else(noted).or_else(none)
+        let obstacle = unusable.or_else(noted);
+        match self.check_landlock().await {
+            Err(error) if obstacle.is_none() => Some(error.to_string()),
+            _ => obstacle.or_else(none),
+        }
     }
 
     /// Has libvirt execute `vm.wrapper` as it does before each start; returns whether it did, or

@@ -21,7 +21,9 @@ use tokio::time::Instant;
 use super::vmlet_guest;
 use crate::foreign::Foreign;
 use crate::platform::Platform;
+use crate::vm::error::{Error, Result};
 use crate::vm::service::Containers;
+use crate::vm::settings::Landlock;
 
 /// Time for a look.
 const LOOK: Duration = Duration::from_secs(1);
@@ -37,6 +39,9 @@ const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
 pub struct Equipment {
     /// Of its kernel.
     pub kernel: Kernel,
+    /// Why programs that read images share the namespaces of the daemon, if they do: what the kernel
+    /// refused.
+    pub helpers_together: Option<String>,
     /// Why guests do not get `vmlet-guest` by their seed images, if they do not.
     pub vmlet_guest_missing: Option<String>,
 }
@@ -84,6 +89,7 @@ impl<P: Platform> Containers<P> {
         let program = self.settings.guest_agent.clone();
         let look = move || Equipment {
             kernel: look(&cgroup_root, &node_root),
+            helpers_together: crate::helper::refused_namespaces().map(str::to_owned),
             vmlet_guest_missing: vmlet_guest::missing(&program),
         };
         let Some(equipment) = self.equipment.thread.read((), LOOK, look).await else {
@@ -92,9 +98,27 @@ impl<P: Platform> Containers<P> {
         *self.equipment.lock() = Some((Instant::now(), equipment.clone()));
         Some(equipment)
     }
+
+    /// Refuses a start that would run without the confinement that the settings require. Where the
+    /// kernel is not known, the wrapper of the emulator refuses it.
+    pub(in crate::vm) async fn check_landlock(&self) -> Result<()> {
+        if self.settings.landlock != Landlock::Required {
+            return Ok(());
+        }
+        match self.equipment().await {
+            Some(equipment) if equipment.kernel.landlock == 0 => Err(Error::NoLandlock),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl LastLook {
+    /// Takes this for what the node has.
+    #[cfg(test)]
+    pub(in crate::vm) fn pretend(&self, equipment: Equipment) {
+        *self.lock() = Some((Instant::now(), equipment));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<(Instant, Equipment)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,15 +136,15 @@ impl CgroupVersion {
 
 fn look(cgroup_root: &Path, node_root: &Path) -> Kernel {
     Kernel {
-        landlock: landlock(),
+        landlock: landlock_version(),
         idmapped_mounts: idmapped_mounts(),
         cgroup: cgroup(cgroup_root),
         apparmor: apparmor::profile(node_root, PROFILE),
     }
 }
 
-/// The kernel answers with its version, or that Landlock is off or absent.
-fn landlock() -> u32 {
+/// Version of the kernel's Landlock; 0: it is off or absent.
+pub fn landlock_version() -> u32 {
     let none = std::ptr::null::<u8>();
     // SAFETY: with this flag the kernel reads no attributes, so that none have to be there.
     let version = unsafe {
@@ -188,7 +212,7 @@ mod tests {
             kernel.cgroup, None,
             "nothing is mounted in the scratch directory"
         );
-        assert_eq!(kernel.landlock, landlock());
+        assert_eq!(kernel.landlock, landlock_version());
         assert_ne!(
             kernel.idmapped_mounts,
             Some(false),

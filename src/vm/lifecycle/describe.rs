@@ -7,16 +7,17 @@
 use std::path::{Path, PathBuf};
 
 use podspec::CpuModel;
+use tapmanager::wire::{Permit, start_socket};
 use uuid::Uuid;
 
 use crate::sandbox::Sandbox;
-use crate::vm::domain::{self, Console, CpuMode, Disk, DomainSpec, Variable};
+use crate::vm::domain::{self, Console, CpuMode, Disk, DomainSpec, Room, Variable};
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::host::cpus;
 use crate::vm::model::Container;
 use crate::vm::paths::Paths;
-use crate::vm::resources::{room, translations};
-use crate::vm::settings::Settings;
+use crate::vm::resources::{file_size, room, translations};
+use crate::vm::settings::{Landlock, Settings};
 use crate::vm::shares::{Protocol, Share, socket_name};
 use crate::vm::users::Owner;
 
@@ -27,13 +28,15 @@ pub(in crate::vm) struct Parts<'a> {
     pub(in crate::vm) paths: &'a Paths,
     pub(in crate::vm) accelerator: Accelerator,
     /// By which `vmwrapper` collects its descriptors.
-    pub(in crate::vm) token: String,
+    pub(in crate::vm) permit: Permit,
     /// The description that goes with the memory which the machine resumes.
     pub(in crate::vm) saved: Option<&'a str>,
     pub(in crate::vm) root: Disk,
     pub(in crate::vm) disks: Vec<Disk>,
     /// The directory of the layers of the root disk.
     pub(in crate::vm) layers: Option<PathBuf>,
+    /// The size of its largest disk in a file, if it is known and QEMU has no files of volumes.
+    pub(in crate::vm) disk_bytes: Option<u64>,
     /// The VM generation ID, if the guest sees one.
     pub(in crate::vm) generation: Option<Uuid>,
     /// User and group of the emulator, if they are not those that libvirt has configured.
@@ -43,7 +46,8 @@ pub(in crate::vm) struct Parts<'a> {
 /// The domain of a container.
 pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'_>) -> DomainSpec {
     let (machine, settings, paths) = (&row.spec.machine, parts.settings, parts.paths);
-    let environment = environment(row, &parts);
+    let room = room(row, parts.saved, parts.accelerator);
+    let environment = environment(row, &parts, &room);
     DomainSpec {
         uuid: row.domain(),
         name: match row.vm() {
@@ -60,7 +64,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         accelerator: parts.accelerator,
         translations_mib: translations(row, &sandbox.config, settings.memory_overhead),
         machine_type: machine.machine_type.clone(),
-        room: room(row, parts.saved, parts.accelerator),
+        room,
         cpus: cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
         cpu: cpu(machine.cpu_model, parts.saved),
         emulator: settings.wrapper.clone(),
@@ -90,16 +94,25 @@ fn shares(row: &Container, paths: &Paths) -> Vec<domain::Share> {
 }
 
 /// What `vmwrapper` needs to know, and QEMU does not see.
-fn environment(row: &Container, parts: &Parts<'_>) -> Vec<Variable> {
+fn environment(row: &Container, parts: &Parts<'_>, room: &Room) -> Vec<Variable> {
     let settings = parts.settings;
     let paths = parts.paths;
     let text = |path: &Path| path.to_string_lossy().into_owned();
+    let handoff = match &parts.permit.socket {
+        Some(name) => start_socket(&settings.handoff_socket, name),
+        // An earlier tapmanager has one socket for all starts.
+        None => settings.handoff_socket.clone(),
+    };
     let disk_socket = row.has_files().then(|| paths.disk_socket(&row.id));
-    let unconfined = Variable::new(domain::LANDLOCK, "off".to_owned());
+    let landlock = match settings.landlock {
+        Landlock::On => None,
+        Landlock::Off => Some("off"),
+        Landlock::Required => Some("require"),
+    };
     [
         Variable::new(domain::EMULATOR, text(&settings.emulator)),
-        Variable::new(domain::HANDOFF_SOCKET, text(&settings.handoff_socket)),
-        Variable::new(domain::START_TOKEN, parts.token.clone()),
+        Variable::new(domain::HANDOFF_SOCKET, text(&handoff)),
+        Variable::new(domain::START_TOKEN, parts.permit.token.clone()),
         Variable::new(domain::CONSOLE_SOCKET, text(&paths.console_offer(&row.id))),
     ]
     .into_iter()
@@ -110,7 +123,11 @@ fn environment(row: &Container, parts: &Parts<'_>) -> Vec<Variable> {
             .iter()
             .map(|path| Variable::new(domain::LAYERS, text(path))),
     )
-    .chain((!settings.landlock).then_some(unconfined))
+    .chain(
+        file_size(parts.disk_bytes, room)
+            .map(|bytes| Variable::new(domain::FILE_SIZE, bytes.to_string())),
+    )
+    .chain(landlock.map(|word| Variable::new(domain::LANDLOCK, word.to_owned())))
     .collect()
 }
 

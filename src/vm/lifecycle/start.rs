@@ -6,13 +6,14 @@
 //! Failure: when a helper is missing the container stays CREATED and the call may be repeated; when
 //! the machine itself cannot start the container is EXITED with reason `StartError`.
 
-use std::os::unix::fs::PermissionsExt;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libvirt::{End, Hypervisor, State};
 use podspec::{ContainerId, FastDeploy};
-use tapmanager::wire::StartRequest;
+use tapmanager::wire::{Permit, StartRequest};
 use uuid::Uuid;
 
 use super::describe::{Parts, describe, fitting_accelerator};
@@ -67,6 +68,7 @@ impl<P: Platform> Containers<P> {
             return self.hold_place(&row).await;
         }
         self.check_disk(&row)?;
+        self.check_landlock().await?;
         self.check_connected("start").await?;
         let begun = Instant::now();
         let oom_kills = self.oom_kills(&sandbox).await;
@@ -115,8 +117,8 @@ impl<P: Platform> Containers<P> {
             memory_bytes: least_memory(&sandbox.config, self.settings.memory_overhead),
             uid: row.spec.user,
         };
-        let token = self.parts.network.prepare_start(request).await;
-        let token = token.map_err(|source| Error::Network {
+        let permit = self.parts.network.prepare_start(request).await;
+        let permit = permit.map_err(|source| Error::Network {
             id: sandbox.id.clone(),
             source,
         })?;
@@ -126,10 +128,11 @@ impl<P: Platform> Containers<P> {
         let console = self.offer_console(row).await;
         let files = self.offer_files(row).await?;
         self.follow(row).await?;
+        self.give_sockets(row).await?;
         let saved = self.saved_description(row).await?;
         let accelerator = fitting_accelerator(accelerator, saved.as_deref());
         let generation = self.generation(row, saved.as_deref()).await?;
-        let parts = (accelerator, token, generation);
+        let parts = (accelerator, permit, generation);
         let spec = self.domain(row, sandbox, parts, saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
@@ -191,7 +194,7 @@ impl<P: Platform> Containers<P> {
         &self,
         row: &Container,
         sandbox: &Sandbox,
-        (accelerator, token, generation): (Accelerator, String, Option<Uuid>),
+        (accelerator, permit, generation): (Accelerator, Permit, Option<Uuid>),
         saved: Option<&str>,
     ) -> Result<DomainSpec> {
         let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
@@ -203,11 +206,12 @@ impl<P: Platform> Containers<P> {
             settings: &self.settings,
             paths: &self.paths,
             accelerator,
-            token,
+            permit,
             saved,
             root: self.root(row, sandbox)?,
             disks: disks.collect::<Result<_>>()?,
             layers: row.vm().map(|vm| self.parts.disks.layers_directory(vm)),
+            disk_bytes: self.disk_bytes(row),
             generation,
             owner: row.spec.user.map(|_| self.owner(row)),
         };
@@ -248,17 +252,31 @@ impl<P: Platform> Containers<P> {
         })
     }
 
-    /// A directory in which QEMU can make its sockets.
+    /// A new directory for the machine's sockets. The machine's user cannot change it until everything
+    /// that the daemon makes there is made: nothing of an earlier start is left in it.
     async fn prepare_sockets(&self, row: &Container) -> Result<()> {
+        let directory = self.paths.sockets(&row.id);
+        let path = directory.clone();
+        let prepare = move || {
+            match std::fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            DirBuilder::new().recursive(true).mode(0o700).create(&path)
+        };
+        let done = tokio::task::spawn_blocking(prepare)
+            .await
+            .map_err(crate::tasks::Aborted::from)?;
+        Ok(done.map_err(files::failed("prepare", &directory))?)
+    }
+
+    /// Lets QEMU make its sockets in the directory. From here on no name in it is followed.
+    async fn give_sockets(&self, row: &Container) -> Result<()> {
         let directory = self.paths.sockets(&row.id);
         let Owner { uid, gid } = self.owner(row);
         let path = directory.clone();
-        let prepare = move || {
-            std::fs::create_dir_all(&path)?;
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))?;
-            std::os::unix::fs::chown(&path, Some(uid), Some(gid))
-        };
-        let done = tokio::task::spawn_blocking(prepare)
+        let give = move || std::os::unix::fs::lchown(&path, Some(uid), Some(gid));
+        let done = tokio::task::spawn_blocking(give)
             .await
             .map_err(crate::tasks::Aborted::from)?;
         Ok(done.map_err(files::failed("prepare", &directory))?)

@@ -5,6 +5,7 @@
 //! Failure: waits have a deadline; what a failed test made is removed with its scratch directory.
 
 mod create;
+mod deadlines;
 mod life;
 mod other_image;
 mod read_only;

@@ -95,7 +95,7 @@ impl<P: Platform> Containers<P> {
         vm: VmUid,
         limit: Duration,
     ) -> Result<FreezingAgent> {
-        let socket = self.paths.guest_socket(&row.id);
+        let socket = self.guest_port(row);
         let limit = limit.min(PING);
         let own = |limit| self.guests.agent(&row.id, &socket, limit);
         let agent = own(FIRST.min(limit)).await;

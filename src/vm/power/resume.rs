@@ -45,10 +45,24 @@ impl<P: Platform> Containers<P> {
                 return Err(Error::Stopped(row.id.clone()));
             }
         };
-        restored.map_err(|e| self.unless_stopped(row, "restore", e))?;
+        restored.map_err(|e| self.not_restored(row, vm, e))?;
         faultpoint::point("node.resume.restored");
         self.parts.disks.use_memory(vm).await?;
         self.go_on(row, vm).await
+    }
+
+    fn not_restored(&self, row: &Container, vm: VmUid, source: libvirt::Error) -> Error {
+        let disk = self.parts.disks.get(vm);
+        let memory = disk.as_ref().and_then(|disk| disk.memory.as_ref());
+        let snapshot = memory.and_then(|memory| memory.snapshot);
+        match (self.unless_stopped(row, "restore", source), snapshot) {
+            (Error::Hypervisor { source, .. }, Some(snapshot)) => Error::NotResumed {
+                vm,
+                snapshot,
+                source,
+            },
+            (error, _) => error,
+        }
     }
 
     /// Ends a restore that has begun, which may read memory for an hour: only the end of the emulator

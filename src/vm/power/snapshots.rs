@@ -21,12 +21,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use libvirt::{Hypervisor, Power};
+use libvirt::{Hypervisor, Pause, Power};
 use podspec::VmUid;
 use service::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::quiesce::FrozenGuest;
+use super::snapshot_memory::Progress;
 use crate::disk::{self, Change, SnapshotUid, Step, TakenSnapshot};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
@@ -48,7 +49,27 @@ impl<P: Platform> Containers<P> {
         uid: SnapshotUid,
         quiesce: u32,
     ) -> Result<TakenSnapshot> {
-        let taken = self.take_snapshot_once(vm, uid, quiesce).await;
+        let taken = self.take_snapshot_once(vm, uid, quiesce, None).await;
+        self.end_attempt(vm, taken)
+    }
+
+    /// Takes a snapshot of the disk of a virtual machine that runs, with the memory of its guest at that moment; success
+    /// when it has been taken. `progress` gets percents.
+    pub async fn take_snapshot_with_memory(
+        self: &Arc<Self>,
+        vm: VmUid,
+        uid: SnapshotUid,
+        progress: impl Fn(u8) + Send + Sync,
+    ) -> Result<TakenSnapshot> {
+        let taken = self.take_snapshot_once(vm, uid, 0, Some(&progress)).await;
+        self.end_attempt(vm, taken)
+    }
+
+    fn end_attempt(
+        self: &Arc<Self>,
+        vm: VmUid,
+        taken: Result<TakenSnapshot>,
+    ) -> Result<TakenSnapshot> {
         if taken.is_err()
             && let Ok(row) = self.running_vm(vm)
         {
@@ -63,6 +84,7 @@ impl<P: Platform> Containers<P> {
         vm: VmUid,
         uid: SnapshotUid,
         quiesce: u32,
+        memory: Option<Progress<'_>>,
     ) -> Result<TakenSnapshot> {
         let disks = &self.parts.disks;
         if let Some(taken) = disks.snapshot(vm, uid).await? {
@@ -71,6 +93,9 @@ impl<P: Platform> Containers<P> {
         let Ok(row) = self.running_vm(vm) else {
             if self.is_starting(vm) {
                 return Err(Error::NotRunning(vm));
+            }
+            if memory.is_some() {
+                return Err(Error::MemoryOfStopped(vm));
             }
             self.take_disk_back(vm).await?;
             return Ok(disks.take_snapshot(vm, uid).await?);
@@ -105,16 +130,26 @@ impl<P: Platform> Containers<P> {
             0 => None,
             _ => Some(self.freezing_agent(&row, vm, limit).await?),
         };
-        let change = disks.begin_snapshot(vm, uid, true).await?;
+        let change = match memory {
+            None => disks.begin_snapshot(vm, uid, true).await?,
+            Some(_) => {
+                let paused = power == Some(Power::Paused(Pause::Asked));
+                let memory = self.memory_to_save(&row, vm, paused)?;
+                disks.begin_snapshot_with_memory(vm, uid, memory).await?
+            }
+        };
+        let claim = disks.claim_memory(vm, uid, change).await?;
         disks.make_layer(vm, change).await?;
         let frozen = match agent {
             None => None,
             Some(agent) => Some(self.freeze(&row, vm, change, agent, limit).await?),
         };
-        self.switch(&row, vm, change, frozen).await?;
+        self.switch(&row, vm, change, frozen, memory).await?;
+        drop(claim);
         let taken = disks.snapshot(vm, uid).await?;
         let taken = taken.ok_or(disk::Error::NoSnapshot { vm, snapshot: uid })?;
-        tracing::info!(%vm, snapshot = %uid, quiesced = taken.quiesced, "snapshot taken");
+        let memory_bytes = taken.memory_bytes;
+        tracing::info!(%vm, snapshot = %uid, quiesced = taken.quiesced, memory_bytes, "snapshot taken");
         Ok(taken)
     }
 
@@ -122,6 +157,12 @@ impl<P: Platform> Containers<P> {
     pub async fn revert(&self, vm: VmUid, uid: SnapshotUid) -> Result<()> {
         self.take_disk_back(vm).await?;
         Ok(self.parts.disks.revert(vm, uid).await?)
+    }
+
+    /// The same; the next start resumes from the memory of the snapshot.
+    pub async fn revert_with_memory(&self, vm: VmUid, uid: SnapshotUid) -> Result<()> {
+        self.take_disk_back(vm).await?;
+        Ok(self.parts.disks.revert_with_memory(vm, uid).await?)
     }
 
     /// Deletes a snapshot of the disk of a virtual machine; success when it is gone. A caller that drops the
@@ -237,12 +278,14 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Lets the emulator write to the new layer, and records that. `frozen`: the guest has frozen its file systems.
+    /// `progress` is of the memory, if the snapshot is to have that.
     async fn switch(
         &self,
         row: &Container,
         vm: VmUid,
         change: Change,
         frozen: Option<FrozenGuest>,
+        progress: Option<Progress<'_>>,
     ) -> Result<()> {
         let disks = &self.parts.disks;
         let deadline = frozen.as_ref().map(|guest| guest.freeze.deadline);
@@ -266,19 +309,13 @@ impl<P: Platform> Containers<P> {
             // The machine ended, and the disk's next user ended the change, or will.
             return Err(Error::NotRunning(vm));
         }
-        let file = disks.new_layer(vm, change);
-        let switch = self.parts.hypervisor.switch_root(row.domain(), file);
-        let switched = match deadline {
-            None => switch.await,
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let in_time = tokio::time::timeout(left, switch).await;
-                let call = "switch disk";
-                in_time.unwrap_or(Err(libvirt::Error::Deadline {
-                    call,
-                    deadline: left,
-                }))
+        let memory = disks.memory_in_progress(vm, change);
+        let switched = match memory.as_ref().zip(progress) {
+            Some((memory, progress)) => {
+                self.switch_with_memory(row, vm, change, memory, progress)
+                    .await
             }
+            None => self.switch_disk(row, vm, change, deadline).await,
         };
         faultpoint::point("node.snapshot.switched");
         let was_frozen = match frozen {
@@ -289,9 +326,33 @@ impl<P: Platform> Containers<P> {
         let is_quiesced = was_frozen && switched.is_ok();
         let is_switched = self.end_change(row, vm, change, is_quiesced).await?;
         match switched {
-            Err(source) if !is_switched => Err(Error::NotSwitched { vm, source }),
+            Err(source) if !is_switched => Err(match memory {
+                Some(_) => Error::MemoryNotSaved { vm, source },
+                None => Error::NotSwitched { vm, source },
+            }),
             _ => Ok(()),
         }
+    }
+
+    async fn switch_disk(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        change: Change,
+        deadline: Option<Instant>,
+    ) -> libvirt::Result<()> {
+        let file = self.parts.disks.new_layer(vm, change);
+        let switch = self.parts.hypervisor.switch_root(row.domain(), file);
+        let Some(deadline) = deadline else {
+            return switch.await;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let in_time = tokio::time::timeout(left, switch).await;
+        let call = "switch disk";
+        in_time.unwrap_or(Err(libvirt::Error::Deadline {
+            call,
+            deadline: left,
+        }))
     }
 
     /// Whether the emulator writes to the layer of a change.
@@ -311,14 +372,22 @@ impl<P: Platform> Containers<P> {
         is_quiesced: bool,
     ) -> Result<bool> {
         let disks = &self.parts.disks;
+        if disks.memory_in_progress(vm, change).is_some() {
+            // The emulator answers a look while it writes memory for a process that has gone.
+            self.end_left_save(row, vm).await?;
+        }
         let mut is_switched = self.is_switched(row, vm, change).await?;
         if !is_switched && disks.doubt_layer(vm, change).await? {
             // A request that an earlier process left in libvirtd may have begun after the look; now none finds the
             // layer any more.
             is_switched = self.is_switched(row, vm, change).await?;
         }
+        if let Some(memory) = disks.memory_in_progress(vm, change) {
+            self.settle_guest(row, vm, &memory).await?;
+        }
         if is_switched {
             disks.restore_layer(vm, change).await?;
+            disks.complete_memory(vm, change).await?;
             disks.commit_change(vm, change.layer, is_quiesced).await?;
         } else {
             disks.abandon_change(vm, change.layer).await?;

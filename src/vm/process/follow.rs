@@ -143,7 +143,7 @@ impl<P: Platform> Containers<P> {
     ) -> Result<Connected, guest::Error> {
         let row = self.parts.table.get(id).ok_or(guest::Error::Lost)?;
         let machine = self.pod_machine(&row.sandbox).ok_or(guest::Error::Lost)?;
-        let socket = self.paths.guest_socket(&machine.id);
+        let socket = self.guest_port(&machine);
         let agent = self.guests.agent(&machine.id, &socket, ANSWER).await;
         let agent = agent.ok_or(guest::Error::Lost)?;
         let mut log = live.log.lock().await;

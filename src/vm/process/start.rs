@@ -166,7 +166,7 @@ impl<P: Platform> Containers<P> {
             if !machine.phase.may_run() {
                 return Err(Error::NoPodMachine(row.sandbox.clone()));
             }
-            let socket = self.paths.guest_socket(&machine.id);
+            let socket = self.guest_port(&machine);
             if let Some(agent) = self.guests.agent(&machine.id, &socket, ANSWER).await {
                 return Ok(agent);
             }
@@ -181,7 +181,7 @@ impl<P: Platform> Containers<P> {
     pub(super) async fn agent_of(&self, row: &Container) -> Result<Agent> {
         let refused = || Error::NoPodMachine(row.sandbox.clone());
         let machine = self.pod_machine(&row.sandbox).ok_or_else(refused)?;
-        let socket = self.paths.guest_socket(&machine.id);
+        let socket = self.guest_port(&machine);
         let agent = self.guests.agent(&machine.id, &socket, ANSWER).await;
         let no_answer = || crate::vm::exec::Error::from(guest::Error::NoAnswer(ANSWER));
         Ok(agent.ok_or_else(no_answer)?)
@@ -195,7 +195,7 @@ impl<P: Platform> Containers<P> {
         let Some(machine) = machine.filter(|machine| machine.phase.runs()) else {
             return;
         };
-        let socket = self.paths.guest_socket(&machine.id);
+        let socket = self.guest_port(&machine);
         if let Some(agent) = self.guests.agent(&machine.id, &socket, ANSWER).await {
             forget(&agent, &row.id).await;
         }

@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use super::report::tail;
 use super::watch::End;
 use super::{Protocol, Share, plan};
 use crate::helper::{Child, Service, Start, Stream, Streams, User};
+use crate::machine_socket;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
@@ -182,7 +183,7 @@ impl<P: Platform> Containers<P> {
         let sockets = self.paths.sockets(&row.id);
         for share in row.spec.shares_by(Protocol::Virtiofs) {
             // No process listens any more when an emulator was connected.
-            drop(UnixStream::connect(sockets.join(socket_name(share))));
+            let _ = machine_socket::touch(&sockets.join(socket_name(share)));
         }
     }
 }

@@ -6,12 +6,14 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+
 use super::watch::End;
 use super::{Protocol, Share, socket_name};
+use crate::machine_socket;
 use crate::platform::Platform;
 use crate::vm::error::Error;
 use crate::vm::model::Container;
@@ -57,7 +59,7 @@ impl<P: Platform> Containers<P> {
 /// Whether no process listens for an emulator: it has ended, or serves one already. A process that
 /// still listens ends by this connection; the undoing of the start ends it in the same way.
 async fn has_no_listener(socket: PathBuf) -> bool {
-    let connect = move || UnixStream::connect(socket);
+    let connect = move || machine_socket::touch(&socket);
     let connected = tokio::task::spawn_blocking(connect).await;
     matches!(connected, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -65,7 +67,10 @@ async fn has_no_listener(socket: PathBuf) -> bool {
 /// The last bytes of a log.
 pub(super) fn tail(log: &Path) -> String {
     let read = || -> io::Result<String> {
-        let mut file = File::open(log)?;
+        let mut file = File::from(machine_socket::entry(log, OFlags::RDONLY)?);
+        if !file.metadata()?.is_file() {
+            return Ok(String::new());
+        }
         let from = file.metadata()?.len().saturating_sub(SHOWN);
         file.seek(SeekFrom::Start(from))?;
         let mut text = Vec::new();

@@ -28,6 +28,7 @@ async fn the_page_has_the_metrics_of_the_documentation() {
         &Reply::Ok(Answer::Done),
     );
     metrics.handed_off(Some(ErrorCode::NotFound));
+    metrics.refused("hand-off");
     metrics.called("bridge", "ADD", Duration::from_millis(20), true);
 
     let scratch = tempfile::tempdir().unwrap();
@@ -47,6 +48,7 @@ async fn the_page_has_the_metrics_of_the_documentation() {
         r#"vmlet_tapmanager_requests_total{kind="list",code="plugin"} 1"#,
         r#"vmlet_tapmanager_requests_total{kind="status",code="ok"} 1"#,
         r#"vmlet_tapmanager_handoffs_total{code="not_found"} 1"#,
+        r#"vmlet_tapmanager_connections_refused_total{socket="hand-off"} 1"#,
         r#"vmlet_tapmanager_cni_calls_total{plugin="bridge",command="ADD",outcome="ok"} 1"#,
         "vmlet_tapmanager_sandboxes 3",
     ] {

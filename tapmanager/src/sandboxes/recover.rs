@@ -69,7 +69,10 @@ impl Sandboxes {
             }
             if entry.phase == Phase::Up {
                 // The hand-off waits for the slot; unknown tokens are refused at once.
-                self.remember_start(&entry);
+                if let Err(error) = self.remember_start(&entry) {
+                    let error = one_line(&error);
+                    tracing::warn!(sandbox = id, error, "socket of a start not made");
+                }
             }
             *slot = Some(Live::closed(entry));
             slots.push((id, slot));

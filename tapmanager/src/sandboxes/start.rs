@@ -16,7 +16,7 @@ use std::time::Duration;
 use cgroup::PodCgroup;
 use fdpass::PeerCredentials;
 use service::boot_clock;
-use tapmanager::wire::{HandoffNic, StartRequest};
+use tapmanager::wire::{HandoffNic, Permit, StartRequest};
 
 use super::{Live, Sandboxes, up};
 use crate::failure::Failure;
@@ -33,11 +33,11 @@ pub(super) struct Allowed {
 }
 
 impl Sandboxes {
-    /// A token for the next start; an earlier unused one is void from then on.
+    /// A token for the next start, and the socket for it; an earlier unused one is void from then on.
     ///
     /// # Errors
-    /// When the sandbox is not up, or the name of the cgroup is impossible.
-    pub(crate) async fn prepare_start(&self, start: StartRequest) -> Result<String, Failure> {
+    /// When the sandbox is not up, the name of the cgroup is impossible, or the socket cannot be made.
+    pub(crate) async fn prepare_start(&self, start: StartRequest) -> Result<Permit, Failure> {
         let mut slot = self.lock(&start.id).await?;
         up(&slot, &start.id)?;
         if !start.cgroup_parent.is_empty() {
@@ -52,9 +52,9 @@ impl Sandboxes {
         entry.start = Some(Start::new(token.clone(), start, boot_clock::now()));
         self.journal.put(entry).await?;
         faultpoint::point("tap.start.token");
-        self.remember_start(entry);
+        let socket = self.remember_start(entry).map_err(Failure::Socket)?;
         tracing::info!(sandbox = id, "start prepared");
-        Ok(token)
+        Ok(Permit { token, socket })
     }
 
     /// Whether a machine that runs as this user may be started now.
@@ -119,21 +119,26 @@ impl Sandboxes {
         Ok((nics, taps))
     }
 
-    /// Makes the start that `entry` allows findable by its token.
-    pub(super) fn remember_start(&self, entry: &Entry) {
-        if let Some(start) = &entry.start {
-            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-            let allowed = Allowed {
-                sandbox: entry.request.id.clone(),
-                uid: start.uid,
-            };
-            tokens.insert(start.token.clone(), allowed);
-        }
+    /// Makes the start that `entry` allows findable by its token; returns the name of its socket.
+    pub(super) fn remember_start(&self, entry: &Entry) -> Result<Option<String>, fdpass::Error> {
+        let Some(start) = &entry.start else {
+            return Ok(None);
+        };
+        let allowed = Allowed {
+            sandbox: entry.request.id.clone(),
+            uid: start.uid,
+        };
+        self.tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(start.token.clone(), allowed);
+        self.sockets.open(&entry.request.id, start.uid).map(Some)
     }
 
     /// Voids the start that `entry` allows; the caller writes the journal.
     pub(super) fn forget_start(&self, entry: &mut Entry) -> Option<Start> {
         let start = entry.start.take()?;
+        self.sockets.close(&entry.request.id);
         self.tokens
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -124,8 +124,9 @@ async fn dispatch(sandboxes: &Sandboxes, request: Request) -> Result<Answer, Fai
             let (sandboxes, more) = sandboxes.counters(&after).await?;
             Answer::Counters { sandboxes, more }
         }
-        Request::PrepareStart(start) => Answer::Token {
-            token: sandboxes.prepare_start(start).await?,
+        Request::Routes { id } => Answer::Routes {
+            routes: sandboxes.routes(&id).await?,
         },
+        Request::PrepareStart(start) => Answer::Token(sandboxes.prepare_start(start).await?),
     })
 }

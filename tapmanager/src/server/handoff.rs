@@ -10,12 +10,17 @@ use fdpass::AsyncConnection;
 use service::telemetry::one_line;
 use tapmanager::wire::{HandoffReply, HandoffRequest, PROTOCOL_VERSION, WireError};
 
-use super::places::Place;
+use super::refusals::Refusals;
 use super::{HELLO_DEADLINE, Received, encode, invalid, other_version, receive, too_long};
 use crate::sandboxes::Sandboxes;
 
 /// Serves one peer, which keeps its place until it has its answer.
-pub(super) async fn serve(connection: AsyncConnection, _place: Place, sandboxes: Arc<Sandboxes>) {
+pub(super) async fn serve<P>(
+    connection: AsyncConnection,
+    _place: P,
+    sandboxes: Arc<Sandboxes>,
+    refusals: Arc<Refusals>,
+) {
     let Received::Bytes(bytes) = receive(&connection, HELLO_DEADLINE).await else {
         return;
     };
@@ -25,7 +30,10 @@ pub(super) async fn serve(connection: AsyncConnection, _place: Place, sandboxes:
     let (reply, taps) = match answer {
         Ok((nics, taps)) => (HandoffReply::Ok { nics }, taps),
         Err(error) => {
-            tracing::warn!(reason = error.message, "hand-off refused");
+            let uid = connection.peer().map_or(u32::MAX, |peer| peer.uid);
+            if let Some(before) = refusals.note(uid) {
+                tracing::warn!(reason = error.message, before, "hand-off refused");
+            }
             (HandoffReply::Error(error), Vec::new())
         }
     };

@@ -81,6 +81,7 @@ pub(super) const fn may_wait(request: &Request) -> bool {
         | Request::Check { .. }
         | Request::Del { .. }
         | Request::Gc { .. }
+        | Request::Routes { .. }
         | Request::PrepareStart(_) => true,
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The network of one sandbox, as the guest will see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub struct Network {
     /// Name of the CNI network.
     pub cni_network: String,
     /// The final CNI result as the last plugin printed it.
-    pub cni_result: serde_json::Value,
+    pub cni_result: Value,
     /// The guest has none of these NICs: there is no host behind the pod's addresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detached: bool,
@@ -66,6 +67,28 @@ pub struct Nic {
     pub addresses: Vec<Address>,
     /// Routes the guest gets.
     pub routes: Vec<Route>,
+}
+
+/// The link that carries a pod's own network.
+const LINK: &str = "eth0";
+
+impl Network {
+    /// Addresses of the guest's `eth0` that the result of the plugins names, too: those of further links
+    /// may be the choice of the pod's author.
+    #[must_use]
+    pub fn own_addresses(&self) -> Vec<IpAddr> {
+        let ips = self.cni_result.get("ips").and_then(Value::as_array);
+        let ips = ips.into_iter().flatten();
+        let named: Vec<IpAddr> = ips
+            .filter_map(|ip| ip.get("address")?.as_str()?.parse::<IpNet>().ok())
+            .map(|net| net.addr())
+            .collect();
+        let nics = self.guest_nics().iter().filter(|nic| nic.link == LINK);
+        nics.flat_map(|nic| &nic.addresses)
+            .map(|address| address.net.addr())
+            .filter(|address| named.contains(address))
+            .collect()
+    }
 }
 
 /// An address of a NIC.

@@ -59,6 +59,7 @@ fn request() -> impl Strategy<Value = Value> {
         "gc",
         "status",
         "prepare_start",
+        "routes",
         "counters",
         "other",
     ]);

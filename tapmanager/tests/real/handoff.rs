@@ -6,8 +6,9 @@
 
 use std::os::unix::process::CommandExt;
 
+use fdpass::AsyncConnection;
 use tapmanager::client::Error;
-use tapmanager::wire::{ErrorCode, HandoffReply, StartRequest};
+use tapmanager::wire::{ErrorCode, HandoffReply, Permit, StartRequest, start_socket};
 
 use crate::guest::Scratch;
 use crate::node::{Node, exchange, pod};
@@ -125,14 +126,14 @@ async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
     let hostile = start("/kubepods/../../etc").await;
     assert!(matches!(hostile, Err(Error::Refused(e)) if e.code == ErrorCode::Invalid));
 
-    let missing = start("/kubepods/pod1").await.unwrap();
+    let missing = start("/kubepods/pod1").await.unwrap().token;
     let (reply, taps) = node.redeem(&missing).await;
     assert_eq!((refusal(&reply), taps.len()), (Some(ErrorCode::System), 0));
     assert!(format!("{reply:?}").contains("kubepods/pod1"), "{reply:?}");
 
     std::fs::create_dir_all(&pod_dir).unwrap();
     std::fs::write(pod_dir.join("cgroup.procs"), "").unwrap();
-    let token = start("/kubepods/pod1").await.unwrap();
+    let token = start("/kubepods/pod1").await.unwrap().token;
     let (reply, taps) = node.redeem(&token).await;
     assert_eq!((refusal(&reply), taps.len()), (None, 1));
     let placed = std::fs::read_to_string(pod_dir.join("cgroup.procs")).unwrap();
@@ -241,16 +242,21 @@ async fn a_token_is_good_for_the_user_of_its_start_only() {
         id: id.to_owned(),
         cgroup_parent: String::new(),
     };
-    let token = node
-        .client()
-        .prepare_start(start("one", MACHINE))
-        .await
-        .unwrap();
+    let permit = node.client().prepare_start(start("one", MACHINE)).await;
+    let Permit { token, socket } = permit.unwrap();
     node.client()
         .prepare_start(start("two", OTHER))
         .await
         .unwrap();
     let group = std::fs::metadata(node.handoff()).unwrap().gid();
+    // The kernel keeps the machine of another start from the socket of this one.
+    let own = start_socket(&node.handoff(), &socket.unwrap());
+    let found = std::fs::metadata(&own).unwrap();
+    assert_eq!((found.mode() & 0o777, found.uid()), (0o600, MACHINE));
+    let around = std::fs::metadata(own.parent().unwrap()).unwrap();
+    assert_eq!((around.mode() & 0o777, around.uid()), (0o711, 0));
+    let answered = speak(&node.scratch, own.clone(), (MACHINE, group), HELLO).await;
+    assert!(answered.contains("error"), "{answered}");
     let redeem = async |uid| {
         let request = format!(r#"{{"version":1,"token":"{token}"}}"#);
         speak(&node.scratch, node.handoff(), (uid, group), &request).await
@@ -266,7 +272,32 @@ async fn a_token_is_good_for_the_user_of_its_start_only() {
     assert!(given.contains(r#""nics":[{"mac""#), "{given}");
     let again = redeem(MACHINE).await;
     assert!(again.contains("ignored"), "{again}");
+    assert!(!own.exists(), "a start that has happened has no socket");
     for id in ["one", "two"] {
         node.client().del(id).await.unwrap();
     }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_flood_at_the_socket_for_all_starts_delays_no_start() {
+    let mut node = Node::start().await;
+    node.client().add(pod("one")).await.unwrap();
+    // More than are served at a time, and silent.
+    let flood: Vec<_> = (0..300)
+        .map_while(|_| AsyncConnection::connect(&node.handoff()).ok())
+        .collect();
+    assert!(flood.len() > 128, "{}", flood.len());
+    let permit = node.permit("one").await;
+    let socket = start_socket(&node.handoff(), &permit.socket.unwrap());
+    let (reply, taps) = node.redeem_at(&socket, &permit.token).await;
+    assert_eq!((refusal(&reply), taps.len()), (None, 1));
+    drop((flood, taps));
+    // A start outlasts a restart of the program with its socket.
+    let permit = node.permit("one").await;
+    node.kill().await;
+    node.launch().await;
+    let (reply, taps) = node.redeem_at(&socket, &permit.token).await;
+    assert_eq!((refusal(&reply), taps.len()), (None, 1));
+    node.client().del("one").await.unwrap();
 }

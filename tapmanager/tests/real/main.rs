@@ -20,5 +20,6 @@ mod plugins;
 mod recovery;
 mod repairs;
 mod routers;
+mod routes;
 #[path = "../../../libs/netns/tests/netns/speaks6.rs"]
 mod speaks6;

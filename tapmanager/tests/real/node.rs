@@ -15,7 +15,7 @@ use netns::Namespace;
 use serde_json::{Value, json};
 use tapmanager::client::Client;
 use tapmanager::wire::{
-    AddRequest, HandoffReply, HandoffRequest, MAX_MESSAGE, PROTOCOL_VERSION, StartRequest,
+    AddRequest, HandoffReply, HandoffRequest, MAX_MESSAGE, PROTOCOL_VERSION, Permit, StartRequest,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -296,7 +296,7 @@ impl Node {
     }
 
     /// Prepares a start without a cgroup.
-    pub(crate) async fn token(&self, id: &str) -> String {
+    pub(crate) async fn permit(&self, id: &str) -> Permit {
         let start = StartRequest {
             memory_bytes: 0,
             uid: None,
@@ -306,13 +306,27 @@ impl Node {
         self.client().prepare_start(start).await.unwrap()
     }
 
+    /// The token of such a start.
+    pub(crate) async fn token(&self, id: &str) -> String {
+        self.permit(id).await.token
+    }
+
     /// Does what vmwrapper does.
     pub(crate) async fn redeem(&self, token: &str) -> (HandoffReply, Vec<OwnedFd>) {
+        self.redeem_at(&self.handoff(), token).await
+    }
+
+    /// The same at the socket of a start.
+    pub(crate) async fn redeem_at(
+        &self,
+        socket: &Path,
+        token: &str,
+    ) -> (HandoffReply, Vec<OwnedFd>) {
         let request = HandoffRequest {
             version: PROTOCOL_VERSION,
             token: token.to_owned(),
         };
-        let message = exchange(&self.handoff(), &serde_json::to_vec(&request).unwrap()).await;
+        let message = exchange(socket, &serde_json::to_vec(&request).unwrap()).await;
         let message = message.expect("the connection was closed");
         (serde_json::from_slice(&message.bytes).unwrap(), message.fds)
     }

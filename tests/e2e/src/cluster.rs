@@ -8,14 +8,15 @@
 use std::fmt::Display;
 use std::io::{Seek, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use crate::kept;
 use crate::leftovers::CLEAN;
+use crate::outcome::{self, Late};
 use crate::program;
 use crate::reader::{self, Reader};
 use crate::stack::{Endpoint, Stack, streams};
@@ -127,11 +128,7 @@ impl Cluster {
     /// Runs kubectl and returns what it printed; an error shows both streams.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let output = program::output(&mut self.kubectl_command(arguments)?)?;
-        ensure!(
-            output.status.success(),
-            "kubectl {arguments:?}: {}",
-            streams(&output)
-        );
+        succeeded(arguments, &output)?;
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
@@ -151,7 +148,8 @@ impl Cluster {
         let kubeconfig = Path::new(self.stack().var("KUBECONFIG")?);
         let path = format!("/api/v1/namespaces/default/pods/{pod}/log");
         let read = self.reader.text(kubeconfig, &path);
-        read.with_context(|| format!("logs of {pod}"))
+        // The API server asks the node: its own deadline passes when a program of ours hangs.
+        read.map_err(|error| anyhow!("logs of {pod}: {error:#}"))
     }
 
     /// Applies manifests: YAML text, or a JSON value.
@@ -172,12 +170,7 @@ impl Cluster {
         let mut kubectl =
             self.kubectl_command(&[&["apply", "--filename", "-"], options].concat())?;
         let output = program::output_of(kubectl.stdin(file))?;
-        ensure!(
-            output.status.success(),
-            "kubectl apply: {}",
-            streams(&output)
-        );
-        Ok(())
+        succeeded(&["apply"], &output)
     }
 
     /// Waits until `kind/name` is ready, in the sense of its kind.
@@ -273,6 +266,19 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// An error with both streams of a kubectl that failed.
+fn succeeded(arguments: &[&str], output: &Output) -> Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let error = anyhow!("kubectl {arguments:?}: {}", streams(output));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if outcome::is_late_kubectl(arguments, &stderr) {
+        return Err(error.context(Late));
+    }
+    Err(error)
 }
 
 /// An argument of kubectl; a deadline is that of this machine.

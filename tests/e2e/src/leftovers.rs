@@ -2,17 +2,22 @@
 //!
 //! Invariant: looking changes nothing; images, logs and what belongs to the node itself are not
 //! listed.
-//! Failure: a place that cannot be looked at is an error, since it may hide something.
+//! Failure: a place that cannot be looked at is an error, since it may hide something; so is a folder
+//! that the daemon makes when it starts and that does not exist.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use rusqlite::{Connection, OpenFlags};
 
 use crate::program;
 use crate::stack::{Stack, streams};
 use crate::wait::eventually;
+
+/// How long the daemon may hold its database.
+const BUSY: Duration = Duration::from_secs(10);
 
 /// Links that every stack's namespace has: loopback, the node's interface, the plugin's bridge.
 const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
@@ -20,10 +25,12 @@ const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
 const PEER_LINKS: &str = "peer";
 
 /// Folders whose every entry belongs to a pod; the last ones only on nodes of a cluster.
-const PER_POD: [&str; 9] = [
+const PER_POD: [&str; 11] = [
     "netns",
     "state/pods",
     "state/console",
+    "state/seeds",
+    "state/processes",
     "state/devices",
     "state/disks",
     "state/network",
@@ -32,6 +39,19 @@ const PER_POD: [&str; 9] = [
     "host/cni/results",
 ];
 
+/// Those of them that the daemon makes.
+const OF_DAEMON: [&str; 6] = [
+    "state/pods",
+    "state/console",
+    "state/seeds",
+    "state/processes",
+    "state/devices",
+    "state/disks",
+];
+
+/// Tables of the daemon's database whose every row belongs to a pod.
+const TABLES: [&str; 3] = ["sandboxes", "containers", "block_devices"];
+
 /// How long kubelet and the runtimes may take to tidy up.
 pub(crate) const CLEAN: Duration = Duration::from_secs(120);
 
@@ -39,6 +59,13 @@ impl Stack {
     /// What is left of sandboxes and machines: names of files, links, domains and namespaces.
     pub fn leftovers(&self) -> Result<Vec<String>> {
         let mut left = Vec::new();
+        if self.is_alive("vmlet") {
+            for folder in OF_DAEMON {
+                let path = self.dir().join(folder);
+                ensure!(path.is_dir(), "{} does not exist", path.display());
+            }
+            left.extend(self.rows()?);
+        }
         for part in PER_POD {
             // A lock keeps a second program away; it belongs to no sandbox. Nor does the node's own
             // namespace.
@@ -74,6 +101,23 @@ impl Stack {
             left.extend(domains.map(|name| format!("domain {name}")));
         }
         left.extend(self.log_readers());
+        Ok(left)
+    }
+
+    /// What the daemon's database has of pods.
+    fn rows(&self) -> Result<Vec<String>> {
+        let file = self.dir().join("state/vmlet.db");
+        let database = Connection::open_with_flags(&file, OpenFlags::SQLITE_OPEN_READ_WRITE)
+            .with_context(|| format!("open {}", file.display()))?;
+        database.busy_timeout(BUSY)?;
+        let mut left = Vec::new();
+        for table in TABLES {
+            let count = format!("SELECT count(*) FROM {table}");
+            let rows: i64 = database.query_row(&count, [], |row| row.get(0))?;
+            if rows > 0 {
+                left.push(format!("{rows} rows of {table}"));
+            }
+        }
         Ok(left)
     }
 

@@ -3,7 +3,7 @@
 //! Invariant: none goes on after `VMLET_TEST_ENDS`: it is killed then, so that the test fails with what
 //! it waits for and keeps its logs. Programs that run while the test does something else, on the
 //! runtime, are awaited by [`in_time`](crate::in_time) instead.
-//! Failure: an error behind the text `not within`, by which the runner recognises a deadline.
+//! Failure: an error behind the text `not within`, which is a defect: the program may wait for ours.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::outcome::{self, Late};
 use crate::program::LEAST;
 use crate::wait::allowed;
 
@@ -50,6 +51,21 @@ const CLUSTER_KINDS: &[(&[&str], &str, &str)] = &[
 ];
 const OURS: &str = "apis/vmlet.dev/v1alpha1";
 
+/// A request without an answer.
+#[derive(Debug)]
+struct Unanswered {
+    path: String,
+    within: Duration,
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GET {}: not within {:?}", self.path, self.within)
+    }
+}
+
+impl std::error::Error for Unanswered {}
+
 /// Reads objects of one cluster with the administrator's rights.
 #[derive(Default)]
 pub(crate) struct Reader(Mutex<Option<Client>>);
@@ -63,7 +79,14 @@ impl std::fmt::Debug for Reader {
 impl Reader {
     /// The object, or the list, at a path of the API.
     pub(crate) fn get(&self, kubeconfig: &Path, path: &str) -> Result<Value> {
-        let text = self.text(kubeconfig, path)?;
+        let text = self.text(kubeconfig, path);
+        // An object is the API server's own; a log comes from a node.
+        let text = text.map_err(|error| {
+            if error.is::<Unanswered>() {
+                return error.context(Late);
+            }
+            outcome::classified(error)
+        })?;
         let mut value = serde_json::from_str(&text).context("parse the API server's answer")?;
         remove_managed_fields(&mut value);
         Ok(value)
@@ -86,7 +109,8 @@ impl Reader {
         let Ok(read) = read else {
             // Its connection may be what hangs.
             *self.client() = None;
-            bail!("GET {path}: not within {within:?}");
+            let path = path.to_owned();
+            return Err(Unanswered { path, within }.into());
         };
         let (client, text) = read?;
         *self.client() = Some(client);

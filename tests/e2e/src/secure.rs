@@ -54,6 +54,12 @@ impl Authority {
         }))
     }
 
+    /// Its own certificate, and certificate and key of a server on loopback.
+    pub fn for_server(&self) -> Result<[String; 3]> {
+        let (cert, key) = self.issue("127.0.0.1")?;
+        Ok([self.pem.clone(), cert.pem(), key.serialize_pem()])
+    }
+
     fn issue(&self, name: &str) -> Result<(rcgen::Certificate, KeyPair)> {
         let key = KeyPair::generate()?;
         let params = CertificateParams::new(vec![name.to_owned()])?;

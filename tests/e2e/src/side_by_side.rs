@@ -10,8 +10,10 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tokio::runtime::Builder;
+
+use crate::outcome;
 
 /// A case that runs on the thread that calls it.
 type Case<'a> = dyn Fn() -> Result<()> + Sync + 'a;
@@ -31,14 +33,14 @@ pub fn side_by_side(cases: &[(&str, &Case<'_>)]) -> Result<()> {
     for (name, end) in ends {
         match end {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => failed.push(format!("{}: {error:?}", sentence(name))),
+            Ok(Err(error)) => failed.push((sentence(name), error)),
             Err(panic) => resume_unwind(panic),
         }
     }
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("{}", failed.join("\n\n"))
+    Err(outcome::joined(&failed))
 }
 
 /// Waits for the end of a case; [`side_by_side!`](crate::side_by_side) calls it.
@@ -73,6 +75,8 @@ macro_rules! side_by_side {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+
+    use anyhow::bail;
 
     use super::*;
 

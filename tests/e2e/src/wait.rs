@@ -5,8 +5,8 @@
 //! after the deadline, so that a machine that is paused loses no look. No wait goes on after
 //! `VMLET_TEST_ENDS` (seconds of the monotonic clock), so that a test reports what it waits for before
 //! the runner kills it.
-//! Failure: the error of the last check behind the text `not within`, by which the runner
-//! recognises a deadline.
+//! Failure: the error of the last check behind the text `not within`. It is a defect unless
+//! [`outcome`] knows that an API server was late.
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +21,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::time::ClockId;
 use tokio::time::Instant;
 
+use crate::outcome;
+
 /// How many times slower this machine is than the one that deadlines are chosen for.
 const SLOWNESS: &str = "VMLET_TEST_SLOWNESS";
 /// When waits end, in seconds of the monotonic clock.
@@ -34,7 +36,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(120);
 /// What is not there by then takes long.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Repeats `attempt` until it succeeds or the time is over; the last error is the reason.
+/// Repeats `attempt` until it succeeds or the time is over; the last error is the reason. What must
+/// be the case at each look is stated in it by [`always`](crate::always).
 pub async fn eventually<T, F>(within: Duration, what: &str, attempt: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -50,7 +53,12 @@ where
         };
         match answer {
             Ok(value) => return Ok(value),
-            Err(error) if is_last => return Err(error.context(late(what, within))),
+            Err(error) if outcome::is_violation(&error) => {
+                return Err(error.context(format!("while awaiting {what}")));
+            }
+            Err(error) if is_last => {
+                return Err(outcome::classified(error).context(late(what, within)));
+            }
             Err(_) => {}
         }
         // Looking costs more than a guest's boot can spare on a busy machine.

@@ -1,5 +1,5 @@
-//! `chaos`: programs are killed, desired states change, snapshots are taken and reverted to at random, on a
-//! cluster of its own.
+//! `chaos`: programs are killed, desired states change, snapshots and backups are taken and returned to at random, on
+//! a cluster of its own.
 //!
 //! Invariant: everything it needs is built first; the seed is printed, and repeats a run.
 //! Failure: exit code 1 with the finding.
@@ -11,8 +11,8 @@ use anyhow::Result;
 use super::{guest, setup, up};
 use crate::{run, suite, workspace};
 
-/// Kills programs, changes desired states, takes and reverts to snapshots at random, then checks that every
-/// machine reaches the state in its object.
+/// Kills programs, changes desired states, takes snapshots and backups and returns to them at random, then checks that
+/// every machine reaches the state in its object.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chaos {
     /// Duration of the chaos, in minutes.
@@ -43,6 +43,9 @@ impl Chaos {
         chaos.arg("--minutes").arg(self.minutes.to_string());
         chaos.arg("--machines").arg(self.machines.to_string());
         chaos.arg("--nodes").arg(self.nodes.to_string());
+        // Deadlines follow the speed of this machine.
+        let (name, value) = suite::slowness();
+        chaos.env(name, value);
         if let Some(seed) = self.seed {
             chaos.arg("--seed").arg(seed.to_string());
         }

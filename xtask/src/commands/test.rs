@@ -3,6 +3,7 @@
 //! Invariant: the exit code is 0 only if all that ran passed.
 //! Failure: the last line states how many tests passed and failed; see `suite` for the rest.
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -18,8 +19,8 @@ pub(crate) struct Test {
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
     /// Number of times to run the tests; if greater than 1, failed tests are not retried.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    repeat: usize,
+    #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
+    repeat: NonZeroUsize,
     /// Number of processes that load the CPU during the tests.
     #[arg(long, value_name = "L", default_value_t = 0)]
     load: usize,
@@ -43,7 +44,7 @@ impl Test {
         suite::run(&Order {
             parts,
             names: self.names.clone(),
-            repeat: self.repeat,
+            repeat: self.repeat.get(),
             load: self.load,
             long: self.long,
         })

@@ -122,6 +122,8 @@ pub(crate) enum Tool {
     SnapshotController,
     /// Installer of charts. Built only by name, and for the tests of the chart.
     Helm,
+    /// Server that speaks S3. Built only by name, and for the tests of backups to a bucket.
+    Versitygw,
 }
 
 impl Tools {
@@ -145,6 +147,7 @@ fn suite() -> Vec<Tool> {
             Tool::CargoMutants,
             Tool::Helm,
             Tool::Kubeadm,
+            Tool::Versitygw,
         ];
         !by_name.contains(tool) && !STORAGE.contains(tool)
     });
@@ -211,7 +214,8 @@ impl Tool {
 
     fn source(self, minor: Minor) -> Source {
         use Family::{
-            Containerd, CriTools, CsiDriver, CsiProvisioner, CsiSnapshotter, Etcd, Helm, Prometheus,
+            Containerd, CriTools, CsiDriver, CsiProvisioner, CsiSnapshotter, Etcd, Helm,
+            Prometheus, Versitygw,
         };
         let kubernetes = Family::Kubernetes(minor);
         match self {
@@ -244,6 +248,7 @@ impl Tool {
                 Source::Go(CsiSnapshotter, Verb::Build, "cmd/snapshot-controller")
             }
             Self::Helm => Source::Go(Helm, Verb::Build, "cmd/helm"),
+            Self::Versitygw => Source::Go(Versitygw, Verb::Build, "cmd/versitygw"),
         }
     }
 

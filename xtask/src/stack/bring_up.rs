@@ -19,8 +19,10 @@ use serde::Deserialize;
 use super::cluster::{self, Guests, Node, Plan};
 use super::control::{self, Ports, Request};
 use super::record::REGISTRIES;
-use super::{Layout, Logs, Program, Record, config, kvm, libvirtd, netns, registry, take_down};
-use crate::run;
+use super::{
+    Layout, Logs, Program, Record, config, kvm, libvirtd, list, netns, registry, take_down,
+};
+use crate::{run, suite};
 
 /// How often a program that does not answer yet is tried again.
 const RETRY: Duration = Duration::from_millis(20);
@@ -42,6 +44,7 @@ pub(crate) struct Options {
 /// Brings a new stack up.
 pub(crate) fn bring_up(options: &Options) -> Result<(Layout, Record)> {
     let layout = Layout::create(&options.dir)?;
+    list::add(&layout)?;
     match bring_up_all(&layout, options) {
         Ok(record) => Ok((layout, record)),
         Err(error) => {
@@ -266,8 +269,10 @@ fn wait_until(
     let deadline = Instant::now() + program.timeout();
     while !is_so() {
         if Instant::now() > deadline {
+            // By it the runner knows whether a program of ours was late.
+            let mark = suite::late_mark(program.name()).unwrap_or_default();
             bail!(
-                "{program} {trouble} after {} s\n{}",
+                "{program} {trouble} after {} s {mark}\n{}",
                 program.timeout().as_secs(),
                 log_tail(layout, program.name())
             );

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::cgroup::create as create_cgroup;
 pub(crate) use self::commands::{answers, command};
+pub(crate) use self::configs::CGROUP_DRIVER;
 pub(crate) use self::drain::drain;
 pub(crate) use self::forward::serve as forward;
 pub(crate) use self::links::PEER_PREFIX;

@@ -40,7 +40,7 @@ pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
     if !layout.path("boot-id").exists() {
         cluster::new_boot_id(layout)?;
     }
-    let backups = backups(layout);
+    let backups = backups(layout, record);
     fs::create_dir_all(&backups).with_context(|| format!("create {}", backups.display()))?;
     write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
     write_environment(layout, record)
@@ -56,9 +56,10 @@ fn write(layout: &Layout, name: &str, text: &str) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// The directory of the target of backups.
-fn backups(layout: &Layout) -> PathBuf {
-    layout.path("backups")
+/// The directory of the target of backups: all nodes of a cluster have that of the first one.
+fn backups(layout: &Layout, record: &Record) -> PathBuf {
+    let control = record.node.as_ref().map(|node| node.control.as_path());
+    control.unwrap_or_else(|| layout.dir()).join("backups")
 }
 
 fn vmlet_toml(layout: &Layout, record: &Record) -> String {
@@ -93,7 +94,10 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         guest_agent = path("bin/vmlet-guest"),
         virtiofsd = path("bin/vmlet-virtiofsd"),
         user = toml_string(QEMU_USER),
-        backups = toml_string(&format!("{BACKUP_TARGET}={}", backups(layout).display())),
+        backups = toml_string(&format!(
+            "{BACKUP_TARGET}={}",
+            backups(layout, record).display()
+        )),
         registries = path("registry/hosts"),
         image = toml_string(IMAGE),
         url = toml_string(&record.image_url()),

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -24,20 +24,37 @@ const SIGN_OF_DEATH: &str = "KVM internal error";
 
 /// The answer for this machine, found once per boot.
 pub(crate) fn is_usable() -> Result<bool> {
-    if !Path::new("/dev/kvm").exists() {
-        return Ok(false);
+    if let Some(usable) = known()? {
+        return Ok(usable);
     }
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read the boot id")?;
-    let cache = workspace::target().join("guest/kvm.probe");
-    let known = |usable: bool| format!("{} {usable}\n", boot.trim());
+    // A machine that is busy for a moment is not to emulate for as long as it runs.
+    let usable = boot_a_guest()? || boot_a_guest()?;
+    let cache = cache();
+    fs::write(&cache, line(usable)?).with_context(|| format!("write {}", cache.display()))?;
+    Ok(usable)
+}
+
+/// The same, as far as it is known without a guest.
+pub(crate) fn known() -> Result<Option<bool>> {
+    if !Path::new("/dev/kvm").exists() {
+        return Ok(Some(false));
+    }
+    let text = fs::read_to_string(cache()).unwrap_or_default();
     for usable in [true, false] {
-        if fs::read_to_string(&cache).is_ok_and(|text| text == known(usable)) {
-            return Ok(usable);
+        if text == line(usable)? {
+            return Ok(Some(usable));
         }
     }
-    let usable = boot_a_guest()?;
-    fs::write(&cache, known(usable)).with_context(|| format!("write {}", cache.display()))?;
-    Ok(usable)
+    Ok(None)
+}
+
+fn cache() -> PathBuf {
+    workspace::target().join("guest/kvm.probe")
+}
+
+fn line(usable: bool) -> Result<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read the boot id")?;
+    Ok(format!("{} {usable}\n", boot.trim()))
 }
 
 fn boot_a_guest() -> Result<bool> {

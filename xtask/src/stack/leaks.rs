@@ -18,6 +18,9 @@ use super::netns::{self, NODE_LINK, POD_BRIDGE};
 use super::{Layout, Record, mounts};
 use crate::run;
 
+/// How the names of our tables of packet filters begin: see `libs/netns/src/filter.rs`.
+const OWN_TABLES: &str = "vmlet";
+
 /// One thing that should not be there any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leak {
@@ -59,10 +62,11 @@ pub(crate) fn find(
     supervisor: Option<i32>,
     pods: Pods,
 ) -> Vec<Leak> {
-    let searches: [(&'static str, Result<Vec<Leak>>); 7] = [
+    let searches: [(&'static str, Result<Vec<Leak>>); 8] = [
         ("processes", processes::find(layout, supervisor)),
         ("libvirt domains", domains(layout)),
         ("links", links(layout, record)),
+        ("packet filters", packet_filters(layout)),
         ("mounts", mounts(layout, record, supervisor, pods)),
         ("cgroups", cgroups::find(layout, record, pods)),
         ("files", files::find(layout)),
@@ -111,6 +115,32 @@ fn links(layout: &Layout, record: &Record) -> Result<Vec<Leak>> {
         )]);
     }
     Ok(foreign_links(netns::links(layout)?, &record.kernel_links))
+}
+
+/// Tables of ours in the node's namespace: those of pods are in namespaces of their own.
+fn packet_filters(layout: &Layout) -> Result<Vec<Leak>> {
+    if !layout.netns_path().exists() {
+        return Ok(Vec::new());
+    }
+    let mut list = run::command("ip");
+    list.args([
+        "netns",
+        "exec",
+        &layout.netns_name(),
+        "nft",
+        "list",
+        "tables",
+    ]);
+    Ok(own_tables(&run::output(&mut list)?))
+}
+
+/// Of lines such as `table inet vmlet`.
+fn own_tables(list: &str) -> Vec<Leak> {
+    let tables = list.lines().filter_map(|line| line.strip_prefix("table "));
+    let is_ours = |table: &&str| table.split(' ').any(|name| name.starts_with(OWN_TABLES));
+    let ours = tables.filter(is_ours);
+    ours.map(|table| Leak::new("packet filter", table))
+        .collect()
 }
 
 fn foreign_links(links: Vec<String>, kernel: &[String]) -> Vec<Leak> {
@@ -164,6 +194,12 @@ fn mounts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_our_packet_filters_are_leaks() {
+        let found = own_tables("table ip nat\ntable netdev vmlet\ntable ip6 mangle\n");
+        assert_eq!(found, [Leak::new("packet filter", "netdev vmlet")]);
+    }
 
     #[test]
     fn only_added_links_are_leaks() {

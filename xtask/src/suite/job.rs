@@ -5,23 +5,21 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
 use nix::time::ClockId;
-use nix::unistd::Pid;
 
 use super::checks::Check;
+use super::child::{self, End};
 use super::count::Count;
 use super::kit::Kit;
 use super::libtest::{self, Verdict};
 use super::outcome::{Failure, Outcome};
 use super::part::Part;
 use super::programs::TestProgram;
-use crate::workspace;
+use crate::{stack, workspace};
 
 /// A job may take so many times what its weight specifies, and never less than [`LEAST`].
 const TIMES: u32 = 8;
@@ -78,6 +76,14 @@ impl Job {
         }
     }
 
+    /// How many tests it has; a check is one.
+    pub(super) fn tests(&self) -> usize {
+        match &self.what {
+            What::Tests { tests, .. } => tests.len(),
+            What::Check(_) => 1,
+        }
+    }
+
     /// What has to be there before it starts.
     pub(super) fn kit(&self) -> Option<Kit> {
         Kit::of_test(&self.name).or_else(|| Kit::of(self.part))
@@ -119,7 +125,10 @@ impl Job {
         let deadline = (self.expected * TIMES).max(LEAST);
         let ends = Duration::from(ClockId::CLOCK_MONOTONIC.now()?) + deadline - LAST;
         command.env(ENDS, ends.as_secs().to_string());
-        let end = end_within(&mut command, deadline)?;
+        let stacks = path.with_extension("stacks");
+        File::create(&stacks).with_context(|| format!("create {}", stacks.display()))?;
+        command.env(stack::LIST_VARIABLE, &stacks);
+        let end = child::end_within(&mut command, deadline, &stacks)?;
         let output = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
         Ok((String::from_utf8_lossy(&output).into_owned(), end))
     }
@@ -153,17 +162,18 @@ impl Job {
     fn judge(&self, output: &str, end: End) -> Outcome {
         let success = matches!(end, End::Exited(status) if status.success());
         let (count, failures) = match (&self.what, end) {
-            (_, End::Killed { children }) => {
+            (_, End::Killed { remains }) => {
                 let last = crate::run::tail(output, LAST_LINES);
                 let why = format!(
-                    "it did not end by its deadline and was killed; its children:\n{children}\nit \
+                    "it did not end by its deadline and was killed; what it had started:\n{remains}\nit \
                      printed:\n{last}"
                 );
                 (Count::failed(1), vec![Failure::of_program(&why)])
             }
             (What::Check(check), _) => {
                 let count = check.count(output, success);
-                let failed = (count.failed > 0).then(|| Failure::of_test(String::new(), output));
+                let failed =
+                    (count.failed > 0).then(|| Failure::of_test(String::new(), output, output));
                 (count, failed.into_iter().collect())
             }
             (What::Tests { tests, .. }, End::Exited(status)) => {
@@ -181,7 +191,7 @@ impl Job {
                         };
                         let failures = failed.into_iter().map(|test| {
                             let section = libtest::section(output, &test);
-                            Failure::of_test(test, section)
+                            Failure::of_test(test, output, section)
                         });
                         (count, failures.collect())
                     }
@@ -229,62 +239,6 @@ fn set_aside(path: &Path) -> Result<()> {
     fs::rename(path, &to).with_context(|| format!("rename {}", path.display()))
 }
 
-/// How a program ended.
-#[derive(Debug)]
-enum End {
-    /// By itself.
-    Exited(ExitStatus),
-    /// At its deadline.
-    Killed {
-        /// The command lines of the programs that it had started and that still ran: one of them may
-        /// be what it waited for.
-        children: String,
-    },
-}
-
-fn end_within(command: &mut Command, deadline: Duration) -> Result<End> {
-    let line = crate::run::describe(command);
-    let mut child = command.spawn().with_context(|| format!("run {line}"))?;
-    let pid = Pid::from_raw(i32::try_from(child.id())?);
-    let (sender, receiver) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || sender.send(child.wait()));
-        match receiver.recv_timeout(deadline) {
-            Ok(status) => {
-                let status = status.with_context(|| format!("wait for {line}"))?;
-                Ok(End::Exited(status))
-            }
-            Err(_) => {
-                let children = children(pid);
-                // It may have ended between the two lines; then there is nothing to kill.
-                let _ = kill(pid, Signal::SIGKILL);
-                Ok(End::Killed { children })
-            }
-        }
-    })
-}
-
-/// The command lines of a process's children, one a line.
-fn children(pid: Pid) -> String {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten();
-    let pids = threads.flatten().filter_map(|thread| {
-        let children = fs::read_to_string(thread.path().join("children")).ok()?;
-        Some(
-            children
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>(),
-        )
-    });
-    let lines = pids.flatten().filter_map(|child| {
-        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
-        Some(format!("  {}", line.replace('\0', " ").trim_end()))
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,23 +257,5 @@ mod tests {
             [left("a.b.1"), left("a.b.2"), left("a.b")],
             ["first", "second", "third"]
         );
-    }
-
-    #[test]
-    fn a_command_that_does_not_end_is_killed() {
-        let mut sleep = crate::run::command("sleep");
-        let ended = end_within(sleep.arg("600"), Duration::from_millis(10));
-        assert!(matches!(ended.unwrap(), End::Killed { .. }));
-        let mut sh = crate::run::command("sh");
-        let ended = end_within(sh.args(["-c", "exit 3"]), LEAST).unwrap();
-        assert!(matches!(ended, End::Exited(status) if status.code() == Some(3)));
-    }
-    #[test]
-    fn what_a_process_waits_for_is_named() {
-        let mut child = crate::run::command("sleep").arg("601").spawn().unwrap();
-        let named = children(Pid::this());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(named.lines().any(|line| line == "  sleep 601"), "{named}");
     }
 }

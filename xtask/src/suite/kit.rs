@@ -25,6 +25,8 @@ const GENERIC_TESTS: &str = "stacks::nine_p::";
 const VERSIONS_TESTS: [&str; 2] = ["stacks::versions::", "clusters::versions::"];
 /// The tests with a storage system.
 const STORAGE_TESTS: &str = "clusters::claim_snapshots::";
+/// The tests of backups to a bucket.
+const BUCKET_TESTS: &str = "stacks::backups_bucket::";
 /// The tests of the chart.
 const HELM_TESTS: &str = "api::helm::";
 
@@ -47,6 +49,8 @@ pub(super) enum Kit {
     Helm,
     /// A storage system for claims, on demand as well.
     Storage,
+    /// A server that speaks S3, on demand as well.
+    Bucket,
     /// The programs of an earlier version, on demand as well.
     Earlier,
     /// cargo-deny.
@@ -76,6 +80,7 @@ impl Kit {
             (GENERIC_TESTS, Self::Generic),
             (HELM_TESTS, Self::Helm),
             (STORAGE_TESTS, Self::Storage),
+            (BUCKET_TESTS, Self::Bucket),
             (VERSIONS_TESTS[0], Self::Earlier),
             (VERSIONS_TESTS[1], Self::Earlier),
         ];
@@ -96,6 +101,7 @@ impl Kit {
             Self::Generic => &[Self::Stacks, Self::Generic],
             Self::Helm => &[Self::Api, Self::Helm],
             Self::Storage => &[Self::Stacks, Self::Api, Self::Clusters, Self::Storage],
+            Self::Bucket => &[Self::Stacks, Self::Bucket],
             Self::Earlier => &[
                 Self::Stacks,
                 Self::Api,
@@ -121,6 +127,7 @@ impl Kit {
             Self::Generic => guest::ensure_generic(),
             Self::Helm => tools::ensure(&[Tool::Helm]),
             Self::Storage => tools::ensure(tools::STORAGE),
+            Self::Bucket => tools::ensure(&[Tool::Versitygw]),
             Self::Earlier => earlier::ensure().map(drop),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
             Self::Rules => tools::ensure(&[Tool::CheckRules]),
@@ -242,6 +249,9 @@ mod tests {
         assert_eq!(Kit::of_test("api::helm::render::x"), Some(Kit::Helm));
         let storage = Kit::of_test("clusters::claim_snapshots::x");
         assert_eq!(storage, Some(Kit::Storage));
+        let bucket = Kit::of_test("stacks::backups_bucket::x");
+        assert_eq!(bucket, Some(Kit::Bucket));
+        assert_eq!(Kit::of_test("stacks::backups::x"), None);
         assert_eq!(Kit::of_test("clusters::claims::x"), None);
         assert_eq!(Kit::of_test("stacks::disks::debian::x"), None);
     }

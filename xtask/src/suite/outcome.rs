@@ -40,8 +40,8 @@ pub(super) struct Outcome {
 pub(super) struct Failure {
     /// Its name inside the program; empty when the program as a whole failed.
     pub(super) test: String,
-    /// Why it may run once more, if it may.
-    pub(super) reason: Option<&'static str>,
+    /// The program which is not ours and was late, so that the test may run once more.
+    pub(super) late: Option<&'static str>,
     /// The first lines of its error, shortened: a summary whose middle is cut off still names
     /// every cause.
     pub(super) error: Vec<String>,
@@ -50,11 +50,11 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// A test that ended as failed, with what it printed.
-    pub(super) fn of_test(test: String, section: &str) -> Self {
+    /// A test that ended as failed, with what its program and it printed.
+    pub(super) fn of_test(test: String, output: &str, section: &str) -> Self {
         Self {
             test,
-            reason: retry::reason(section),
+            late: retry::late_program(output, section),
             error: error(section),
             tail: crate::run::tail(section, TAIL),
         }
@@ -64,7 +64,7 @@ impl Failure {
     pub(super) fn of_program(why: &str) -> Self {
         Self {
             test: String::new(),
-            reason: None,
+            late: None,
             error: error(why),
             tail: why.to_owned(),
         }
@@ -85,7 +85,7 @@ impl Outcome {
 
     /// Whether all that failed in it may run once more.
     pub(super) fn may_run_again(&self) -> bool {
-        !self.failures.is_empty() && self.failures.iter().all(|failure| failure.reason.is_some())
+        !self.failures.is_empty() && self.failures.iter().all(|failure| failure.late.is_some())
     }
 
     /// Counts what passed when it ran once more; its first failures stay, since they are defects.

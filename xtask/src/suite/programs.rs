@@ -22,6 +22,9 @@ use crate::{run, workspace};
 /// The crate whose tests drive whole stacks.
 const E2E: &str = "e2e";
 
+/// Targets that are built for their lints alone, and hold no tests.
+const LINTED_ONLY: [&str; 2] = ["bench", "example"];
+
 /// A built test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestProgram {
@@ -91,7 +94,7 @@ pub(super) fn built(lints: bool) -> Result<Built> {
     let mut command = cargo();
     command.arg("--message-format=json");
     if lints {
-        command.arg("--benches");
+        command.args(["--benches", "--examples"]);
         command.env(
             "RUSTC_WORKSPACE_WRAPPER",
             clippy_driver(command.get_program()),
@@ -163,7 +166,11 @@ fn parse(messages: &str) -> Result<Built> {
         if message.reason != "compiler-artifact" {
             continue;
         }
-        if target.kind.iter().any(|kind| kind == "bench") {
+        if target
+            .kind
+            .iter()
+            .any(|kind| LINTED_ONLY.contains(&kind.as_str()))
+        {
             continue;
         }
         if profile.test {
@@ -271,6 +278,7 @@ mod tests {
             artifact("path+file:///x/tests/e2e#0.1.0", "test", "api", true),
             artifact("path+file:///x/cli#vmletctl@0.1.0", "test", "api", true),
             artifact("path+file:///x/libs/cni#0.1.0", "bench", "shapes", true),
+            artifact("path+file:///x/libs/cni#0.1.0", "example", "cni", true),
             r#"{"reason":"compiler-message","message":{"rendered":"warning: unused"}}"#.to_owned(),
             r#"{"reason":"build-finished","success":true}"#.to_owned(),
         ];

@@ -7,29 +7,44 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::count::Count;
+use super::host::Host;
 use super::idle::Since;
 use super::outcome::{Failure, Outcome};
 use super::part::Part;
 use super::retry;
+use super::unsteady::History;
 use crate::workspace;
 
 /// How many of the slowest jobs the summary lists.
 const SLOWEST: usize = 10;
 
+/// All that happened, below the build folder.
+const FILE: &str = "test-report.json";
+/// What passed only when it ran once more, beside it.
+const UNSTEADY: &str = "unsteady.json";
+
 /// Everything that happened.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    host: Host,
     processors: usize,
     slowness: f64,
     seconds: u64,
     stages: Vec<Stage>,
     jobs: Vec<Outcome>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+    /// What earlier runs had.
+    #[serde(skip)]
+    history: History,
     #[serde(skip)]
     begun: Since,
 }
@@ -52,13 +67,16 @@ struct Unsteady<'a> {
 
 impl Report {
     /// An empty one, from now on.
-    pub(super) fn new(slowness: f64) -> Self {
+    pub(super) fn new(host: Host, slowness: f64, history: History) -> Self {
         Self {
+            host,
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             slowness,
             seconds: 0,
             stages: Vec::new(),
             jobs: Vec::new(),
+            notes: Vec::new(),
+            history,
             begun: Since::now(),
         }
     }
@@ -81,6 +99,11 @@ impl Report {
         self.jobs.extend(outcomes);
     }
 
+    /// Adds a line that stands above the counts.
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
     /// All tests; more unsteady ones than may be make the run fail.
     pub(super) fn sum(&self) -> Count {
         let mut sum: Count = self.jobs.iter().map(|job| job.count).sum();
@@ -94,13 +117,15 @@ impl Report {
     /// Prints the summary and writes the files.
     pub(super) fn finish(&mut self) -> Result<Count> {
         self.seconds = self.begun.elapsed().as_secs();
+        // By now a guest has found out what accelerates it.
+        self.host = Host::here();
         let target = workspace::target();
         let write = |name: &str, text: String| {
             fs::write(target.join(name), text).with_context(|| format!("write target/{name}"))
         };
-        write("test-report.json", serde_json::to_string_pretty(self)?)?;
+        write(FILE, serde_json::to_string_pretty(self)?)?;
         let unsteady = serde_json::to_string_pretty(&self.unsteady())?;
-        write("unsteady.json", unsteady)?;
+        write(UNSTEADY, unsteady)?;
         let sum = self.sum();
         println!("\n{self}\n\n{sum}");
         Ok(sum)
@@ -149,7 +174,11 @@ impl fmt::Display for Report {
         for job in slowest.iter().take(SLOWEST) {
             writeln!(formatter, "  {:>7}  {}", job.took.as_secs(), job.job)?;
         }
-        formatter.write_str(&self.defects())
+        for note in &self.notes {
+            write!(formatter, "\n  {note}")?;
+        }
+        formatter.write_str(&self.defects())?;
+        write!(formatter, "\n\n{}", self.host)
     }
 }
 
@@ -177,8 +206,9 @@ impl Report {
         }
         let unsteady = self.unsteady();
         for Unsteady { job, failure } in &unsteady {
-            let (test, reason) = (&failure.test, failure.reason.unwrap_or_default());
-            let _ = write!(text, "\n  unsteady: {job} {test}: {reason}");
+            let program = failure.late.unwrap_or_default();
+            let remark = self.history.remark(job);
+            let _ = write!(text, "\n  unsteady: {job}: {program} was late, {remark}");
         }
         if unsteady.len() > retry::MOST {
             let _ = write!(
@@ -191,12 +221,26 @@ impl Report {
     }
 }
 
+/// Removes the files of an earlier run, so that none of them is taken for those of a run that did not
+/// come to its end.
+pub(super) fn remove_earlier(target: &Path) -> Result<()> {
+    for name in [FILE, UNSTEADY] {
+        match fs::remove_file(target.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove target/{name}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn with_unsteady(number: usize) -> Report {
-        let mut report = Report::new(1.0);
+        let mut report = Report::new(Host::here(), 1.0, History::default());
         for _ in 0..number {
             let mut outcome = Outcome::not_run("stacks::x", Part::Stacks, "late");
             outcome.count = Count {
@@ -216,5 +260,18 @@ mod tests {
         assert_eq!(sum(retry::MOST + 1), retry::MOST + 1);
         let text = with_unsteady(3).to_string();
         assert!(text.contains("unsteady: stacks::x"), "{text}");
+    }
+
+    #[test]
+    fn the_files_of_an_earlier_run_are_removed_and_nothing_else() {
+        let target = tempfile::tempdir().unwrap();
+        remove_earlier(target.path()).unwrap();
+        for name in [FILE, UNSTEADY, "other.json"] {
+            fs::write(target.path().join(name), "[]").unwrap();
+        }
+        remove_earlier(target.path()).unwrap();
+        let left = fs::read_dir(target.path()).unwrap();
+        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["other.json"]);
     }
 }

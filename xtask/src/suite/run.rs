@@ -15,22 +15,24 @@ use anyhow::{Context, Result, ensure};
 
 use super::checks::Check;
 use super::frozen::Frozen;
-use super::job::{self, Job, What};
+use super::host::Host;
+use super::job::{self, Job};
 use super::kit::{Kit, Shelf};
 use super::lanes::Lanes;
 use super::load::Load;
+use super::manifest::{self, Manifest};
+use super::order::{Order, manifest_of};
 use super::outcome::Outcome;
 use super::part::Part;
 use super::programs::{self, Built};
 use super::queue::Capacity;
-use super::report::Report;
+use super::report::{self, Report};
+use super::unsteady::{self, History};
 use super::weights::Weights;
 use super::{retry, space, speed};
 use crate::commands::setup;
 use crate::workspace;
 
-/// The variable by which tests learn that they are to take their long form.
-const LONG: &str = "VMLET_TEST_LONG";
 /// How much of each processor is given out, in percent. Tests that wait look again and again, so
 /// that more of them at a time take longer together.
 const GIVEN_OUT: u64 = 110;
@@ -38,21 +40,6 @@ const GIVEN_OUT: u64 = 110;
 const RESERVE_MIB: u64 = 2048;
 /// Processes that keep the machine busy while tests run once more.
 const LOAD: usize = 2;
-
-/// What is to be run, and how.
-#[derive(Debug, Clone)]
-pub(crate) struct Order {
-    /// These parts.
-    pub(crate) parts: Vec<Part>,
-    /// Only tests with one of these in their name; all of them when empty.
-    pub(crate) names: Vec<String>,
-    /// How often.
-    pub(crate) repeat: usize,
-    /// Busy processes beside it.
-    pub(crate) load: usize,
-    /// The long forms of tests.
-    pub(crate) long: bool,
-}
 
 /// Runs the suite.
 pub(crate) fn run(order: &Order) -> Result<ExitCode> {
@@ -66,11 +53,14 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
         }
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     }
+    report::remove_earlier(&workspace::target())?;
+    let host = Host::here();
+    println!("{host}");
     let slowness = speed::factor();
     println!("deadlines of tests are multiplied by {slowness:.1}");
     let load = Load::start(order.load)?;
     let shelf = Shelf::default();
-    let mut report = Report::new(slowness);
+    let mut report = Report::new(host, slowness, history()?);
     let (demand, demanded) = mpsc::channel();
     thread::scope(|scope| {
         let shelf = &shelf;
@@ -85,26 +75,11 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
     })?;
     drop(load);
     let sum = report.finish()?;
-    Ok(match sum.failed {
-        0 => ExitCode::SUCCESS,
+    // A run without a test says nothing.
+    Ok(match (sum.passed, sum.failed) {
+        (1.., 0) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
-}
-
-impl Order {
-    fn has(&self, part: Part) -> bool {
-        self.parts.contains(&part)
-    }
-
-    fn matches(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|word| name.contains(word.as_str()))
-    }
-
-    fn variables(&self, slowness: f64) -> Vec<(&'static str, String)> {
-        let mut variables = vec![(speed::VARIABLE, format!("{slowness:.2}"))];
-        variables.extend(self.long.then(|| (LONG, "1".to_owned())));
-        variables
-    }
 }
 
 /// What the stages share.
@@ -158,7 +133,7 @@ impl Suite<'_> {
             }
         };
         let frozen = Frozen::new(built.files.iter().cloned());
-        let jobs = self.jobs(&built)?;
+        let jobs = self.jobs(&built, report)?;
         ensure!(
             self.order.names.is_empty() || !jobs.is_empty(),
             "no test has {} in its name",
@@ -188,12 +163,15 @@ impl Suite<'_> {
 
     /// What runs, in the order in which it starts: the tests of single crates first, which need no
     /// kit and soon find what is wrong; then the longest.
-    fn jobs(&self, built: &Built) -> Result<Vec<Job>> {
+    fn jobs(&self, built: &Built, report: &mut Report) -> Result<Vec<Job>> {
         let weights = weights()?;
-        let mut jobs = self.crates(built)?;
-        jobs.extend(self.stacks(built)?);
+        let mut jobs = self.order.crates(built)?;
+        jobs.extend(self.order.stacks(built)?);
         if self.order.parts == Part::all() && self.order.names.is_empty() {
-            weights.check(&jobs.iter().map(|job| job.name.as_str()))?;
+            let names = jobs.iter().map(|job| job.name.as_str());
+            report.add(difference("weights", weights.check(&names)));
+            let compared = compare(&jobs, report);
+            report.add(difference("manifest", compared));
         }
         if !self.order.long && self.order.names.is_empty() {
             let is_left_out = |job: &mut Job| weights.is_long_form(&job.name);
@@ -208,79 +186,8 @@ impl Suite<'_> {
         Ok(jobs)
     }
 
-    /// The tests of single crates, a job for each program.
-    fn crates(&self, built: &Built) -> Result<Vec<Job>> {
-        let mut jobs = Vec::new();
-        for program in &built.tests {
-            for root in [false, true] {
-                let part = if root {
-                    program.root_part()
-                } else {
-                    Part::Unit
-                };
-                if !self.order.has(part) || part.has_stacks() {
-                    continue;
-                }
-                let mut tests = program.list(root)?;
-                let before = tests.len();
-                tests.retain(|test| self.order.matches(&format!("{}::{test}", program.name)));
-                if tests.is_empty() {
-                    continue;
-                }
-                jobs.push(Job {
-                    name: match root {
-                        true => format!("{} as root", program.name),
-                        false => program.name.clone(),
-                    },
-                    part,
-                    expected: Duration::ZERO,
-                    what: What::Tests {
-                        program: program.clone(),
-                        all: tests.len() == before,
-                        tests,
-                    },
-                });
-            }
-        }
-        Ok(jobs)
-    }
-
-    /// Each test with a whole stack is a job; and what else runs beside them.
-    fn stacks(&self, built: &Built) -> Result<Vec<Job>> {
-        let mut jobs = Vec::new();
-        for program in &built.tests {
-            let part = program.root_part();
-            if !part.has_stacks() || !self.order.has(part) {
-                continue;
-            }
-            for test in program.list(true)? {
-                jobs.push(Job {
-                    name: format!("{}::{test}", program.name),
-                    part,
-                    expected: Duration::ZERO,
-                    what: What::Tests {
-                        program: program.clone(),
-                        tests: vec![test],
-                        all: false,
-                    },
-                });
-            }
-        }
-        let critest = match self.order.long {
-            true => Check::WholeCritest,
-            false => Check::Critest,
-        };
-        for check in [critest, Check::Doc, Check::Deny, Check::Rules] {
-            if self.order.has(check.part()) {
-                jobs.push(Job::check(check));
-            }
-        }
-        jobs.retain(|job| self.order.matches(&job.name));
-        Ok(jobs)
-    }
-
-    /// Runs the jobs; when little failed, and only for deadlines that passed, that runs once more
-    /// on a busy machine.
+    /// Runs the jobs; when little failed, and only because programs that are not ours were late, that
+    /// runs once more on a busy machine.
     fn with_second_runs(&self, jobs: Vec<Job>) -> Vec<Outcome> {
         let mut ended = self.lanes(jobs);
         let failed = ended.iter().filter(|(_, outcome)| outcome.count.failed > 0);
@@ -293,7 +200,10 @@ impl Suite<'_> {
             return ended.into_iter().map(|(_, outcome)| outcome).collect();
         }
         let again: Vec<Job> = failed.map(|(job, outcome)| job.again(outcome)).collect();
-        println!("-- {failures} missed a deadline and run once more, on a busy machine");
+        println!(
+            "-- {failures} failed because a program which is not ours was late, and run once more on a \
+             busy machine"
+        );
         let load = Load::start(LOAD);
         let second = self.lanes(again);
         drop(load);
@@ -323,6 +233,38 @@ impl Suite<'_> {
     }
 }
 
+/// An error if a test of the manifest is missing.
+fn compare(jobs: &[Job], report: &mut Report) -> Result<()> {
+    let current = manifest_of(jobs);
+    let file = workspace::target().join(manifest::CURRENT);
+    fs::write(&file, current.to_string()).with_context(|| format!("write {}", file.display()))?;
+    let listed = workspace::root().join(manifest::FILE);
+    let listed =
+        fs::read_to_string(&listed).with_context(|| format!("read {}", listed.display()))?;
+    let listed = Manifest::parse(&listed)?;
+    let unlisted = listed.unlisted(&current);
+    if unlisted > 0 {
+        report.note(format!(
+            "{unlisted} tests are not in {}: run `cargo xtask manifest`",
+            manifest::FILE
+        ));
+    }
+    listed.check(&current)
+}
+
+/// The failure of a run whose tests differ from a list of the repository; all that is there runs.
+fn difference(list: &str, compared: Result<()>) -> Option<Outcome> {
+    let why = format!("{:#}", compared.err()?);
+    eprintln!("{why}");
+    Some(Outcome::not_run(list, Part::Unit, &why))
+}
+
+fn history() -> Result<History> {
+    let path = workspace::root().join(unsteady::FILE);
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    History::parse(&text)
+}
+
 fn weights() -> Result<Weights> {
     let path = workspace::root().join("tests/e2e/weights.tsv");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -342,5 +284,32 @@ fn capacity() -> Capacity {
     Capacity {
         percent: GIVEN_OUT * u64::try_from(processors).unwrap_or(1),
         memory_mib: (available.unwrap_or(0) / 1024).saturating_sub(RESERVE_MIB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::count::Count;
+
+    #[test]
+    fn a_row_of_the_manifest_without_its_test_fails_the_run_and_leaves_the_others() {
+        let listed = Manifest::parse("vmlet\t2\nvmlet as root\t1\n").unwrap();
+        let one_less = Manifest::parse("vmlet\t1\nvmlet as root\t1\n").unwrap();
+        let mut report = Report::new(Host::here(), 1.0, History::default());
+        report.add(difference("manifest", listed.check(&listed)));
+        assert_eq!(report.sum().failed, 0);
+        report.add(difference("manifest", listed.check(&one_less)));
+        report.add([Outcome {
+            count: Count::passed(1),
+            failures: Vec::new(),
+            ..Outcome::not_run("vmlet", Part::Unit, "")
+        }]);
+        let sum = report.sum();
+        assert_eq!((sum.passed, sum.failed), (1, 1));
+        let text = report.to_string();
+        assert!(text.contains("failed: manifest"), "{text}");
+        assert!(text.contains("vmlet: 1 of 2"), "{text}");
+        assert!(!text.contains("as root"), "{text}");
     }
 }

@@ -13,8 +13,8 @@ use anyhow::{Result, ensure};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
 
+use super::order::Order;
 use super::part::Part;
-use super::run::Order;
 use crate::workspace;
 
 const GIB: u64 = 1 << 30;

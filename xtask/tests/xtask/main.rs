@@ -1,4 +1,4 @@
-//! Rules of the workspace, of its metrics and of its systemd units.
+//! Rules of the workspace, of its sources, of its metrics and of its systemd units.
 //!
 //! Invariant: only files are read.
 //! Failure: the test names the crate or the unit.
@@ -10,10 +10,12 @@
 )]
 
 mod edges;
+mod leaks;
 mod logs;
 mod metrics;
 mod mounts;
 mod policies;
+mod sources;
 mod units;
 mod virtlet;
 mod workspace;

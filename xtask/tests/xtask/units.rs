@@ -157,7 +157,8 @@ fn the_tapmanager_stays_in_the_mount_namespace_of_the_node() {
     }
 }
 
-/// `vmlet-virtiofsd` confines itself in new ones, and the daemon enters those of pods' networks.
+/// `vmlet-virtiofsd` confines itself in new ones, the daemon starts programs that read images in them, and enters those
+/// of pods' networks.
 #[test]
 fn the_daemon_may_use_the_namespaces_that_its_helpers_confine_themselves_in() {
     let units = units();
@@ -166,7 +167,7 @@ fn the_daemon_may_use_the_namespaces_that_its_helpers_confine_themselves_in() {
         .find(|unit| unit.name == "vmlet.service")
         .unwrap();
     let allowed = unit.values("RestrictNamespaces").join(" ");
-    for namespace in ["user", "mnt", "pid", "net"] {
+    for namespace in ["user", "mnt", "pid", "net", "ipc", "uts"] {
         assert!(
             allowed.split(' ').any(|name| name == namespace),
             "{namespace} is not in {allowed}"

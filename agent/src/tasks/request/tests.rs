@@ -15,6 +15,7 @@ fn spec(kind: TaskKind) -> VirtualMachineTaskSpec {
         snapshot: Some(SnapshotRequest {
             uid: "s-1".to_owned(),
             quiesce_seconds: Some(30),
+            memory: false,
         }),
         source: Some(DiskSource {
             disk_uid: "d-1".to_owned(),
@@ -107,19 +108,23 @@ fn a_task_for_a_snapshot_names_it_and_a_time_that_is_unset_is_none() {
     let mut wanted = spec(TaskKind::Snapshot);
     let uid = || "s-1".to_owned();
     let requested = |spec: &_| of("t-1", "ns", spec, &all()).unwrap().kind;
-    for seconds in [30, 0] {
+    for (seconds, memory) in [(30, false), (0, true)] {
         let taken = Snapshot {
             uid: uid(),
             quiesce_seconds: seconds,
+            memory,
         };
         assert_eq!(requested(&wanted), Some(Kind::Snapshot(taken)));
-        wanted.snapshot.as_mut().unwrap().quiesce_seconds = None;
+        let next = wanted.snapshot.as_mut().unwrap();
+        next.quiesce_seconds = None;
+        next.memory = true;
     }
     wanted.kind = TaskKind::Revert;
-    assert_eq!(
-        requested(&wanted),
-        Some(Kind::Revert(Revert { uid: uid() }))
-    );
+    let reverted = Revert {
+        uid: uid(),
+        memory: true,
+    };
+    assert_eq!(requested(&wanted), Some(Kind::Revert(reverted)));
     wanted.kind = TaskKind::DeleteSnapshot;
     let deleted = DeleteSnapshot { uid: uid() };
     assert_eq!(requested(&wanted), Some(Kind::DeleteSnapshot(deleted)));

@@ -12,7 +12,7 @@ use crds::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::reconcile::backup::needs_node;
+use crate::reconcile::backup::{kept, needs_node};
 use crate::stores::{Change, Key, Stores, backup_of};
 
 /// Backups of the machine that are still to be made.
@@ -111,6 +111,17 @@ pub(super) fn result(backup: &VirtualMachineBackup) -> impl PartialEq + '_ {
         backup.metadata.deletion_timestamp.is_some(),
         status.map(|status| &status.conditions),
     )
+}
+
+/// The machine of a backup, when what its node keeps for that changes.
+pub(super) fn machine_of(change: &Change<VirtualMachineBackup>) -> Option<Key> {
+    let backup = change.object();
+    let is_another = match change {
+        Change::Created { .. } | Change::Deleted { .. } => kept(backup).is_some(),
+        Change::Updated { old, .. } => kept(old) != kept(backup),
+    };
+    let namespace = backup.namespace().unwrap_or_default();
+    is_another.then(|| Key::new(namespace, &backup.spec.vm_name))
 }
 
 /// What a schedule goes by in a backup.

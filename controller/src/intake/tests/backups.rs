@@ -195,3 +195,27 @@ fn a_backup_wakes_its_schedule_and_the_machines_that_are_to_be_made_from_it() {
     let woken: Vec<_> = woken.into_iter().map(|add| add.key.name).collect();
     assert_eq!(woken, ["again"]);
 }
+
+#[test]
+fn a_backup_wakes_the_machine_whose_disk_stays_linked_for_it() {
+    let (intake, mut feeds) = ours();
+    let mut woken = |event| {
+        let changes = feeds.backups.apply(event);
+        let keys = changes.iter();
+        let keys = keys.flat_map(|change| Wakes::wakes(change, &intake.stores));
+        keys.map(|key: Key| key.name).collect::<Vec<_>>()
+    };
+    let none = json!({});
+    let held = json!({ "metadata": { "finalizers": ["vmlet.dev/virtualmachinebackup"] } });
+    assert_eq!(woken(Event::Apply(backup("a", 1, &none))), NONE);
+    assert_eq!(woken(Event::Apply(backup("a", 2, &held))), ["vm"]);
+    let mut made = held.clone();
+    json_patch::merge(&mut made, &json!({ "status": { "progressPercent": 40 } }));
+    assert_eq!(woken(Event::Apply(backup("a", 3, &made))), NONE);
+    json_patch::merge(&mut made, &completed(None));
+    assert_eq!(woken(Event::Apply(backup("a", 4, &made))), ["vm"]);
+    let verified = json!({ "metadata": { "annotations": { "x": "y" } } });
+    json_patch::merge(&mut made, &verified);
+    assert_eq!(woken(Event::Apply(backup("a", 5, &made))), NONE);
+    assert_eq!(woken(Event::Delete(backup("a", 6, &made))), ["vm"]);
+}

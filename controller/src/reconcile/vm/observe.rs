@@ -5,6 +5,7 @@
 //! Failure: two live pods are an error that a person must look into.
 
 pub(super) mod answer;
+pub(super) mod backups;
 pub(super) mod find;
 pub(super) mod group;
 pub(super) mod location;

@@ -110,6 +110,10 @@ pub struct TakenSnapshot {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub used_bytes: i64,
+    /// Length of the memory of the guest in the snapshot, in bytes; 0 if it has none. `usedBytes` contains it.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub memory_bytes: i64,
     /// Time at which the node took the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_time: Option<Time>,

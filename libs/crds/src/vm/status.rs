@@ -355,6 +355,9 @@ pub struct SnapshotRevert {
     pub start_time: Time,
     /// What is done at present.
     pub phase: RevertPhase,
+    /// Whether the machine resumes from the memory of the snapshot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// What is done of a revert at present.

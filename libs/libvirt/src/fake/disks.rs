@@ -1,15 +1,18 @@
 //! The files of the first disk of a fake domain, and its block jobs.
 //!
-//! Invariant: no file is read or written; a job makes a step with each look at it, and nothing else happens by
+//! Invariant: no file is read or written but that of memory; a job makes a step with each look at it, and nothing else happens by
 //! itself.
 //! Failure: the errors that the real hypervisor gives in the same place.
 
+use std::fs::File;
 use std::path::PathBuf;
+use std::pin::pin;
 
 use uuid::Uuid;
 
 use super::{FakeHypervisor, Inner};
-use crate::{BlockCommit, BlockJob, BlockJobEnd, Error, Result, State};
+use crate::saved::WHOLE;
+use crate::{BlockCommit, BlockJob, BlockJobEnd, Error, MemorySwitch, Result, State};
 
 /// How many steps a job has.
 const STEPS: u64 = 2;
@@ -47,6 +50,66 @@ impl FakeHypervisor {
             file,
             looks,
         });
+    }
+
+    /// Guests change their memory faster than it is written from now on: while they run, its file gets so many bytes
+    /// and is never complete.
+    pub fn keep_guests_busy(&self, bytes: u64) {
+        self.lock().busy_memory = Some(bytes);
+    }
+
+    /// Whether guests ran while their memory was written for a switch of their disk, the earliest first.
+    pub fn memory_switches(&self) -> Vec<bool> {
+        self.lock().memory_switches.clone()
+    }
+
+    pub(super) async fn write_memory_and_switch(
+        &self,
+        domain: Uuid,
+        to: MemorySwitch,
+    ) -> Result<()> {
+        let refused = |reason: String| Error::Refused {
+            call: "save memory and switch disk",
+            reason,
+        };
+        let failed = |e: std::io::Error| refused(e.to_string());
+        let busy = {
+            let mut inner = self.lock();
+            inner.domain(domain)?;
+            inner.memory_switches.push(to.runs);
+            inner.busy_memory.filter(|_| to.runs)
+        };
+        if let Some(bytes) = busy {
+            let mut aborted = pin!(self.aborts.notified());
+            aborted.as_mut().enable();
+            let file = File::create(&to.memory).map_err(failed)?;
+            file.set_len(bytes).map_err(failed)?;
+            self.lock().busy_save = Some(to.memory);
+            aborted.await;
+            return Err(refused("operation aborted".to_owned()));
+        }
+        std::fs::write(&to.memory, WHOLE).map_err(failed)?;
+        let switched = self.lock().switch(domain, to.disk);
+        if switched.is_err() {
+            std::fs::remove_file(&to.memory).map_err(failed)?;
+        }
+        switched
+    }
+
+    /// Also of a client that has gone.
+    pub(super) fn stop_saving(&self, domain: Uuid) -> Result<bool> {
+        let file = {
+            let mut inner = self.lock();
+            inner.domain(domain)?;
+            inner.busy_save.take()
+        };
+        self.aborts.notify_waiters();
+        let Some(file) = file else {
+            return Ok(false);
+        };
+        // libvirt removes what it has made, if it has its name still.
+        let _ = std::fs::remove_file(file);
+        Ok(true)
     }
 
     /// Block jobs make no progress from now on, or again do.
@@ -109,6 +172,9 @@ impl Inner {
         }
         if found.job.is_some() {
             return Err(refused("the disk has an active block job"));
+        }
+        if !file.exists() {
+            return Err(refused("the file does not exist"));
         }
         match failure {
             Some((reason, false)) => return Err(refused(&reason)),

@@ -15,7 +15,8 @@ use crate::error::readable;
 use crate::read::{console_file, is_emulated, machine_type};
 use crate::{
     BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, End, Error,
-    Event, FailedDisk, Hypervisor, OpenFile, Pause, Power, Result, Shutdown, Size, State, Versions,
+    Event, FailedDisk, Hypervisor, MemorySwitch, OpenFile, Pause, Power, Result, Shutdown, Size,
+    State, Versions,
 };
 
 impl Inner {
@@ -60,7 +61,9 @@ impl Hypervisor for FakeHypervisor {
         xml: String,
         _given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        self.keep_definition(xml)
+        let domain = Uuid::nil();
+        self.in_time("define", domain, async { self.keep_definition(xml) })
+            .await
     }
 
     async fn start_unless(
@@ -68,7 +71,8 @@ impl Hypervisor for FakeHypervisor {
         domain: Uuid,
         given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        self.begin(domain, given_up).await
+        self.in_time("start", domain, self.begin(domain, given_up))
+            .await
     }
 
     async fn start_paused_unless(
@@ -94,19 +98,29 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn suspend(&self, domain: Uuid) -> Result<()> {
-        self.pause(domain, Some(Pause::Asked))
+        let pause = async { self.pause(domain, Some(Pause::Asked)) };
+        self.in_time("suspend", domain, pause).await
     }
 
     async fn resume(&self, domain: Uuid) -> Result<()> {
-        self.pause(domain, None)
+        let resume = async { self.pause(domain, None) };
+        self.in_time("resume", domain, resume).await
     }
 
     async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
-        self.write_memory(domain, file)
+        let save = async { self.write_memory(domain, file) };
+        self.in_time("save", domain, save).await
     }
 
     async fn abort_save(&self, domain: Uuid) -> Result<()> {
-        self.lock().domain(domain).map(drop)
+        self.stop_saving(domain).map(drop)
+    }
+
+    async fn end_save(&self, domain: Uuid) -> Result<bool> {
+        match self.stop_saving(domain) {
+            Err(Error::NoDomain(_)) => Ok(false),
+            ended => ended,
+        }
     }
 
     async fn restore(
@@ -115,7 +129,8 @@ impl Hypervisor for FakeHypervisor {
         file: PathBuf,
         given_up: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        self.read_memory(xml, file, given_up).await
+        let restore = self.read_memory(xml, file, given_up);
+        self.in_time("restore", Uuid::nil(), restore).await
     }
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
@@ -151,6 +166,11 @@ impl Hypervisor for FakeHypervisor {
     async fn switch_root(&self, domain: Uuid, file: PathBuf) -> Result<()> {
         drop(self.switches.read().await);
         self.lock().switch(domain, file)
+    }
+
+    async fn switch_root_with_memory(&self, domain: Uuid, to: MemorySwitch) -> Result<()> {
+        drop(self.switches.read().await);
+        self.write_memory_and_switch(domain, to).await
     }
 
     async fn root_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
@@ -213,26 +233,18 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn destroy(&self, domain: Uuid) -> Result<()> {
-        self.lock().check()?;
-        self.end(domain, End::Destroyed);
-        Ok(())
+        let destroy = async {
+            self.lock().check()?;
+            self.forget_late_starts(domain);
+            self.end(domain, End::Destroyed);
+            Ok(())
+        };
+        self.in_time("destroy", domain, destroy).await
     }
 
     async fn undefine(&self, domain: Uuid) -> Result<()> {
-        let mut inner = self.lock();
-        inner.check()?;
-        if inner
-            .domains
-            .get(&domain)
-            .is_some_and(|d| d.state == State::Active)
-        {
-            return Err(Error::Refused {
-                call: "undefine",
-                reason: "the domain is running".to_owned(),
-            });
-        }
-        inner.domains.remove(&domain);
-        Ok(())
+        let undefine = async { self.forget(domain) };
+        self.in_time("undefine", domain, undefine).await
     }
 
     async fn state(&self, domain: Uuid) -> Result<Option<State>> {

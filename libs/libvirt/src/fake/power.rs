@@ -114,6 +114,21 @@ impl FakeHypervisor {
         found.size = Layout::read(&found.xml).map(begun);
         drop(inner);
         self.emit(Event::Started(domain));
+        self.end_partly(domain).map_or(Ok(()), Err)
+    }
+
+    pub(super) fn forget(&self, domain: Uuid) -> Result<()> {
+        let mut inner = self.lock();
+        inner.check()?;
+        let found = inner.domains.get(&domain);
+        if found.is_some_and(|found| found.state == State::Active) {
+            return Err(Error::Refused {
+                call: "undefine",
+                reason: "the domain is running".to_owned(),
+            });
+        }
+        inner.domains.remove(&domain);
+        inner.late_starts.retain(|late| *late != domain);
         Ok(())
     }
 

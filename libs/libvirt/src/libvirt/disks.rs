@@ -16,7 +16,7 @@ use virt::error::Error as VirtError;
 use super::monitor::content;
 use super::{Libvirt, absent_is_none};
 use crate::error::readable;
-use crate::{Error, Result, ffi, read};
+use crate::{Error, MemorySwitch, Result, ffi, read};
 
 /// Requests the emulator to list its disks with the files that they write to.
 const LIST: &str = r#"{"execute":"query-block"}"#;
@@ -31,7 +31,17 @@ pub(super) const OPTIONS: &str = "json:";
 #[derive(Debug, Serialize)]
 #[serde(rename = "domainsnapshot")]
 struct Switch<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryFile<'a>>,
     disks: Disks<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct MemoryFile<'a> {
+    #[serde(rename = "@snapshot")]
+    mode: &'static str,
+    #[serde(rename = "@file")]
+    file: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -68,16 +78,35 @@ struct Source<'a> {
 impl Libvirt {
     pub(super) async fn switch_first_disk(&self, domain: Uuid, file: PathBuf) -> Result<()> {
         const CALL: &str = "switch disk";
+        let switch = self.describe_switch(CALL, domain, &file, None).await?;
+        let switched = self.ask_emulator(CALL, domain, move |d| ffi::switch_disks(d, &switch));
+        switched.await
+    }
+
+    pub(super) async fn switch_with_memory(&self, domain: Uuid, to: MemorySwitch) -> Result<()> {
+        const CALL: &str = "save memory and switch disk";
+        let memory = Some(to.memory.as_path());
+        let switch = self.describe_switch(CALL, domain, &to.disk, memory).await?;
+        let write = move |d: &Domain| ffi::switch_with_memory(d, &switch, to.runs);
+        self.write_memory(CALL, domain, write).await
+    }
+
+    async fn describe_switch(
+        &self,
+        call: &'static str,
+        domain: Uuid,
+        file: &Path,
+        memory: Option<&Path>,
+    ) -> Result<String> {
         let refused = |reason: &str| Error::Refused {
-            call: CALL,
+            call,
             reason: reason.to_owned(),
         };
         let xml = self.description(domain).await?;
         let xml = xml.ok_or(Error::NoDomain(domain))?;
         let targets = read::disk_targets(&xml).ok_or_else(|| refused("its XML is not read"))?;
-        let switch = switch(&targets, &file).ok_or_else(|| refused("it has no first disk"))?;
-        let switched = self.ask_emulator(CALL, domain, move |d| ffi::switch_disks(d, &switch));
-        switched.await
+        let switch = switch(&targets, file, memory);
+        switch.ok_or_else(|| refused("it has no first disk"))
     }
 
     pub(super) async fn first_disk(&self, domain: Uuid) -> Result<Option<PathBuf>> {
@@ -180,9 +209,16 @@ fn stored_in(inserted: &Value, nodes: &Value) -> Option<PathBuf> {
     (!file.starts_with(OPTIONS)).then(|| file.into())
 }
 
-/// The description of a switch of the first disk.
-fn switch(targets: &[String], file: &Path) -> Option<String> {
+/// The description of a switch of the first disk. `memory`: the file that the memory is written to.
+fn switch(targets: &[String], file: &Path, memory: Option<&Path>) -> Option<String> {
     let file = file.to_str()?;
+    let memory = match memory {
+        Some(memory) => Some(MemoryFile {
+            mode: "external",
+            file: memory.to_str()?,
+        }),
+        None => None,
+    };
     let disk = targets.iter().enumerate().map(|(index, name)| {
         let first = index == 0;
         Disk {
@@ -198,7 +234,7 @@ fn switch(targets: &[String], file: &Path) -> Option<String> {
         return None;
     }
     let disks = Disks { disk };
-    quick_xml::se::to_string(&Switch { disks }).ok()
+    quick_xml::se::to_string(&Switch { memory, disks }).ok()
 }
 
 #[cfg(test)]
@@ -287,11 +323,18 @@ mod tests {
     #[test]
     fn only_the_first_disk_is_switched() {
         let names = ["vda", "vdb", "sda"].map(str::to_owned);
-        let xml = switch(&names, Path::new("/d/a&b/1.qcow2")).unwrap();
+        let file = Path::new("/d/a&b/1.qcow2");
+        let xml = switch(&names, file, None).unwrap();
         assert_eq!(
             xml,
             r#"<domainsnapshot><disks><disk name="vda" snapshot="external" type="file"><driver type="qcow2"/><source file="/d/a&amp;b/1.qcow2"/></disk><disk name="vdb" snapshot="no"/><disk name="sda" snapshot="no"/></disks></domainsnapshot>"#
         );
-        assert_eq!(switch(&[], Path::new("/d")), None);
+        assert_eq!(switch(&[], Path::new("/d"), None), None);
+        let memory = Some(Path::new("/d/m\"1"));
+        let with_memory = switch(&names[..1], file, memory).unwrap();
+        assert_eq!(
+            with_memory,
+            r#"<domainsnapshot><memory snapshot="external" file="/d/m&quot;1"/><disks><disk name="vda" snapshot="external" type="file"><driver type="qcow2"/><source file="/d/a&amp;b/1.qcow2"/></disk></disks></domainsnapshot>"#
+        );
     }
 }

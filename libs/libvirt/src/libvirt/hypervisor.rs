@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::domain::Domain;
+use virt::error::ErrorNumber;
 use virt::sys;
 
 use super::domains::forget;
@@ -20,8 +21,8 @@ use super::{
 };
 use crate::{
     BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, Event,
-    FailedDisk, Hypervisor, OpenFile, Power, Result, Shutdown, Size, State, Versions, capabilities,
-    event, ffi, read,
+    FailedDisk, Hypervisor, MemorySwitch, OpenFile, Power, Result, Shutdown, Size, State, Versions,
+    capabilities, event, ffi, read,
 };
 
 impl Hypervisor for Libvirt {
@@ -82,25 +83,8 @@ impl Hypervisor for Libvirt {
 
     async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
         self.calls.known.remove(domain);
-        let waiting = self.calls.waiting_saves.clone();
-        waiting.add(domain);
-        let plan = self.moving_memory("save", Some(domain));
-        let saved = self.about(domain, plan, move |d| {
-            if waiting.remove(domain) {
-                ffi::save(d, &file).map(|()| true)
-            } else {
-                Ok(false)
-            }
-        });
-        let saved = saved.await;
-        self.calls.waiting_saves.remove(domain);
-        if saved? {
-            return Ok(());
-        }
-        Err(crate::Error::Refused {
-            call: "save",
-            reason: "it was stopped before it began".to_owned(),
-        })
+        self.write_memory("save", domain, move |d| ffi::save(d, &file))
+            .await
     }
 
     async fn abort_save(&self, domain: Uuid) -> Result<()> {
@@ -108,6 +92,19 @@ impl Hypervisor for Libvirt {
             return Ok(());
         }
         self.ask_emulator("abort", domain, ffi::abort_job).await
+    }
+
+    async fn end_save(&self, domain: Uuid) -> Result<bool> {
+        let end = |d: &Domain| match ffi::abort_job(d) {
+            Ok(()) => Ok(true),
+            // There is no such job, or no emulator.
+            Err(error) if error.code().is(ErrorNumber::OperationInvalid) => Ok(false),
+            Err(error) => Err(error),
+        };
+        match self.ask_emulator("abort", domain, end).await {
+            Err(crate::Error::NoDomain(_)) => Ok(false),
+            ended => ended,
+        }
     }
 
     async fn restore(
@@ -150,6 +147,10 @@ impl Hypervisor for Libvirt {
 
     async fn switch_root(&self, domain: Uuid, file: PathBuf) -> Result<()> {
         self.switch_first_disk(domain, file).await
+    }
+
+    async fn switch_root_with_memory(&self, domain: Uuid, to: MemorySwitch) -> Result<()> {
+        self.switch_with_memory(domain, to).await
     }
 
     async fn root_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {

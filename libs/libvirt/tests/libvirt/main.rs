@@ -9,9 +9,11 @@
     reason = "tests fail by panicking"
 )]
 
+mod contract;
 mod daemon;
 mod driver;
 mod fake;
+mod memory;
 mod merge;
 mod pull;
 mod switch;

@@ -163,7 +163,7 @@ fn requesting_switch(libvirtd: &Libvirtd, file: &Path) -> Child {
 }
 
 /// Waits until libvirtd works on the switch: it writes that down first.
-async fn begun(status: &Path) {
+pub(super) async fn begun(status: &Path) {
     let end = Instant::now() + Duration::from_secs(60);
     let begins = |text: String| text.contains("async='snapshot'");
     while !std::fs::read_to_string(status).is_ok_and(begins) {

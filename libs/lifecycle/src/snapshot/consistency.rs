@@ -14,6 +14,9 @@ pub const fn consistency(
         return "consistency: each disk as after a cut of the power at a time of its own, unless the machine was off until \
                 all were taken";
     }
+    if status.memory {
+        return "consistency: the running guest; a machine that reverts resumes from its memory";
+    }
     if status.quiesced {
         return "consistency: file systems; the guest had frozen them";
     }
@@ -48,6 +51,12 @@ mod tests {
         let on = PowerState::PoweredOn;
         let words = consistency(&asked(quiesce()), &taken(on, true));
         assert!(words.contains("had frozen"), "{words}");
+        let with_memory = VirtualMachineSnapshotStatus {
+            memory: true,
+            ..taken(on, false)
+        };
+        let words = consistency(&asked(None), &with_memory);
+        assert!(words.contains("its memory"), "{words}");
         let words = consistency(&asked(quiesce()), &taken(on, false));
         assert!(words.contains("although quiesce was requested"), "{words}");
         let words = consistency(&asked(None), &taken(on, false));

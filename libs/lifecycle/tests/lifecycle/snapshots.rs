@@ -26,6 +26,7 @@ const READY: Facts<'_> = Facts {
     count: 0,
     node: "n1",
     ability: Ability::Able,
+    saves_memory: true,
 };
 
 fn spec(fields: Value) -> VirtualMachineSpec {
@@ -58,7 +59,17 @@ fn said(found: Verdict) -> (&'static str, String) {
 #[case::ready(json!({}), json!({}), READY, "take", "")]
 #[case::off(json!({}), json!({}), Facts { power_state: Some(PowerState::PoweredOff), ..READY }, "take", "")]
 #[case::no_disk(json!({}), json!({}), Facts { has_disk: false, ability: Ability::Unable, ..READY }, "disk", "no disk")]
-#[case::memory(json!({ "memory": true }), json!({}), Facts { has_disk: false, ..READY }, "refuse", "memory: true")]
+#[case::memory(json!({ "memory": true }), json!({}), READY, "take", "")]
+#[case::memory_before_the_disk(json!({ "memory": true }), json!({}), Facts { has_disk: false, power_state: None, ..READY }, "disk", "no disk")]
+#[case::memory_of_a_machine_that_is_off(json!({ "memory": true }), json!({}), Facts { power_state: Some(PowerState::PoweredOff), ..READY }, "refuse", "does not run")]
+#[case::memory_of_a_machine_that_reverts(json!({ "memory": true }), json!({}), Facts { power_state: Some(PowerState::PoweredOff), reverts: true, ..READY }, "wait", "reverts")]
+#[case::memory_of_a_suspended_one(json!({ "memory": true }), json!({}), Facts { power_state: Some(PowerState::Suspended), ..READY }, "refuse", "suspended")]
+#[case::memory_and_quiesce(json!({ "memory": true, "quiesce": {} }), json!({}), READY, "refuse", "remove quiesce")]
+#[case::memory_with_a_claim(json!({ "memory": true }), json!({}), Facts { claims: "c, d", ..READY }, "refuse", "c, d")]
+#[case::memory_on_a_claim(json!({ "memory": true }), json!({}), Facts { is_claim: true, claims: "c", ..READY }, "refuse", "claims")]
+#[case::memory_on_an_old_node(json!({ "memory": true }), json!({}), Facts { saves_memory: false, ..READY }, "refuse", "with memory")]
+#[case::memory_without_an_agent(json!({ "memory": true }), json!({}), Facts { ability: Ability::Unknown, saves_memory: false, ..READY }, "wait", "node n1")]
+#[case::no_memory_on_an_old_node(json!({}), json!({}), Facts { saves_memory: false, ..READY }, "take", "")]
 #[case::claim(json!({}), json!({}), Facts { is_claim: true, claims: "c", ability: Ability::Unable, ..READY }, "take", "")]
 #[case::claim_of_a_silent_node(json!({}), json!({}), Facts { is_claim: true, claims: "c", ability: Ability::Unknown, ..READY }, "take", "")]
 #[case::volumes(json!({}), json!({}), Facts { claims: "c", ..READY }, "take", "")]

@@ -63,7 +63,7 @@ impl Node {
             && others.iter().any(|hop| links_with(&all, *hop).count() > 1)
         {
             let net = Kernel::open(&self.ns).await?;
-            towards = net.link_towards(address.addr()).await?;
+            towards = net.link_towards(address.addr().into()).await?;
         }
         known.extend(
             others

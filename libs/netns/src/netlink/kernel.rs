@@ -4,13 +4,14 @@
 //! although it is driven by the caller's runtime; the driving task ends with the value.
 //! Failure: a request without an answer fails after [`DEADLINE`].
 
+use std::collections::HashSet;
 use std::future::Future;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::link::BridgeStpState;
+use rtnetlink::packet_route::link::{BridgeStpState, LinkMessage};
 use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::{
@@ -71,10 +72,13 @@ impl Kernel {
     }
 
     /// Index of the link over which the namespace would send to `address`; none without a route.
-    pub(crate) async fn link_towards(&self, address: Ipv6Addr) -> Result<Option<u32>, Error> {
-        let question = RouteMessageBuilder::<Ipv6Addr>::new()
-            .destination_prefix(address, 128)
-            .build();
+    pub(crate) async fn link_towards(&self, address: IpAddr) -> Result<Option<u32>, Error> {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        let question = RouteMessageBuilder::<IpAddr>::new();
+        let Ok(question) = question.destination_prefix(address, length) else {
+            return Ok(None);
+        };
+        let question = question.build();
         let answer = self.handle.route().get(question).execute().try_collect();
         let answer: Result<Vec<_>, _> =
             request("look up", format!("route to {address}"), answer).await;
@@ -84,6 +88,36 @@ impl Kernel {
             Err(Error::Request { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Index of the other end of the link of this name, in the namespace where that is.
+    pub(crate) async fn end_elsewhere(&self, name: &str) -> Result<Option<u32>, Error> {
+        let all = self.link_messages().await?;
+        let mut ends = all.iter().filter_map(message::end_elsewhere);
+        Ok(ends.find(|(link, _)| link == name).map(|(_, end)| end))
+    }
+
+    /// Indices of the links whose other ends are in other namespaces.
+    pub(crate) async fn links_elsewhere(&self) -> Result<HashSet<u32>, Error> {
+        let all = self.link_messages().await?;
+        let elsewhere = all
+            .iter()
+            .filter(|one| message::end_elsewhere(one).is_some());
+        Ok(elsewhere.map(|one| one.header.index).collect())
+    }
+
+    /// Indices of the links of default routes.
+    pub(crate) async fn uplinks(&self) -> Result<HashSet<u32>, Error> {
+        let all = self.all_routes("all links".to_owned()).await?;
+        let default = all
+            .iter()
+            .filter(|one| one.header.destination_prefix_length == 0);
+        Ok(default.flat_map(message::outputs).collect())
+    }
+
+    async fn link_messages(&self) -> Result<Vec<LinkMessage>, Error> {
+        let links = self.handle.link().get().execute().try_collect();
+        request("list", "links".to_owned(), links).await
     }
 
     async fn all_routes(&self, of: String) -> Result<Vec<RouteMessage>, Error> {

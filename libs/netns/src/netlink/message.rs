@@ -236,6 +236,47 @@ pub(super) fn rule(message: &RuleMessage) -> Option<Rule> {
     (!(is_general && is_usual)).then_some(rule)
 }
 
+/// Name of a link of a pair, and the index of its other end, which is in another namespace.
+pub(super) fn end_elsewhere(message: &LinkMessage) -> Option<(String, u32)> {
+    let mut name = None;
+    let mut end = None;
+    let mut is_elsewhere = false;
+    let mut is_pair = false;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(found) => name = Some(found.clone()),
+            LinkAttribute::Link(index) => end = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
+            LinkAttribute::LinkInfo(infos) => {
+                is_pair = infos.iter().any(|info| match info {
+                    LinkInfo::Kind(InfoKind::Veth) => true,
+                    LinkInfo::Kind(other) => other.to_string() == "netkit",
+                    _ => false,
+                });
+            }
+            _ => {}
+        }
+    }
+    if is_elsewhere && is_pair {
+        name.zip(end)
+    } else {
+        None
+    }
+}
+
+/// The indices of all links that a route leads over.
+pub(super) fn outputs(message: &RouteMessage) -> Vec<u32> {
+    let hops = message
+        .attributes
+        .iter()
+        .flat_map(|attribute| match attribute {
+            RouteAttribute::MultiPath(hops) => hops.as_slice(),
+            _ => &[],
+        });
+    let hops = hops.map(|hop| hop.interface_index);
+    output(message).into_iter().chain(hops).collect()
+}
+
 /// The index of the link that a route leads over.
 pub(super) fn output(message: &RouteMessage) -> Option<u32> {
     let mut attributes = message.attributes.iter();

@@ -102,11 +102,8 @@ fn client(path: &Path, uid: u32) -> std::process::Child {
 }
 
 #[tokio::test]
+#[ignore = "needs root"]
 async fn a_socket_of_a_client_serves_that_user_and_no_other() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: only root can give a socket to another user");
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let path = dir.path().join("agent/node.sock");

@@ -69,6 +69,33 @@ async fn a_machine_keeps_its_file_while_the_program_reads_it() {
     assert_eq!(state(&path), before);
 }
 
+#[tokio::test]
+#[ignore = "needs root"]
+async fn each_run_reads_a_file_as_its_own_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = layer(dir.path());
+    let opened = || Foreign::default().keep("/disks", File::open(&path).unwrap());
+    let program = qemu_img();
+    let runs = [program.for_run().unwrap(), program.for_run().unwrap()];
+    let users = runs.each_ref().map(|run| run.helper.user().uid);
+    assert_ne!(users[0], users[1]);
+    let has_right = |user: u32| {
+        let mut value = [0; 256];
+        let length = rustix::fs::getxattr(&path, LIST, &mut value).unwrap();
+        // Behind the version: tag, rights and user of each entry.
+        let mut entries = value[4..length].chunks(8);
+        entries.any(|entry| entry[4..] == user.to_le_bytes())
+    };
+    let first = runs[0].share(&opened(), None).await.unwrap();
+    assert!(has_right(users[0]) && !has_right(users[1]));
+    let second = runs[1].share(&opened(), None).await.unwrap();
+    assert!(users.into_iter().all(has_right));
+    first.take_back().await;
+    assert!(!has_right(users[0]) && has_right(users[1]));
+    second.take_back().await;
+    assert_eq!(state(&path), (4711, 4711, 0o600, false));
+}
+
 /// It runs on a layer below the two.
 #[tokio::test]
 #[ignore = "needs root"]
@@ -146,11 +173,12 @@ fn a_file_is_known_no_more_however_its_last_readers_end() {
             scope.spawn(move || {
                 for _ in 0..2000 {
                     // One that is refused ends beside the others.
-                    let permit = || match number {
+                    let permit = |_: &[u32]| match number {
                         0 => Err(rustix::io::Errno::OPNOTSUPP),
                         _ => Ok(()),
                     };
-                    let entered = readers.enter((0, 1), permit);
+                    let user = u32::try_from(number).unwrap();
+                    let entered = readers.enter((0, 1), user, permit);
                     together.wait();
                     if let Ok(reader) = entered {
                         reader.leave(file);

@@ -296,6 +296,41 @@ async fn a_disk_whose_backup_could_not_be_restored_is_refused() {
     );
 }
 
+/// Lets two places of a disk refer to the same cluster.
+fn damage(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let offset = |bytes: &[u8], at: usize| {
+        let entry = u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+        usize::try_from(entry & 0x00ff_ffff_ffff_fe00).unwrap()
+    };
+    let first = offset(&bytes, 40);
+    let second = offset(&bytes, first);
+    let entry = |mib: usize| second + (mib << 4) * 8;
+    bytes.copy_within(entry(4)..entry(4) + 8, entry(6));
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_disk_whose_tables_are_damaged_is_not_backed_up() {
+    let mut backups = Backups::of_disk(false).await;
+    for mib in [4, 6] {
+        backups.write(mib, 1);
+    }
+    backups.done(1).await;
+    for mib in [4, 6] {
+        backups.write(mib, 2);
+    }
+    damage(&backups.node.disks.file(uid(VM)));
+    let failed = backups.failure(backup(2)).await;
+    assert!(
+        !failed.transient && failed.message.contains("damaged places"),
+        "{failed:?}"
+    );
+    assert!(!backups.node.disks.is_snapshot(uid(VM), object(2)));
+    assert!(!backups.stored(2, "").exists());
+    assert!(backups.node.disks.is_backup_base(uid(VM), object(1)));
+}
+
 #[tokio::test]
 async fn a_verification_holds_up_a_deletion_alone() {
     let backups = Backups::of_disk(true).await;

@@ -91,6 +91,7 @@ async fn layers_of_another_branch_are_merged_beside_the_emulator() {
     stopped.await.unwrap();
     let revert = Work::Revert {
         snapshot: snapshot(1),
+        memory: false,
     };
     let reverted = run(&agenda, 4, revert).await;
     assert_eq!(reverted.state, State::Success, "{reverted:?}");

@@ -4,12 +4,14 @@
 //! neither leaves anything.
 //! Failure: the phase, or what was left.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use libvirt::{End, Event, FakeHypervisor};
 
 use crate::testkit::Node;
 use crate::vm::Error;
+use crate::vm::settings::{Landlock, Settings};
 use crate::vm::state::Phase;
 
 #[tokio::test]
@@ -137,4 +139,47 @@ async fn a_guest_sees_the_generation_id_of_its_disk_unless_its_memory_was_saved_
     let other = node.created().await;
     let row = node.row(&other);
     assert_eq!(node.containers.generation(&row, None).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_node_without_landlock_starts_no_machine_that_requires_it() {
+    let require = |settings: &mut Settings| settings.landlock = Landlock::Required;
+    let node = Node::with_settings(FakeHypervisor::default(), require).await;
+    let id = node.created().await;
+    let mut equipment = node.containers.equipment().await.unwrap();
+    equipment.kernel.landlock = 0;
+    node.containers.equipment.pretend(equipment.clone());
+    let refused = node.containers.start(&id).await.unwrap_err();
+    assert!(matches!(refused, Error::NoLandlock), "{refused}");
+    assert!(refused.to_string().contains("lsm="), "{refused}");
+    assert_eq!(node.phase(&id), Phase::Created);
+
+    equipment.kernel.landlock = 1;
+    node.containers.equipment.pretend(equipment);
+    node.containers.start(&id).await.unwrap();
+    let xml = node.hypervisor.xml(node.row(&id).domain()).unwrap();
+    // The wrapper makes sure of it.
+    assert!(
+        xml.contains("VMLET_LANDLOCK") && xml.contains("require"),
+        "{xml}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_that_an_earlier_start_left_among_the_sockets_is_used() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    let sockets = node.containers.paths().sockets(&id);
+    let target = node.containers.paths().consoles().join("target");
+    std::fs::write(&target, "kept").unwrap();
+    std::fs::create_dir(&sockets).unwrap();
+    for name in ["console", "disks", "disk-0"] {
+        std::os::unix::fs::symlink(&target, sockets.join(name)).unwrap();
+    }
+    node.containers.start(&id).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
+    let is_link = |name| sockets.join(name).is_symlink();
+    assert!(!["console", "disks", "disk-0"].into_iter().any(is_link));
+    let mode = std::fs::metadata(&sockets).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 /// Where a stack is, and what it boots.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stack {
     dir: PathBuf,
     netns: String,

@@ -27,12 +27,12 @@ pub(super) struct History {
     pub(super) source: Option<Source>,
 }
 
-/// A snapshot of which a machine is a clone.
+/// A snapshot, or a backup, that a machine is made of.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     /// Its name.
     pub(super) machine: String,
-    /// When the snapshot was taken.
+    /// When that was taken.
     pub(super) taken: Timestamp,
 }
 
@@ -77,6 +77,8 @@ pub(super) struct Testimony {
     pub(super) disks: usize,
     /// Boots that had the state of a snapshot.
     pub(super) returns: usize,
+    /// Machines that were made of another one's disk, and booted.
+    pub(super) copies: usize,
 }
 
 /// The boots of one machine's name, in the order of their times.
@@ -118,7 +120,8 @@ impl Seen {
             testimony.boots += account.boots.len();
             if let Some(source) = &account.history.source {
                 let origin = self.account(&source.machine, machines);
-                account.begins(origin.last_before(source.taken))?;
+                account.begins(&origin.bases(source.taken))?;
+                testimony.copies += usize::from(!account.boots.is_empty());
             }
             let origin = account.origin();
             for disk in account.disks()? {
@@ -198,26 +201,42 @@ impl<'a> Account<'a> {
             .to_owned()
     }
 
-    /// Whether the first boot of a clone follows the last one of its source.
-    fn begins(&self, base: Option<&Boot>) -> Result<()> {
-        let Some(base) = base else {
-            return Ok(());
+    /// The boots that the disk may have had at that time: the last one, or that of a snapshot which it was reverted
+    /// to since. Empty: it may have had none.
+    fn bases(&self, at: Timestamp) -> Vec<&'a Boot> {
+        let Some(last) = self.last_before(at) else {
+            return Vec::new();
         };
+        let since = self.history.returns.iter();
+        let since = since.filter(|back| back.requested > last.at && back.requested <= at);
+        let mut all = vec![last];
+        for back in since {
+            match self.last_before(back.taken) {
+                Some(base) => all.push(base),
+                None => return Vec::new(),
+            }
+        }
+        all
+    }
+
+    /// Whether the first boot of a copy follows one of those that its source may have had.
+    fn begins(&self, bases: &[&Boot]) -> Result<()> {
         let Some((file, first)) = self.boots.first() else {
             return Ok(());
         };
-        // A disk without a name gets one, and counts from the beginning.
-        let base_count = if first.disk == base.disk {
-            base.count
-        } else {
-            0
+        let follows = |base: &&Boot| {
+            // A disk without a name gets one, and counts from the beginning.
+            let count = if first.disk == base.disk {
+                base.count
+            } else {
+                0
+            };
+            first.count > count && first.count <= count + 2 + self.uncounted
         };
         ensure!(
-            first.count > base_count && first.count <= base_count + 2 + self.uncounted,
-            "{} is a clone of boot {} of {}, and counted {} of {}: {}",
+            bases.is_empty() || bases.iter().any(follows),
+            "{} is a copy of {bases:?}, and counted {} of {}: {}",
             self.machine,
-            base.count,
-            base.disk,
             first.count,
             first.disk,
             file.display()

@@ -1,7 +1,7 @@
-//! Clones of snapshots, one at a time.
+//! Machines that are made of snapshots, or of backups, one of each at a time.
 //!
-//! Invariant: the clone before is deleted when the next one is made. A snapshot that a clone needs is not deleted
-//! by the run; one that goes with its machine may leave a clone without a disk.
+//! Invariant: the machine before is deleted when the next one is made. What a machine is to be made of is not deleted
+//! by the run; a snapshot that goes with its machine may leave a clone without a disk.
 //! Failure: the last report of the API server.
 
 use std::collections::BTreeMap;
@@ -12,70 +12,97 @@ use serde_json::{Value, json};
 
 use super::boots::{History, Source};
 use super::desired::{CLASSES, DesiredState, Mode};
-use super::machines::{Machines, TAKEN, delete};
+use super::machines::{TAKEN, delete};
 use super::objects::text;
 use super::operation::Outcome;
-use super::snapshots;
 use crate::machines::machine;
 use crate::{Cluster, eventually};
 
-/// Those of a run.
-#[derive(Debug, Default)]
-pub(super) struct Clones(Vec<Copied>);
+/// What machines are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Snapshot,
+    Backup,
+}
 
-/// A clone, which exists if it is the last one.
+impl Origin {
+    /// The field of a source.
+    const fn field(self) -> &'static str {
+        match self {
+            Self::Snapshot => "snapshot",
+            Self::Backup => "backup",
+        }
+    }
+
+    /// What the names of the machines begin with.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Snapshot => "chaos-clone",
+            Self::Backup => "chaos-restored",
+        }
+    }
+}
+
+/// Those of a run.
+#[derive(Debug)]
+pub(super) struct Clones {
+    origin: Origin,
+    all: Vec<Copied>,
+}
+
+/// A machine, which exists if it is the last one.
 #[derive(Debug)]
 struct Copied {
     name: String,
-    snapshot: String,
+    /// Name of the snapshot, or of the backup.
+    made_of: String,
     source: Source,
 }
 
 impl Clones {
-    /// Clones the newest snapshot of the first machine from `choice` on that has one.
-    pub(super) async fn make(
-        &mut self,
-        cluster: &Cluster,
-        machines: &Machines,
-        choice: usize,
-    ) -> Result<Outcome> {
-        let all = snapshots::list(cluster).await?;
-        let Some(snapshot) = snapshots::newest(&all, machines, choice) else {
-            return Ok(Outcome::Skipped(snapshots::NOTHING.to_owned()));
-        };
-        if let Some(last) = self.0.last() {
+    /// None yet.
+    pub(super) const fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            all: Vec::new(),
+        }
+    }
+
+    /// Makes a machine of a snapshot, or of a backup.
+    pub(super) async fn make(&mut self, cluster: &Cluster, original: &Value) -> Result<Outcome> {
+        if let Some(last) = self.all.last() {
             eventually(TAKEN, "the API server accepts a deletion", || async {
                 delete(cluster, &last.name)
             })
             .await?;
         }
         let copied = Copied {
-            name: format!("chaos-clone-{}", self.0.len() + 1),
-            snapshot: text(&snapshot["metadata"]["name"]).to_owned(),
+            name: format!("{}-{}", self.origin.prefix(), self.all.len() + 1),
+            made_of: text(&original["metadata"]["name"]).to_owned(),
             source: Source {
-                machine: text(&snapshot["spec"]["vmName"]).to_owned(),
-                taken: taken(snapshot)?,
+                machine: text(&original["spec"]["vmName"]).to_owned(),
+                taken: taken(original)?,
             },
         };
-        let object = object(&copied);
-        eventually(TAKEN, "the API server accepts a clone", || async {
+        let object = object(self.origin, &copied);
+        eventually(TAKEN, "the API server accepts a copy", || async {
             cluster.apply(&object)
         })
         .await?;
-        let what = format!("{} of {}", copied.name, copied.snapshot);
-        self.0.push(copied);
+        let what = format!("{} of {}", copied.name, copied.made_of);
+        self.all.push(copied);
         Ok(Outcome::Requested(what))
     }
 
-    /// The snapshot that the last clone is of.
-    pub(super) fn snapshot(&self) -> Option<&str> {
-        self.0.last().map(|last| last.snapshot.as_str())
+    /// What the last one is made of.
+    pub(super) fn last_source(&self) -> Option<&str> {
+        self.all.last().map(|last| last.made_of.as_str())
     }
 
     /// Adds what they shall be.
     pub(super) fn expect(&self, machines: &mut BTreeMap<String, DesiredState>) {
-        let last = self.0.len().saturating_sub(1);
-        for (number, copied) in self.0.iter().enumerate() {
+        let last = self.all.len().saturating_sub(1);
+        for (number, copied) in self.all.iter().enumerate() {
             let desired = DesiredState {
                 mode: if number == last {
                     Mode::Always
@@ -91,7 +118,7 @@ impl Clones {
 
     /// What was done to their disks.
     pub(super) fn histories(&self) -> impl Iterator<Item = (String, History)> {
-        self.0.iter().map(|copied| {
+        self.all.iter().map(|copied| {
             let history = History {
                 creations: 1,
                 source: Some(copied.source.clone()),
@@ -103,27 +130,27 @@ impl Clones {
 
     /// Deletes what there is.
     pub(super) fn delete(&self, cluster: &Cluster) -> Result<()> {
-        self.0
+        self.all
             .last()
             .map_or(Ok(()), |last| delete(cluster, &last.name))
     }
 }
 
-fn object(copied: &Copied) -> Value {
+fn object(origin: Origin, copied: &Copied) -> Value {
     let fields = json!({
         "className": CLASSES[0].0, "runStrategy": Mode::Always.name(),
-        "source": { "snapshot": { "name": copied.snapshot } },
+        "source": { origin.field(): { "name": copied.made_of } },
     });
     let mut object = machine(&copied.name, &fields);
-    // Its disk is that of the snapshot.
+    // Its disk is not that of the image.
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.remove("imageName");
     }
     object
 }
 
-/// When a snapshot was taken.
-pub(super) fn taken(snapshot: &Value) -> Result<Timestamp> {
-    let taken = text(&snapshot["status"]["creationTime"]).parse::<Timestamp>();
-    taken.with_context(|| format!("a snapshot without a time: {snapshot}"))
+/// When a snapshot, or a backup, was taken.
+pub(super) fn taken(original: &Value) -> Result<Timestamp> {
+    let taken = text(&original["status"]["creationTime"]).parse::<Timestamp>();
+    taken.with_context(|| format!("no time: {original}"))
 }

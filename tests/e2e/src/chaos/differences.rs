@@ -3,6 +3,7 @@
 //! Invariant: no difference without the object or the file that shows it.
 //! Failure: none; each difference is a line of the verdict.
 
+mod backups;
 mod promotion;
 mod sets;
 mod snapshots;
@@ -26,6 +27,8 @@ pub(super) struct Expected {
     pub(super) unsettled: Vec<String>,
     /// The group of that name has this power state.
     pub(super) group: Option<(&'static str, Mode)>,
+    /// Disks of machines that run become independent of their images, too.
+    pub(super) promotes_online: bool,
     /// The replica set of that name has so many machines.
     pub(super) set: Option<(&'static str, usize)>,
 }
@@ -40,6 +43,7 @@ pub(super) fn differences(expected: &Expected, seen: &Objects, nodes: &Nodes) ->
     .concat();
     machines(&mut wrong, expected, seen, nodes);
     snapshots::compare(&mut wrong, expected, seen, nodes);
+    backups::compare(&mut wrong, expected, seen);
     promotion::compare(&mut wrong, expected, seen, nodes);
     sets::compare(&mut wrong, expected, seen);
     let transfers = nodes.transfers.iter();

@@ -13,11 +13,13 @@ use crate::stack::programs;
 use crate::{Cluster, program};
 
 /// Of which objects are kept.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 12] = [
     "vm",
     "pods",
     "virtualmachinetasks",
     "vmsnap",
+    "vmbackup",
+    "vmbackupschedule",
     "vmg",
     "vmrs",
     "vmicache",

@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::Cluster;
 
 /// The kinds that a run makes or causes.
-pub(super) const KINDS: &str = "vm,pods,virtualmachinetasks,vmsnap,vmg,vmrs";
+pub(super) const KINDS: &str =
+    "vm,pods,virtualmachinetasks,vmsnap,vmbackup,vmbackupschedule,vmg,vmrs";
 
 /// All objects.
 #[derive(Debug, Default)]
@@ -22,6 +23,7 @@ pub(super) struct Objects {
     /// Tasks that have not ended, as text.
     pub(super) tasks: Vec<String>,
     pub(super) snapshots: Vec<Value>,
+    pub(super) backups: Vec<Value>,
     pub(super) groups: Vec<Value>,
     pub(super) sets: Vec<Value>,
 }
@@ -50,6 +52,7 @@ impl Objects {
                 self.pods.insert(name);
             }
             "VirtualMachineSnapshot" => self.snapshots.push(object),
+            "VirtualMachineBackup" => self.backups.push(object),
             "VirtualMachineGroup" => self.groups.push(object),
             "VirtualMachineReplicaSet" => self.sets.push(object),
             "VirtualMachineTask" if is_open(&object) => {

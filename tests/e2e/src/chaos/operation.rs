@@ -16,6 +16,14 @@ pub(super) enum Kind {
     DeleteSnapshot,
     /// A machine is made of a snapshot.
     Clone,
+    /// A backup of a machine.
+    Backup,
+    /// A backup is deleted.
+    DeleteBackup,
+    /// A machine is made of a backup.
+    Restore,
+    /// A schedule of backups begins, or is suspended, or continues.
+    Schedule,
     /// A machine is powered off, and its disk becomes independent of the image.
     Promote,
     /// The group gets another power state.
@@ -53,11 +61,15 @@ pub(super) enum Outcome {
 
 impl Kind {
     /// All of them, in the order of the report.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::Snapshot,
         Self::Revert,
         Self::DeleteSnapshot,
         Self::Clone,
+        Self::Backup,
+        Self::DeleteBackup,
+        Self::Restore,
+        Self::Schedule,
         Self::Promote,
         Self::PowerGroup,
         Self::Scale,
@@ -74,6 +86,10 @@ impl Kind {
             Self::Revert => "revert",
             Self::DeleteSnapshot => "delete snapshot",
             Self::Clone => "clone",
+            Self::Backup => "backup",
+            Self::DeleteBackup => "delete backup",
+            Self::Restore => "restore",
+            Self::Schedule => "schedule",
             Self::Promote => "promote",
             Self::PowerGroup => "power group",
             Self::Scale => "scale",
@@ -89,7 +105,7 @@ impl Kind {
     const fn cards(self) -> usize {
         match self {
             Self::Snapshot => 3,
-            Self::Revert | Self::PowerGroup | Self::Scale => 2,
+            Self::Revert | Self::Backup | Self::PowerGroup | Self::Scale => 2,
             _ => 1,
         }
     }
@@ -101,7 +117,7 @@ pub(super) struct Deck(Vec<Kind>);
 
 /// Cards of a deck.
 #[cfg(test)]
-pub(super) const CARDS: usize = 17;
+pub(super) const CARDS: usize = 22;
 
 impl Deck {
     /// The next operation.

@@ -13,6 +13,7 @@ use super::machines::name;
 use super::operation::{Kind, Operation, Outcome};
 use super::script::Round;
 use super::transfers::Complete;
+use super::verdict::Results;
 
 /// What happened.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub struct Report {
     pub(super) lost_leases: u32,
     /// Transfers that had their end.
     pub(super) transfers: Complete,
+    pub(super) results: Results,
     /// What each phase took, in their order.
     phases: Vec<(&'static str, Duration)>,
     /// Since when the present one runs.
@@ -50,10 +52,16 @@ impl Report {
             operations: BTreeMap::new(),
             lost_leases: 0,
             transfers: Complete::default(),
+            results: Results::default(),
             phases: Vec::new(),
             phase_began: Instant::now(),
             testimony: Testimony::default(),
         }
+    }
+
+    /// A deadline for the machines of the plan.
+    pub(super) fn patience(&self, within: Duration) -> Duration {
+        self.plan.patience(within)
     }
 
     /// A phase has ended, and the next one begins.
@@ -125,6 +133,12 @@ impl Report {
             (self.transfers.exports == 0, "complete export"),
             (self.transfers.uploads == 0, "complete upload"),
             (self.testimony.returns == 0, "boot after a revert"),
+            (self.testimony.copies == 0, "boot of a copy"),
+            (self.results.backups == 0, "complete backup"),
+            (
+                self.results.promoted_online == 0,
+                "promotion of a running machine",
+            ),
         ];
         let results = results.into_iter().filter(|(is_missing, _)| *is_missing);
         kinds.chain(results.map(|(_, result)| result)).collect()
@@ -163,7 +177,8 @@ impl fmt::Display for Report {
             f,
             "chaos: passed: seed {}, {} machines on {} nodes, {} s: {rounds} rounds, {} kills, {} changes, {} \
              operations; all in their desired states in the end; {} boots of {} disks, {} of them after a revert, \
-             none shared; {} exports and {} uploads complete; nothing left",
+             none shared; {} machines made of others; {} disks promoted while their guests ran; {} backups in the \
+             end, {} of them by the schedule; {} exports and {} uploads complete; nothing left",
             plan.seed,
             plan.machines,
             plan.nodes,
@@ -177,6 +192,10 @@ impl fmt::Display for Report {
             testimony.boots,
             testimony.disks,
             testimony.returns,
+            testimony.copies,
+            self.results.promoted_online,
+            self.results.backups,
+            self.results.scheduled,
             self.transfers.exports,
             self.transfers.uploads,
         )
@@ -201,7 +220,14 @@ mod tests {
             nodes: 2,
         };
         let mut report = Report::new(plan);
-        let results = ["complete export", "complete upload", "boot after a revert"];
+        let results = [
+            "complete export",
+            "complete upload",
+            "boot after a revert",
+            "boot of a copy",
+            "complete backup",
+            "promotion of a running machine",
+        ];
         let all = [&Kind::ALL.map(Kind::name)[..], &results].concat();
         assert_eq!(report.missing(), all);
         for kind in Kind::ALL {
@@ -217,6 +243,12 @@ mod tests {
             uploads: 1,
         };
         report.testimony.returns = 1;
+        report.testimony.copies = 1;
+        report.results = Results {
+            promoted_online: 1,
+            backups: 1,
+            scheduled: 0,
+        };
         let text = report.to_string();
         assert!(text.contains("snapshot 1 (skipped 1)"), "{text}");
         assert!(!text.contains("not once"), "{text}");

@@ -1,4 +1,4 @@
-//! What a chaos run works on: machines, a group, a replica set, snapshots, clients of the nodes.
+//! What a chaos run works on: machines, a group, a replica set, snapshots, backups, clients of the nodes.
 //!
 //! Invariant: each operation is requested before the next begins; what becomes of it is awaited in the end.
 //! Failure: an operation that the API server did not accept in time.
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::backups::{self, Backups};
 use super::boots::History;
-use super::clones::Clones;
+use super::clones::{Clones, Origin};
 use super::differences::Expected;
 use super::machines::{self, Machines};
 use super::objects::KINDS;
@@ -37,7 +38,11 @@ pub(super) struct Run {
     pub(super) transfers: Transfers,
     sets: Sets,
     clones: Clones,
+    restored: Clones,
+    pub(super) backups: Backups,
     snapshots: u32,
+    /// Disks of machines that run become independent of their images, too.
+    pub(super) promotes_online: bool,
     /// Operations that there was nothing to be done with, at most one of a kind.
     postponed: BTreeMap<Kind, Operation>,
 }
@@ -49,8 +54,11 @@ impl Run {
             machines: Machines::create(cluster, single(machines))?,
             sets: Sets::create(cluster)?,
             transfers: Transfers::default(),
-            clones: Clones::default(),
+            clones: Clones::new(Origin::Snapshot),
+            restored: Clones::new(Origin::Backup),
+            backups: Backups::default(),
             snapshots: 0,
+            promotes_online: false,
             postponed: BTreeMap::new(),
         })
     }
@@ -86,10 +94,23 @@ impl Run {
             }
             Kind::Revert => snapshots::revert(cluster, &mut self.machines, choice).await,
             Kind::DeleteSnapshot => {
-                let kept = self.clones.snapshot();
+                let kept = self.clones.last_source();
                 snapshots::delete(cluster, &self.machines, choice, kept).await
             }
-            Kind::Clone => self.clones.make(cluster, &self.machines, choice).await,
+            Kind::Clone => match snapshots::newest(cluster, &self.machines, choice).await? {
+                Some(snapshot) => self.clones.make(cluster, &snapshot).await,
+                None => Ok(Outcome::Skipped(snapshots::NOTHING.to_owned())),
+            },
+            Kind::Backup => self.backups.make(cluster, &self.machines, choice).await,
+            Kind::DeleteBackup => {
+                let kept = self.restored.last_source();
+                backups::delete(cluster, choice, kept).await
+            }
+            Kind::Restore => match backups::restorable(cluster, choice).await? {
+                Some(backup) => self.restored.make(cluster, &backup).await,
+                None => Ok(backups::nothing()),
+            },
+            Kind::Schedule => self.backups.schedule(cluster, &self.machines).await,
             Kind::PowerGroup => self.sets.power(cluster, choice).await,
             Kind::Scale => self.sets.scale(cluster, choice).await,
             Kind::EditTemplate => self.sets.edit_template(cluster).await,
@@ -107,10 +128,12 @@ impl Run {
         let mut expected = Expected {
             machines: self.machines.desired_states().collect(),
             unsettled: self.machines.unsettled(),
+            promotes_online: self.promotes_online,
             ..Expected::default()
         };
         self.sets.expect(&mut expected);
         self.clones.expect(&mut expected.machines);
+        self.restored.expect(&mut expected.machines);
         expected
     }
 
@@ -119,6 +142,7 @@ impl Run {
         let mut all = self.machines.histories();
         all.extend(self.sets.histories());
         all.extend(self.clones.histories());
+        all.extend(self.restored.histories());
         all
     }
 
@@ -132,11 +156,14 @@ impl Run {
     ) -> Result<()> {
         self.sets.delete(cluster)?;
         self.clones.delete(cluster)?;
+        self.restored.delete(cluster)?;
         for (name, _) in self.machines.desired_states() {
             machines::delete(cluster, &name)?;
         }
         // Those of machines that do not exist wait for one; the others go with theirs.
         cluster.kubectl(&["delete", "vmsnap", "--all", "--wait=false"])?;
+        let kinds = "vmbackupschedule,vmbackup";
+        cluster.kubectl(&["delete", kinds, "--all", "--wait=false"])?;
         let begun = Instant::now();
         let last = RefCell::new(String::new());
         let is_slow = Cell::new(false);

@@ -18,6 +18,9 @@ use crate::{Cluster, eventually};
 
 /// Why an operation is skipped.
 pub(super) const NOTHING: &str = "no machine has such a snapshot";
+/// The same.
+pub(super) const SUSPENDED: &str = "every machine is suspended";
+const KIND: &str = "vmsnap";
 
 /// Takes a snapshot of the first machine from `choice` on that has a disk which can have one.
 pub(super) async fn take(
@@ -26,18 +29,8 @@ pub(super) async fn take(
     choice: usize,
     snapshot: &str,
 ) -> Result<Outcome> {
-    let has = |machine: &usize, is_fit: fn(Mode) -> bool| {
-        let desired = machines.settled(*machine);
-        desired.is_some_and(|desired| is_fit(desired.mode))
-    };
-    // One that runs boots after a revert, and shows the state of its disk.
-    let on = machines.from(choice).find(|one| has(one, Mode::is_on));
-    let other = || {
-        let mut all = machines.from(choice);
-        all.find(|one| has(one, |mode| mode != Mode::Suspended))
-    };
-    let Some(machine) = on.or_else(other) else {
-        return Ok(Outcome::Skipped("every machine is suspended".to_owned()));
+    let Some(machine) = fit(machines, choice) else {
+        return Ok(Outcome::Skipped(SUSPENDED.to_owned()));
     };
     let object = json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineSnapshot",
@@ -54,13 +47,27 @@ pub(super) async fn take(
     )))
 }
 
+/// The first machine from `choice` on that has a disk which can be copied.
+pub(super) fn fit(machines: &Machines, choice: usize) -> Option<usize> {
+    let has = |machine: &usize, is_fit: fn(Mode) -> bool| {
+        let desired = machines.settled(*machine);
+        desired.is_some_and(|desired| is_fit(desired.mode))
+    };
+    // One that runs boots after a revert, and shows the state of its disk.
+    let on = machines.from(choice).find(|one| has(one, Mode::is_on));
+    on.or_else(|| {
+        let mut all = machines.from(choice);
+        all.find(|one| has(one, |mode| mode != Mode::Suspended))
+    })
+}
+
 /// Lets the first machine from `choice` on that has a snapshot return to its newest one.
 pub(super) async fn revert(
     cluster: &Cluster,
     machines: &mut Machines,
     choice: usize,
 ) -> Result<Outcome> {
-    let all = list(cluster).await?;
+    let all = list(cluster, KIND).await?;
     for machine in machines.from(choice) {
         if machines.settled(machine).is_none() {
             continue;
@@ -117,16 +124,18 @@ async fn request(cluster: &Cluster, vm: &str, snapshot: &str) -> Result<Option<S
 }
 
 /// The newest snapshot of the first machine from `choice` on that has one.
-pub(super) fn newest<'a>(
-    all: &'a [Value],
+pub(super) async fn newest(
+    cluster: &Cluster,
     machines: &Machines,
     choice: usize,
-) -> Option<&'a Value> {
-    machines.from(choice).find_map(|machine| {
+) -> Result<Option<Value>> {
+    let all = list(cluster, KIND).await?;
+    let found = machines.from(choice).find_map(|machine| {
         machines.settled(machine)?;
         let mut own = all.iter().filter(|one| is_ready(one, machine));
         own.next_back()
-    })
+    });
+    Ok(found.cloned())
 }
 
 /// Deletes a snapshot that no machine returns to, from number `choice` on, but that of the name `kept`.
@@ -136,7 +145,7 @@ pub(super) async fn delete(
     choice: usize,
     kept: Option<&str>,
 ) -> Result<Outcome> {
-    let all = list(cluster).await?;
+    let all = list(cluster, KIND).await?;
     let mut fit = machines.from(choice).filter_map(|machine| {
         machines.settled(machine)?;
         let mut own = all.iter().filter(|one| is_ready(one, machine));
@@ -160,10 +169,10 @@ pub(super) async fn delete(
     Ok(Outcome::Requested(snapshot.to_owned()))
 }
 
-/// All snapshots, the oldest first.
-pub(super) async fn list(cluster: &Cluster) -> Result<Vec<Value>> {
-    let mut list = eventually(TAKEN, "the API server lists snapshots", || async {
-        cluster.get_json(&["vmsnap"])
+/// All snapshots, or backups, the oldest first.
+pub(super) async fn list(cluster: &Cluster, kind: &str) -> Result<Vec<Value>> {
+    let mut list = eventually(TAKEN, "the API server lists objects", || async {
+        cluster.get_json(&[kind])
     })
     .await?;
     let mut all = list["items"].take();

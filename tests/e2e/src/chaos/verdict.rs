@@ -9,7 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
+use nodeapi::v1::Disk;
+use serde_json::Value;
 
+use super::backups::SCHEDULED;
+use super::desired::Promotion;
 use super::differences::differences;
 use super::nodes::Nodes;
 use super::objects::{Objects, text};
@@ -17,6 +21,7 @@ use super::programs;
 use super::run::Run;
 use crate::Cluster;
 use crate::guest::ticks;
+use crate::machines::condition;
 use crate::wait::scaled;
 
 /// Between two looks: each costs some processes.
@@ -104,6 +109,42 @@ async fn observe(cluster: &Cluster, run: &Run) -> Result<Look> {
     Ok(Look {
         wrong: differences(&run.expected(), &seen, &nodes),
         waiting: waiting.map(ToOwned::to_owned).collect(),
+    })
+}
+
+/// What became of operations whose end no client awaits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Results {
+    /// Disks of machines that run and have become independent of their images.
+    pub(super) promoted_online: usize,
+    /// Complete backups, and those of them that a schedule has made.
+    pub(super) backups: usize,
+    pub(super) scheduled: usize,
+}
+
+/// What there is in the end.
+pub(super) async fn results(cluster: &Cluster, run: &Run) -> Result<Results> {
+    let seen = Objects::read(cluster)?;
+    let nodes = Nodes::read(cluster).await?;
+    let expected = run.expected();
+    let is_promoted = |disk: &&Disk| {
+        let machines = seen.machines.iter();
+        let mut of_disk = machines.filter(|(_, vm)| text(&vm["metadata"]["uid"]) == disk.vm_uid);
+        of_disk.any(|(name, vm)| {
+            let desired = expected.machines.get(name);
+            let is_online = desired.is_some_and(|desired| desired.promotion == Promotion::Online);
+            let synced = condition(vm, "VirtualMachineDiskPromotionSynced");
+            is_online && synced["reason"] == "Promoted" && !disk.linked
+        })
+    };
+    let complete =
+        |backup: &&Value| condition(backup, "VirtualMachineBackupCompleted")["status"] == "True";
+    let scheduled = |backup: &&Value| !backup["metadata"]["labels"][SCHEDULED].is_null();
+    let backups = seen.backups.iter().filter(complete);
+    Ok(Results {
+        promoted_online: nodes.listed.iter().filter(is_promoted).count(),
+        scheduled: backups.clone().filter(scheduled).count(),
+        backups: backups.count(),
     })
 }
 

@@ -64,7 +64,7 @@ fn no_time_is_left_after_the_end_of_a_test() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missed_deadline_has_the_message_that_the_runner_expects() {
+async fn a_missed_deadline_names_what_was_awaited_and_the_last_error() {
     let looks = Cell::new(0);
     let never = eventually(DEADLINE, "the moon", || async {
         looks.set(looks.get() + 1);
@@ -82,6 +82,24 @@ async fn a_missed_deadline_has_the_message_that_the_runner_expects() {
     let pending = in_time(DEADLINE, "the sun", std::future::pending::<Result<()>>());
     let error = pending.await.unwrap_err().to_string();
     assert_eq!(error, format!("the sun: not within {within:?}"));
+}
+
+/// What must always be the case is not awaited: the violation may heal before the next look.
+#[tokio::test(start_paused = true)]
+async fn a_violation_ends_a_wait_at_the_first_look_that_sees_it() {
+    let looks = Cell::new(0);
+    let wait = eventually(DEADLINE, "two machines", || async {
+        looks.set(looks.get() + 1);
+        outcome::always(looks.get() != 2, || "two on one node".to_owned())?;
+        ensure!(looks.get() > 2, "not yet");
+        Ok(())
+    });
+    let error = format!("{:#}", wait.await.unwrap_err());
+    assert_eq!(looks.get(), 2);
+    assert_eq!(
+        error,
+        "while awaiting two machines: [wrong] two on one node"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crds::guest_facts::{AgentState, GuestFacts, Power};
 use crds::names;
 use crds::node_facts::{NodeFacts, is_fresh};
-use e2e::{Agent, Control, eventually};
+use e2e::{Agent, Control, always, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
@@ -93,6 +93,7 @@ async fn a_pod_carries_guest_facts_and_repeats_cause_no_write() -> Result<()> {
     let of_agent = ListParams::default().fields("reason=Unsupported");
     eventually(SOON, "an event", || async {
         let found = events.list(&of_agent).await?.items;
+        always(found.len() <= 1, || format!("several events: {found:?}"))?;
         ensure!(found.len() == 1, "{found:?}");
         let pod_uid = found[0].regarding.as_ref().and_then(|r| r.uid.clone());
         ensure!(pod_uid == pod.uid(), "{found:?}");
@@ -212,6 +213,7 @@ async fn the_lease_of_a_node_goes_with_its_node_and_comes_back_with_the_next_one
                 let node = nodes.get("n1").await?;
                 let lease = leases.get("vmlet-node-n1").await?;
                 let owners = lease.owner_references();
+                always(owners.len() <= 1, || format!("several owners: {owners:?}"))?;
                 ensure!(
                     owners.len() == 1
                         && owners[0].kind == "Node"

@@ -216,7 +216,7 @@ fn groups() -> Vec<Case> {
             kind,
             ready(json!({ "waitForReady": true, "powerOnDelay": "1s" })),
         )
-        .refused("not both"),
+        .refused("set powerOnDelay or waitForReady, not both"),
         Case::create(
             kind,
             placed(json!({ "topologyKey": "zone", "policy": "Apart" })),
@@ -416,6 +416,24 @@ pub(super) async fn the_source_of_an_image_is_immutable_once_a_disk_was_made_fro
             refused.as_ref().is_err_and(|e| e.contains(words)),
             "{kind}: {refused:?}"
         );
+        // Nor may who writes the status make it mutable again.
+        let since = |time: Value| json!({ "status": { "usedSince": time } });
+        for time in [json!(null), json!("2027-01-01T00:00:00Z")] {
+            let change = since(time);
+            let refused = objects
+                .patch(kind, "used/status", &change, Effect::Real)
+                .await?;
+            let words = "status.usedSince is immutable once it is set";
+            ensure!(
+                refused.as_ref().is_err_and(|e| e.contains(words)),
+                "{kind}: {refused:?}"
+            );
+        }
+        let again = since(json!("2026-01-01T00:00:00Z"));
+        let done = objects
+            .patch(kind, "used/status", &again, Effect::Real)
+            .await?;
+        done.map_err(Error::msg)?;
         let other = json!({ "spec": { "ipAssurance": "PodIP" } });
         let done = objects.patch(kind, "used", &other, Effect::Real).await?;
         done.map_err(Error::msg)?;

@@ -482,6 +482,8 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
         ("annotations", "vmlet.dev/restore"),
         ("annotations", "vmlet.dev/instance-uuid"),
         ("annotations", "vmlet.dev/bios-uuid"),
+        ("annotations", "vmlet.dev/system-uuid"),
+        ("annotations", "VirtletSystemUUID"),
         ("annotations", "vmlet.dev/guest-facts"),
         ("annotations", "vmlet.dev/vm-revision"),
         ("annotations", "vmlet.dev/devices"),

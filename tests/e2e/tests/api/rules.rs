@@ -239,7 +239,7 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
             .refused("must be from 32Mi to 16Ti"),
         create(on(json!({ "hardware": { "cpus": 2, "memory": "16Ti" } }))),
         create(on(json!({ "currentSnapshotName": "s" })))
-            .refused("cannot be set when a machine is created"),
+            .refused("currentSnapshotName cannot be set when a machine is created"),
         create(on(json!({ "affinity": {} }))),
         create(on(json!({
             "nodeSelector": { "disk": "fast" },
@@ -311,7 +311,8 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         .await?;
     let reported = answer.err().unwrap_or_default();
     assert!(
-        reported.contains("at most 63 characters") && reported.contains("metadata: "),
+        reported.contains("name of a machine has at most 63 characters")
+            && reported.contains("metadata: "),
         "{reported}"
     );
     Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, machine};
-use e2e::{Cluster, Options, eventually};
+use e2e::{Cluster, Options, always, eventually};
 use serde_json::{Value, json};
 
 const UP: Duration = Duration::from_secs(600);
@@ -139,7 +139,7 @@ async fn two_run_apart<'a>(cluster: &Cluster, names: &[&'a str; 3], why: &str) -
             match word.as_str() {
                 Some("Running") => {
                     let node = node.as_str().context("no node")?.to_owned();
-                    ensure!(nodes.insert(node), "two on one node: {names:?}");
+                    always(nodes.insert(node), || format!("two on one node: {names:?}"))?;
                 }
                 Some("ErrorUnschedulable") => left = Some(*name),
                 _ => {}

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, container_pod, eventually, vm_pod};
+use e2e::{Cluster, always, container_pod, eventually, vm_pod};
 
 const READY: Duration = Duration::from_secs(300);
 
@@ -36,10 +36,12 @@ async fn pods_of_both_kinds_come_back_after_a_power_cut_and_nothing_is_orphaned(
         // What was true before the cut still stands in the API until kubelet has looked.
         eventually(READY, &format!("{name} again"), || async {
             let pod = cluster.get_json(&["pod", name])?;
+            always(pod["metadata"]["uid"] == uid, || {
+                format!("another pod: {pod}")
+            })?;
             let status = &pod["status"]["containerStatuses"][0];
             let restarts = status["restartCount"].as_u64().context("restartCount")?;
             ensure!(restarts > 0 && status["ready"] == true, "{status}");
-            ensure!(pod["metadata"]["uid"] == uid, "another pod");
             let starts = starts(&cluster, name)?;
             ensure!(starts > 1, "kubelet has reported {starts} starts");
             Ok(())

@@ -39,15 +39,7 @@ async fn a_machine_boots_from_the_disk_of_its_snapshot_after_a_revert() -> Resul
     restart(&cluster).await?;
     cluster.await_boots("vm", &[2], UP).await?;
 
-    cluster.patch_vm("vm", &json!({ "currentSnapshotName": "first" }))?;
-    cluster
-        .await_vm("vm", "the end of the revert", UP, |vm| {
-            let is_over = vm["spec"]["currentSnapshotName"].is_null()
-                && vm["status"]["snapshotRevert"].is_null();
-            ensure!(is_over, "{}", vm["spec"]);
-            Ok(())
-        })
-        .await?;
+    revert(&cluster, "first").await?;
     cluster.await_boots("vm", &[2], UP).await?;
     restart(&cluster).await?;
     cluster.await_boots("vm", &[3], UP).await?;
@@ -57,9 +49,57 @@ async fn a_machine_boots_from_the_disk_of_its_snapshot_after_a_revert() -> Resul
     cluster.delete("vmsnap/first", DOWN)?;
     cluster.patch_vm("vm", &json!({ "runStrategy": "Always" }))?;
     cluster.await_boots("vm", &[4], UP).await?;
+    resumes_from_a_snapshot(&cluster).await?;
     cluster.delete("vm/vm", DOWN)?;
     cluster.await_clean().await?;
     cluster.down()
+}
+
+/// The guest goes on from the moment of its snapshot, and does not boot; it does at the next start.
+async fn resumes_from_a_snapshot(cluster: &Cluster) -> Result<()> {
+    cluster.await_agent("vm", UP).await?;
+    cluster.apply(&json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineSnapshot",
+        "metadata": { "name": "memory" }, "spec": { "vmName": "vm", "memory": true },
+    }))?;
+    let taken = await_taken(cluster, "memory").await?;
+    ensure!(taken["status"]["memory"] == true, "{}", taken["status"]);
+    restart(cluster).await?;
+    cluster.await_boots("vm", &[5], UP).await?;
+    revert(cluster, "memory").await?;
+    cluster
+        .await_vm("vm", "the machine that resumes", UP, |vm| {
+            let state = &vm["status"]["powerState"];
+            ensure!(state == "PoweredOn", "{}", vm["status"]);
+            Ok(())
+        })
+        .await?;
+    eventually(UP, "a tick", || async {
+        let log = cluster.logs("vm")?;
+        ensure!(log.contains("VMLET-TICK"), "{log}");
+        Ok(())
+    })
+    .await?;
+    cluster.await_boots("vm", &[], UP).await?;
+    cluster.await_commands("vm", UP).await?;
+    restart(cluster).await?;
+    cluster.await_boots("vm", &[5], UP).await?;
+    cluster.delete("vmsnap/memory", DOWN)
+}
+
+async fn revert(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.patch_vm("vm", &json!({ "currentSnapshotName": name }))?;
+    let is_over = |vm: &Value| {
+        let spec = &vm["spec"];
+        let is_over = spec["currentSnapshotName"].is_null();
+        ensure!(
+            is_over && vm["status"]["snapshotRevert"].is_null(),
+            "{spec}"
+        );
+        Ok(())
+    };
+    let reverted = cluster.await_vm("vm", "the end of the revert", UP, is_over);
+    reverted.await.map(drop)
 }
 
 /// The guest powers off, and boots in another pod.

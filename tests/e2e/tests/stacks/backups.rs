@@ -17,9 +17,9 @@ use crate::linked_disk::{IMAGE_SUM, linked};
 const BOOT: Duration = Duration::from_secs(300);
 const TASK: Duration = Duration::from_secs(300);
 const DEATH: Duration = Duration::from_secs(120);
-const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b3a";
-const NEW: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b3b";
-const NAME: &str = "default/vm";
+pub(crate) const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b3a";
+pub(crate) const NEW: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b3b";
+pub(crate) const NAME: &str = "default/vm";
 /// Of the stack's configuration.
 const TARGET: &str = "local";
 const SIZE: u64 = 10 << 30;
@@ -28,8 +28,19 @@ const AT: u32 = 2048;
 const CHANGED: u64 = 64;
 
 /// The number of the object of a backup; tasks have lower ones.
-fn object(number: u32) -> String {
+pub(crate) fn object(number: u32) -> String {
     uid(1_000_000 + number)
+}
+
+/// A disk over the image that is larger than what a backup may read of it.
+pub(crate) fn disk(image: &str) -> Result<Kind> {
+    let Kind::Provision(disk) = linked(image) else {
+        anyhow::bail!("no disk");
+    };
+    Ok(Kind::Provision(v1::Provision {
+        size_bytes: SIZE,
+        ..disk
+    }))
 }
 
 fn backup(number: u32) -> Kind {
@@ -73,13 +84,17 @@ fn delete(number: u32) -> Kind {
 }
 
 /// Tasks of one stack, each with a number of its own.
-struct Tasks<'a> {
+pub(crate) struct Tasks<'a> {
     stack: &'a Stack,
     last: u32,
 }
 
-impl Tasks<'_> {
-    async fn end(&mut self, vm: &str, kind: Kind) -> Result<v1::TaskStatus> {
+impl<'a> Tasks<'a> {
+    pub(crate) const fn new(stack: &'a Stack) -> Self {
+        Self { stack, last: 0 }
+    }
+
+    pub(crate) async fn end(&mut self, vm: &str, kind: Kind) -> Result<v1::TaskStatus> {
         self.last += 1;
         let task = uid(self.last);
         let node = self.stack.node().await?;
@@ -88,7 +103,7 @@ impl Tasks<'_> {
         Ok(ended)
     }
 
-    async fn done(&mut self, vm: &str, kind: Kind) -> Result<v1::TaskStatus> {
+    pub(crate) async fn done(&mut self, vm: &str, kind: Kind) -> Result<v1::TaskStatus> {
         let ended = self.end(vm, kind).await?;
         ensure!(ended.state() == State::Success, "{ended:?}");
         Ok(ended)
@@ -100,7 +115,20 @@ impl Tasks<'_> {
     }
 
     /// The daemon is killed at a point of the task, and the next one carries it to its end.
-    async fn killed_at(&mut self, point: &str, vm: &str, kind: Kind) -> Result<v1::TaskStatus> {
+    pub(crate) async fn killed_at(
+        &mut self,
+        point: &str,
+        vm: &str,
+        kind: Kind,
+    ) -> Result<v1::TaskStatus> {
+        let task = self.die_at(point, vm, &kind).await?;
+        let ended = self.revived(&task, vm, kind).await?;
+        ensure!(ended.state() == State::Success, "{ended:?}");
+        Ok(ended)
+    }
+
+    /// The daemon is killed at a point of the task, which has this name.
+    pub(crate) async fn die_at(&mut self, point: &str, vm: &str, kind: &Kind) -> Result<String> {
         self.last += 1;
         let task = uid(self.last);
         self.stack.arm(point)?;
@@ -112,17 +140,21 @@ impl Tasks<'_> {
         })
         .await?;
         ensure!(!self.stack.is_armed(point), "nothing reached {point}");
+        Ok(task)
+    }
+
+    /// The next daemon carries the task to its end.
+    pub(crate) async fn revived(&self, task: &str, vm: &str, kind: Kind) -> Result<v1::TaskStatus> {
         self.stack.restart("vmlet")?;
         self.stack.cri().await?.await_ready().await?;
         let node = self.stack.node().await?;
-        let ended = node.end(&task, vm, kind, TASK).await?;
-        ensure!(ended.state() == State::Success, "{ended:?}");
-        node.forget(&task).await?;
+        let ended = node.end(task, vm, kind, TASK).await?;
+        node.forget(task).await?;
         Ok(ended)
     }
 }
 
-async fn boot(stack: &Stack, vm: &str, name: &str) -> Result<(String, String)> {
+pub(crate) async fn boot(stack: &Stack, vm: &str, name: &str) -> Result<(String, String)> {
     let cri = stack.cri().await?;
     let mut pod = PodOptions::named(name, stack);
     let disk = ("vmlet.dev/vm-disk".to_owned(), vm.to_owned());
@@ -134,21 +166,21 @@ async fn boot(stack: &Stack, vm: &str, name: &str) -> Result<(String, String)> {
 }
 
 /// A command in the guest, also after a restart of the daemon.
-async fn shell(stack: &Stack, container: &str, line: &str) -> Result<String> {
+pub(crate) async fn shell(stack: &Stack, container: &str, line: &str) -> Result<String> {
     let cri = stack.cri().await?;
     cri.await_agent(container).await?;
     cri.shell(container, line).await
 }
 
 /// The guest writes something new that does not compress; the sum of it as it is on the disk.
-async fn write(stack: &Stack, container: &str, mib: u64) -> Result<String> {
+pub(crate) async fn write(stack: &Stack, container: &str, mib: u64) -> Result<String> {
     let write =
         format!("dd if=/dev/urandom of=/dev/vda bs=1M seek={AT} count={mib} conv=fsync 2>&1");
     shell(stack, container, &write).await?;
     sum(stack, container).await
 }
 
-async fn sum(stack: &Stack, container: &str) -> Result<String> {
+pub(crate) async fn sum(stack: &Stack, container: &str) -> Result<String> {
     let read = format!(
         "echo 3 >/proc/sys/vm/drop_caches; dd if=/dev/vda bs=1M skip={AT} count={CHANGED} 2>/dev/null | sha256sum"
     );
@@ -178,18 +210,8 @@ async fn a_machine_is_backed_up_while_it_runs_and_restored_to_another() -> Resul
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let mut tasks = Tasks {
-        stack: &stack,
-        last: 0,
-    };
-    let Kind::Provision(disk) = linked(&image) else {
-        anyhow::bail!("no disk");
-    };
-    let disk = Kind::Provision(v1::Provision {
-        size_bytes: SIZE,
-        ..disk
-    });
-    tasks.done(VM, disk).await?;
+    let mut tasks = Tasks::new(&stack);
+    tasks.done(VM, disk(&image)?).await?;
     let (sandbox, container) = boot(&stack, VM, "first").await?;
     let image_sum = shell(&stack, &container, IMAGE_SUM).await?;
 

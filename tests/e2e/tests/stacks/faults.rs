@@ -224,7 +224,8 @@ fn crash_points() -> Result<BTreeSet<String>> {
         collect(&root.join(folder), &mut points)?;
     }
     // Those of the node API, of a resize, of processes, of a guest that is frozen and of backups are not on the way of an
-    // ordinary pod: `node_crashes.rs`, `resize.rs`, `processes.rs`, `debian/quiesce.rs` and `backups.rs` have them.
+    // ordinary pod: `node_crashes.rs`, `resize.rs`, `processes.rs`, `debian/quiesce.rs`, `backups.rs` and `backups_bucket.rs`
+    // have them.
     let others = ["node.", "resize.", "process.", "quiesce.", "backup."];
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
     Ok(points)

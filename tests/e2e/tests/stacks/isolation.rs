@@ -5,11 +5,13 @@
 //! that a refusal is one of access and not of a wrong path.
 //! Failure: the attempts whose outcome differs.
 
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Cri, PodOptions, Stack, program};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Tries one thing with the first argument; the exit code is 0 if it worked.
@@ -23,6 +25,8 @@ const CONNECT: &str = r#"use Socket;
         exit 0 if connect($s, pack_sockaddr_un($ARGV[0]));
     }
     exit 1"#;
+/// Puts a link to the second argument in the place of the first.
+const LEAD: &str = r#"unlink($ARGV[0]); exit(symlink($ARGV[1], $ARGV[0]) ? 0 : 1)"#;
 const SIGNAL: &str = r#"exit(kill(0, $ARGV[0]) ? 0 : 1)"#;
 
 /// Credentials of `vmlet-agent`, as `setpriv` takes them.
@@ -31,6 +35,7 @@ const AGENT: [&str; 2] = ["--reuid=1899999999", "--regid=1899999999"];
 /// A machine and what belongs to it.
 struct Machine {
     sandbox: String,
+    container: String,
     pid: String,
     uid: u32,
     gid: u32,
@@ -108,6 +113,49 @@ async fn an_escaped_emulator_reaches_nothing_of_its_neighbour_or_of_the_node() -
     stack.down()
 }
 
+/// It makes the links as a process that no filter of system calls and no Landlock confines.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_link_in_the_place_of_a_socket_leads_root_nowhere() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    let image = cri.await_image(&stack).await?;
+    let machine = boot(&stack, &cri, "one", &image).await?;
+    let target = stack.dir().join("root.sock");
+    let of_root = UnixListener::bind(&target)?;
+    of_root.set_nonblocking(true)?;
+    for socket in &machine.sockets {
+        let mut command = Command::new("setpriv");
+        command
+            .args(&machine.credentials)
+            .args(["perl", "-e", LEAD])
+            .args([socket, &target]);
+        let led = program::output(&mut command)?;
+        ensure!(led.status.success(), "{} stays", socket.display());
+    }
+    // A daemon that has no connection yet.
+    stack.kill("vmlet", Signal::SIGKILL).await?;
+    stack.restart("vmlet")?;
+    let arguments = [
+        "exec",
+        "--sync",
+        "--timeout",
+        "5",
+        &machine.container,
+        "true",
+    ];
+    let ran = stack.crictl(&arguments);
+    ensure!(ran.is_err(), "a command ran without an agent");
+    let came = of_root.accept();
+    ensure!(came.is_err(), "root has followed the link");
+    std::fs::remove_file(&target)?;
+    // The connection of before ended with the daemon.
+    let cri = stack.cri().await?;
+    cri.remove_pod(&machine.sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
 /// Boots a machine with a seed image, and finds what belongs to it.
 async fn boot(stack: &Stack, cri: &Cri, name: &str, image: &str) -> Result<Machine> {
     let mut pod = PodOptions::named(name, stack);
@@ -171,6 +219,7 @@ async fn boot(stack: &Stack, cri: &Cri, name: &str, image: &str) -> Result<Machi
             .collect(),
         directories: vec![console.join(short(&container)), libvirt],
         sandbox,
+        container,
     })
 }
 

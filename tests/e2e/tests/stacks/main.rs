@@ -5,6 +5,7 @@
 //! Failure: see each module.
 
 mod backups;
+mod backups_bucket;
 mod block;
 mod crictl;
 mod crictl_commands;
@@ -26,6 +27,7 @@ mod linked_disk;
 mod lost_shares;
 mod machine;
 mod many_stops;
+mod memory_snapshots;
 mod network;
 mod nine_p;
 mod node_address;

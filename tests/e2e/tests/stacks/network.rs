@@ -213,6 +213,15 @@ async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
     router
         .expect("ping -c 1 -W 15 -I 10.88.99.99 $gw", true)
         .await?;
+    // What the counters did not see before is what they see of a guest that may do it.
+    router
+        .order("arping -U -c 2 -w 2 -I $nic -s 10.88.99.99 10.88.99.99")
+        .await?;
+    router.expect(&change("02:00:00:00:00:66"), true).await?;
+    router.order("ping -c 2 -W 1 $gw").await?;
+    for truth in ["another address", "ARP for another", "another MAC"] {
+        ensure!(counted(&stack, truth)? > 0, "{truth} is not counted");
+    }
     for sandbox in [sandbox, other] {
         cri.remove_pod(&sandbox).await?;
     }

@@ -1,7 +1,7 @@
 //! kill -9 at every crash point of the node API.
 //!
-//! Invariant: a task that was taken ends as it would have, a guest that was saved continues where
-//! it was, and in the end nothing is left.
+//! Invariant: each point belongs to one of the tests, which fails where nothing reaches the point. A task that was
+//! taken ends as it would have, a guest that was saved continues where it was, and in the end nothing is left.
 //! Failure: the test names the crash point, and what was refused, lost or left.
 
 use std::collections::BTreeSet;
@@ -21,11 +21,47 @@ const CLONE: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b2a";
 const SNAPSHOT: u32 = 1_000_000;
 const OTHER: u32 = 1_000_001;
 const NEWEST: u32 = 1_000_002;
+/// With memory.
+const REMEMBERED: u32 = 1_000_003;
+
+/// What only lives have in which something of it is killed.
+const COPIES: [&str; 2] = ["node.snapshot.", "node.clone."];
+const SLEEP: [&str; 4] = [
+    "node.save.",
+    "node.resume.",
+    "node.memory.",
+    "node.snapshot.",
+];
+const ONLINE: [&str; 3] = [
+    "node.promote.pulls",
+    "node.promote.copies",
+    "node.promote.pulled",
+];
+
+/// Whether a crash point is one of those.
+fn is_of(point: &str, beginnings: &[&str]) -> bool {
+    beginnings
+        .iter()
+        .any(|beginning| point.starts_with(beginning))
+}
 
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_task_that_was_killed_anywhere_ends_well() -> Result<()> {
-    let points = crash_points()?;
+    let mut points = crash_points()?;
+    points.retain(|point| !is_of(point, &COPIES));
+    kill_at_each(&points).await
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_snapshot_or_a_clone_that_was_killed_anywhere_ends_well() -> Result<()> {
+    let mut points = crash_points()?;
+    points.retain(|point| is_of(point, &COPIES));
+    kill_at_each(&points).await
+}
+
+async fn kill_at_each(points: &BTreeSet<String>) -> Result<()> {
     ensure!(
         points.len() > 15,
         "the sources have crash points: {points:?}"
@@ -35,7 +71,7 @@ async fn a_task_that_was_killed_anywhere_ends_well() -> Result<()> {
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    for (number, point) in (1u32..).zip(&points) {
+    for (number, point) in (1u32..).zip(points) {
         stack.arm(point)?;
         if point == "node.snapshot.doubted" {
             // Only a snapshot that was cut short before its switch is in doubt.
@@ -58,11 +94,13 @@ async fn a_task_that_was_killed_anywhere_ends_well() -> Result<()> {
     stack.down()
 }
 
-/// Disk, pod, suspend, resume, end; each step repeated after the daemon is back.
+/// Disk, pod, end, and what the crash point is of: snapshots and a clone, suspend and resume; each step repeated after
+/// the daemon is back.
 async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()> {
+    let is_copied = is_of(point, &COPIES);
+    let sleeps = is_of(point, &SLEEP);
     // What a guest has in memory shows only once it counts.
-    let counts = ["node.save", "node.resume", "node.memory"];
-    let counts = counts.iter().any(|beginning| point.starts_with(beginning));
+    let counts = sleeps && !is_copied;
     let name = |part: &str| format!("{part}-{}", point.replace('.', "-"));
     let end = |n: u32, kind: Kind| {
         let uid = uid(first + n);
@@ -110,68 +148,76 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         revive(stack).await?;
         await_text(&before.log(0), "VMLET-TICK 2 ", TIMEOUT).await?;
     }
-    task(5, snapshot(SNAPSHOT, 0)).await.context("snapshot")?;
-    task_of(CLONE, 10, cloned()).await.context("clone")?;
-    let deleted = Kind::DeleteDisk(v1::DeleteDisk {});
-    task_of(CLONE, 11, deleted).await.context("delete clone")?;
-    // Whether the guest freezes depends on how far it has booted: without an agent it is not requested to.
-    let is_of_freeze = point == "node.snapshot.freezes";
-    eventually(TIMEOUT, "a quiesced snapshot", || async {
-        end(6, snapshot(OTHER, 10)).await?;
-        if is_of_freeze && stack.is_armed(point) {
-            forget(6).await?;
-            bail!("the agent of the guest does not answer yet");
+    if is_copied {
+        task(5, snapshot(SNAPSHOT, 0)).await.context("snapshot")?;
+        task_of(CLONE, 10, cloned()).await.context("clone")?;
+        let deleted = Kind::DeleteDisk(v1::DeleteDisk {});
+        task_of(CLONE, 11, deleted).await.context("delete clone")?;
+        // Whether the guest freezes depends on how far it has booted: without an agent it is not requested to.
+        let is_of_freeze = point == "node.snapshot.freezes";
+        eventually(TIMEOUT, "a quiesced snapshot", || async {
+            end(6, snapshot(OTHER, 10)).await?;
+            if is_of_freeze && stack.is_armed(point) {
+                forget(6).await?;
+                bail!("the agent of the guest does not answer yet");
+            }
+            Ok(())
+        })
+        .await?;
+        // The guest's own layer is merged into the one of the snapshot.
+        task(12, snapshot(NEWEST, 0)).await.context("newest")?;
+        let deleted = Kind::DeleteSnapshot(v1::DeleteSnapshot { uid: uid(NEWEST) });
+        task(13, deleted).await.context("deletion while it runs")?;
+        let remembered = task(15, remembered(REMEMBERED));
+        remembered.await.context("snapshot with memory")?;
+    }
+    if sleeps {
+        let saved = eventually(TIMEOUT, "a save", || async {
+            let saved = end(2, Kind::Save(v1::Save {})).await?;
+            if saved.transient {
+                forget(2).await?;
+                bail!("{saved:?}");
+            }
+            Ok(saved)
+        })
+        .await?;
+        ensure!(saved.state() == State::Success, "{saved:?}");
+        if counts {
+            let log = std::fs::read_to_string(before.log(0))?;
+            last = ticks(&log).last().context("it counted")?.count;
         }
-        Ok(())
-    })
-    .await?;
-    // The guest's own layer is merged into the one of the snapshot.
-    task(12, snapshot(NEWEST, 0)).await.context("newest")?;
-    let deleted = Kind::DeleteSnapshot(v1::DeleteSnapshot { uid: uid(NEWEST) });
-    task(13, deleted).await.context("deletion while it runs")?;
-    let saved = eventually(TIMEOUT, "a save", || async {
-        let saved = end(2, Kind::Save(v1::Save {})).await?;
-        if saved.transient {
-            forget(2).await?;
-            bail!("{saved:?}");
-        }
-        Ok(saved)
-    })
-    .await?;
-    ensure!(saved.state() == State::Success, "{saved:?}");
-    if counts {
-        let log = std::fs::read_to_string(before.log(0))?;
-        last = ticks(&log).last().context("it counted")?.count;
     }
     remove(stack, &before.name).await.context("first removal")?;
 
-    let after = machine(stack, &name("b"), true);
-    start(stack, &after, image).await.context("second start")?;
-    if counts {
-        let tick = eventually(TIMEOUT, "a tick", || async {
-            // It may have ended after it had answered.
-            revive(stack).await?;
+    if sleeps {
+        let after = machine(stack, &name("b"), true);
+        start(stack, &after, image).await.context("second start")?;
+        if counts {
+            let tick = eventually(TIMEOUT, "a tick", || async {
+                // It may have ended after it had answered.
+                revive(stack).await?;
+                let log = std::fs::read_to_string(after.log(0))?;
+                ticks(&log).first().copied().context("no tick yet")
+            })
+            .await?;
+            ensure!(tick.count > last, "it went back: {last}, {tick:?}");
             let log = std::fs::read_to_string(after.log(0))?;
-            ticks(&log).first().copied().context("no tick yet")
-        })
-        .await?;
-        ensure!(tick.count > last, "it went back: {last}, {tick:?}");
-        let log = std::fs::read_to_string(after.log(0))?;
-        ensure!(!log.contains("VMLET-BOOTS"), "it booted: {log}");
+            ensure!(!log.contains("VMLET-BOOTS"), "it booted: {log}");
+        }
+        remove(stack, &after.name).await.context("second removal")?;
     }
-    remove(stack, &after.name).await.context("second removal")?;
-    let to = uid(SNAPSHOT);
-    task(7, Kind::Revert(v1::Revert { uid: to }))
-        .await
-        .context("revert")?;
-    for (n, snapshot) in [(8, SNAPSHOT), (9, OTHER)] {
-        let deleted = Kind::DeleteSnapshot(v1::DeleteSnapshot { uid: uid(snapshot) });
-        task(n, deleted).await.context("deletion of a snapshot")?;
+    if is_copied {
+        let with_memory = task(16, reverted(REMEMBERED, true));
+        with_memory.await.context("revert with memory")?;
+        let discarded = Kind::Restore(v1::Restore { discard: true });
+        task(17, discarded).await.context("discard")?;
+        task(7, reverted(SNAPSHOT, false)).await.context("revert")?;
+        for (n, snapshot) in [(8, SNAPSHOT), (9, OTHER), (18, REMEMBERED)] {
+            let deleted = Kind::DeleteSnapshot(v1::DeleteSnapshot { uid: uid(snapshot) });
+            task(n, deleted).await.context("deletion of a snapshot")?;
+        }
     }
-    let is_online = ["pulls", "copies", "pulled"]
-        .map(|step| format!("node.promote.{step}"))
-        .contains(&point.to_owned());
-    if is_online {
+    if is_of(point, &ONLINE) {
         let third = machine(stack, &name("c"), false);
         start(stack, &third, image).await.context("third start")?;
         let promoted = eventually(TIMEOUT, "a promotion of a machine that runs", || async {
@@ -192,7 +238,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     task(3, Kind::DeleteDisk(v1::DeleteDisk {}))
         .await
         .context("delete")?;
-    for n in 1..=14 {
+    for n in 1..=18 {
         forget(n).await?;
     }
     step(stack, async || {
@@ -207,6 +253,23 @@ fn snapshot(number: u32, quiesce_seconds: u32) -> Kind {
     Kind::Snapshot(v1::Snapshot {
         uid: uid(number),
         quiesce_seconds,
+        memory: false,
+    })
+}
+
+/// A snapshot of a machine that runs, with its memory.
+fn remembered(number: u32) -> Kind {
+    Kind::Snapshot(v1::Snapshot {
+        uid: uid(number),
+        quiesce_seconds: 0,
+        memory: true,
+    })
+}
+
+fn reverted(number: u32, memory: bool) -> Kind {
+    Kind::Revert(v1::Revert {
+        uid: uid(number),
+        memory,
     })
 }
 

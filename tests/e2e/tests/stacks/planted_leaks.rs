@@ -1,7 +1,8 @@
-//! `down` finds one planted leak of each kind.
+//! `down` finds one planted leak of each kind, and the search on a node that runs those that it looks
+//! for.
 //!
 //! Invariant: each is named, and then removed as if it were the stack's own.
-//! Failure: the kinds that `down` did not name, or what is still there.
+//! Failure: the kinds that were not named, or what is still there.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,10 +13,24 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use e2e::{Stack, program};
 use nix::mount::{MsFlags, mount};
+use rusqlite::Connection;
 
 /// The least that libvirt defines; it is never started.
 const DOMAIN: &str = "<domain type='qemu'><name>planted-domain</name><memory>1</memory>\
     <os><type arch='x86_64'>hvm</type></os></domain>";
+
+const FILES: [&str; 10] = [
+    "netns/planted-namespace",
+    "state/pods/planted-pod",
+    "state/console/planted-console",
+    "state/seeds/planted-seed",
+    "state/processes/planted-process",
+    "state/devices/planted-device",
+    "state/disks/planted-disk",
+    "state/network/planted-record",
+    "cni/cache/results/planted-result",
+    "cni/ipam/planted-network/10.99.99.99",
+];
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -40,18 +55,15 @@ async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
     mount(Some("tmpfs"), &point, Some("tmpfs"), MsFlags::empty(), none)?;
     let cgroup = controller()?.join(&netns).join("planted-group");
     fs::create_dir_all(&cgroup)?;
-    for file in [
-        "netns/planted-namespace",
-        "state/pods/planted-pod",
-        "state/console/planted-console",
-        "state/network/planted-record",
-        "cni/cache/results/planted-result",
-        "cni/ipam/planted-network/10.99.99.99",
-    ] {
+    for file in FILES {
         let file = dir.join(file);
         fs::create_dir_all(file.parent().context("a folder")?)?;
         fs::write(file, "")?;
     }
+    run(stack.command("nft").args(["add", "table", "inet", "vmlet"]))?;
+    let database = Connection::open(dir.join("state/vmlet.db"))?;
+    database.execute("INSERT INTO block_devices VALUES ('0-0', '{}')", [])?;
+    found_while_it_runs(&stack)?;
     let mut log = fs::File::options()
         .append(true)
         .open(dir.join("log/vmlet.log"))?;
@@ -71,6 +83,11 @@ async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
         "planted-console",
         "planted-record",
         "planted-result",
+        "planted-seed",
+        "planted-process",
+        "device ",
+        "planted-device",
+        "packet filter inet vmlet",
         "IPAM lease ",
         "10.99.99.99",
         "panic in vmlet.log: thread 'planted'",
@@ -85,6 +102,36 @@ async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
         ensure!(!place.exists(), "{} is still there", place.display());
     }
     Ok(())
+}
+
+/// The search of tests whose stacks go on. What it does not list belongs to no pod.
+fn found_while_it_runs(stack: &Stack) -> Result<()> {
+    let found = stack.leftovers()?;
+    for file in FILES.into_iter().filter(|file| !file.contains("cni/")) {
+        ensure!(
+            found.iter().any(|leak| leak == file),
+            "no {file} in {found:?}"
+        );
+    }
+    for leak in [
+        "cni result planted-result",
+        "lease 10.99.99.99",
+        "link planted0",
+        "domain planted-domain",
+        "1 rows of block_devices",
+    ] {
+        ensure!(
+            found.iter().any(|one| one == leak),
+            "no {leak} in {found:?}"
+        );
+    }
+    // A folder that is away hides what was in it.
+    let seeds = stack.dir().join("state/seeds");
+    let aside = stack.dir().join("state/seeds-aside");
+    fs::rename(&seeds, &aside)?;
+    let error = stack.leftovers().err().context("no error")?.to_string();
+    ensure!(error.contains("state/seeds does not exist"), "{error}");
+    Ok(fs::rename(&aside, &seeds)?)
 }
 
 fn define(stack: &Stack, dir: &Path) -> Result<()> {

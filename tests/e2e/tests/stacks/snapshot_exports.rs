@@ -88,6 +88,7 @@ async fn a_snapshot_of_a_guest_that_writes_is_fetched_over_a_kill_of_the_daemon(
         let take = Kind::Snapshot(v1::Snapshot {
             uid: snapshot(number),
             quiesce_seconds: 0,
+            memory: false,
         });
         node.done(&uid(task), VM, take, TASK).await?;
         cri.shell(&container, &write).await?;

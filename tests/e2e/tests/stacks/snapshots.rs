@@ -26,12 +26,14 @@ fn take(number: u32, quiesce_seconds: u32) -> Kind {
     Kind::Snapshot(v1::Snapshot {
         uid: snapshot(number),
         quiesce_seconds,
+        memory: false,
     })
 }
 
 fn revert(number: u32) -> Kind {
     Kind::Revert(v1::Revert {
         uid: snapshot(number),
+        memory: false,
     })
 }
 

@@ -1,12 +1,13 @@
 //! `bench deploy`: virtual machines of one image beside QEMU by hand, snapshots and backups of a running guest, disks that
 //! leave the node and files that reach it.
 //!
-//! Invariant: what is compared is measured in one run on one node.
-//! Failure: the part that could not be measured, or what the stack leaked.
+//! Invariant: what is compared is measured in one part, on one node; a part runs alone, too, and its rows need no other.
+//! Failure: the part that could not be measured, or what the stack leaked. What was measured before is printed.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use super::samples::Samples;
 use super::table::{Figure, Row};
@@ -23,9 +24,27 @@ const BACKUPS: &str = "backups";
 const DISKS: &str = "disks";
 const TRANSFER: &str = "transfer";
 
+/// What is measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Linked and direct disks of images of three sizes.
+    Disks,
+    /// Export and upload of a disk.
+    Transfer,
+    /// Snapshots of a running guest, reverts and clones.
+    Snapshots,
+    /// Backups of a running guest.
+    Backups,
+    /// Virtual machines of one image, one and many.
+    Guests,
+}
+
 /// Measures virtual machines of one image.
 #[derive(Debug, clap::Args)]
 pub(super) struct Deploy {
+    /// Parts to measure [default: all of them].
+    #[arg(value_name = "PART")]
+    parts: Vec<Part>,
     /// Use the release builds and the guest image without building them.
     #[arg(long)]
     no_build: bool,
@@ -48,36 +67,56 @@ impl Deploy {
             build_program(IMAGES)?;
         }
         let session = Session::up_release("bench")?;
-        let measured = self.measure(&session);
+        let mut samples = Samples::default();
+        let mut measured = Vec::new();
+        let mut outcome = Ok(());
+        for part in Part::value_variants()
+            .iter()
+            .filter(|part| self.has(**part))
+        {
+            outcome = self.measure(&session, *part, &mut samples);
+            if outcome.is_err() {
+                break;
+            }
+            measured.push(*part);
+        }
         let down = session.down();
-        let samples = measured?;
+        publish(DEPLOY, &samples, &rows(&samples, &measured, self.machines)?)?;
+        outcome?;
         down.context("take the stack down")?;
-        publish(DEPLOY, &samples, &rows(&samples, self.machines)?)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn measure(&self, session: &Session) -> Result<Samples> {
-        let mut samples = Samples::default();
-        for (program, part, count) in [
-            (IMAGES, DISKS, 10),
-            (IMAGES, TRANSFER, 5),
-            (plan::PROGRAM, SNAPSHOTS, 10),
-            (plan::PROGRAM, BACKUPS, 3),
-            (plan::PROGRAM, DEPLOY, self.machines),
-        ] {
-            plan::part(session, program, part, count, part, &mut samples)?;
-        }
-        Ok(samples)
+    fn has(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+
+    fn measure(&self, session: &Session, part: Part, samples: &mut Samples) -> Result<()> {
+        let (program, name, count) = match part {
+            Part::Disks => (IMAGES, DISKS, 10),
+            Part::Transfer => (IMAGES, TRANSFER, 5),
+            Part::Snapshots => (plan::PROGRAM, SNAPSHOTS, 10),
+            Part::Backups => (plan::PROGRAM, BACKUPS, 3),
+            Part::Guests => (plan::PROGRAM, DEPLOY, self.machines),
+        };
+        plan::part(session, program, name, count, name, samples)
     }
 }
 
-fn rows(samples: &Samples, machines: u32) -> Result<Vec<Row>> {
-    let mut rows = guests(samples, 1)?;
-    rows.extend(guests(samples, machines)?);
-    rows.extend(disks(samples)?);
-    rows.extend(snapshots(samples)?);
-    rows.extend(backups(samples)?);
-    rows.extend(transfers(samples)?);
+fn rows(samples: &Samples, parts: &[Part], machines: u32) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for part in parts {
+        rows.extend(match part {
+            Part::Disks => disks(samples)?,
+            Part::Transfer => transfers(samples)?,
+            Part::Snapshots => snapshots(samples)?,
+            Part::Backups => backups(samples)?,
+            Part::Guests => [guests(samples, 1)?, guests(samples, machines)?]
+                .into_iter()
+                .flatten()
+                .collect(),
+        });
+    }
     Ok(rows)
 }
 
@@ -265,7 +304,7 @@ mod tests {
     }
 
     fn verdicts(samples: &Samples) -> Vec<(String, String)> {
-        let rows = rows(samples, 20).unwrap();
+        let rows = rows(samples, Part::value_variants(), 20).unwrap();
         let rows = rows.iter().map(Row::to_json);
         let judged = rows.filter(|row| row["verdict"] != "");
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -290,12 +329,32 @@ mod tests {
         let over = over.filter(|(_, verdict)| verdict == "over");
         let over: Vec<_> = over.map(|(what, _)| what).collect();
         let expected = [
-            "  linked, warm beside only boots",
             "  linked, 40 GiB beside 1 GiB",
+            "  time beside curl",
             "  guest stopped by QEMU, each",
             "  read of the disk, beside what was changed",
-            "  time beside curl",
+            "  linked, warm beside only boots",
         ];
         assert_eq!(over, expected);
+    }
+
+    #[test]
+    fn a_part_alone_has_its_rows_and_needs_no_other() {
+        let all = samples(1.0, 20.0);
+        let mut alone = Samples::default();
+        add(
+            &mut alone,
+            DISKS,
+            &json!({
+                "linked_1": [10.0], "linked_10": [10.0], "linked_40": [10.0],
+                "direct_1": [90.0], "direct_40": [90.0],
+            }),
+        );
+        let count = |samples: &Samples, part| rows(samples, &[part], 20).map(|rows| rows.len());
+        assert_eq!(
+            count(&alone, Part::Disks).unwrap(),
+            count(&all, Part::Disks).unwrap()
+        );
+        assert!(count(&alone, Part::Backups).is_err());
     }
 }

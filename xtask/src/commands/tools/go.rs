@@ -34,6 +34,8 @@ pub(crate) enum Family {
     CsiProvisioner,
     /// What takes snapshots of claims by such a driver, and their controller.
     CsiSnapshotter,
+    /// A server that speaks S3, for backups.
+    Versitygw,
 }
 
 /// How Go makes the program.
@@ -94,6 +96,7 @@ impl Family {
             Self::Kubernetes(minor) => minor.module(),
             Self::Prometheus => "prometheus",
             Self::CsiDriver | Self::CsiProvisioner | Self::CsiSnapshotter => "csi",
+            Self::Versitygw => "s3",
         })
     }
 
@@ -108,6 +111,7 @@ impl Family {
             Self::CsiDriver => "github.com/container-storage-interface/spec",
             Self::CsiProvisioner => "github.com/kubernetes-csi/external-provisioner/v6",
             Self::CsiSnapshotter => "github.com/kubernetes-csi/external-snapshotter/v8",
+            Self::Versitygw => "github.com/versity/versitygw",
         }
     }
 
@@ -123,6 +127,7 @@ impl Family {
             }
             Self::Etcd | Self::Prometheus | Self::CsiDriver => String::new(),
             Self::CsiProvisioner | Self::CsiSnapshotter => format!(" -X main.version={version}"),
+            Self::Versitygw => format!(" -X main.Version={version}"),
             Self::Helm => format!(" -X helm.sh/helm/v4/internal/version.version={version}"),
             Self::Kubernetes(_) => kubernetes_version(version),
         };
@@ -205,6 +210,7 @@ mod tests {
             Family::CsiDriver,
             Family::CsiProvisioner,
             Family::CsiSnapshotter,
+            Family::Versitygw,
         ] {
             assert!(family.version().unwrap().starts_with('v'));
         }

@@ -18,6 +18,8 @@ use crate::stack::layout::STATUS_SOCKET;
 use crate::stack::program::CNI_BIN_DIR;
 use crate::stack::{Layout, config};
 
+/// How kubelets and runtimes write cgroups.
+pub(crate) const CGROUP_DRIVER: &str = "cgroupfs";
 /// The name server of pods; no server answers there unless a test starts one.
 const CLUSTER_DNS: &str = "10.96.0.10";
 /// Where a deployed daemon listens.
@@ -124,7 +126,7 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         "tlsCertFile": certificate("crt"),
         "tlsPrivateKeyFile": certificate("key"),
         "containerRuntimeEndpoint": format!("unix://{}", proxy_socket(layout).display()),
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": CGROUP_DRIVER,
         "cgroupRoot": format!("/{}", layout.netns_name()),
         "failCgroupV1": false,
         "failSwapOn": false,

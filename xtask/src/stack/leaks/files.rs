@@ -2,7 +2,8 @@
 //!
 //! Invariant: images, databases and logs are not leaks; they go with the directory. Nor are
 //! kubelet's empty folders of pods, which it removes some time later.
-//! Failure: a folder that is absent counts as empty.
+//! Failure: a folder that the daemon makes when it starts, and is absent although it was started, is
+//! reported: what was in it may be elsewhere. Others that are absent count as empty.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,17 +13,29 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::Leak;
-use crate::stack::Layout;
+use crate::stack::{Layout, Program};
 
 /// Folders whose every entry belongs to a pod.
 const PER_POD: &[(&str, &str)] = &[
     ("network namespace", "netns"),
     ("file", "state/pods"),
     ("file", "state/console"),
+    ("file", "state/seeds"),
+    ("file", "state/processes"),
+    ("device", "state/devices"),
     ("file", "state/network"),
     ("CNI cache entry", "cni/cache/results"),
     ("CNI cache entry", "host/cni/results"),
     ("network namespace", "host/run/netns"),
+];
+
+/// Those of them that the daemon makes when it starts.
+const OF_DAEMON: [&str; 5] = [
+    "state/pods",
+    "state/console",
+    "state/seeds",
+    "state/processes",
+    "state/devices",
 ];
 
 /// The file by which a program keeps a second one away; it stays.
@@ -32,6 +45,11 @@ const OWN_LOCK: &str = "lock";
 pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
     let mut found = Vec::new();
     let own_netns = layout.netns_name();
+    if layout.log(Program::Vmlet.name()).exists() {
+        let absent = OF_DAEMON.map(|folder| layout.path(folder));
+        let absent = absent.iter().filter(|folder| !folder.is_dir());
+        found.extend(absent.map(|folder| Leak::new("lost", folder.display().to_string())));
+    }
     for (kind, folder) in PER_POD {
         for path in entries(&layout.path(folder))? {
             let is = |own: &str| path.file_name().is_some_and(|name| name == own);
@@ -116,6 +134,7 @@ mod tests {
             "cni/ipam/vmlet/10.88.0.2",
             "netns/pod",
             "state/pods/a",
+            "state/seeds/a.iso",
             "cni/cache/results/vmlet-a-eth0",
         ] {
             add(leak);
@@ -124,8 +143,28 @@ mod tests {
         let kinds: Vec<_> = found.iter().map(|leak| leak.kind).collect();
         assert_eq!(
             kinds,
-            ["network namespace", "file", "CNI cache entry", "IPAM lease"]
+            [
+                "network namespace",
+                "file",
+                "file",
+                "CNI cache entry",
+                "IPAM lease"
+            ]
         );
+    }
+
+    #[test]
+    fn a_folder_that_a_daemon_does_not_have_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::existing(dir.path()).unwrap();
+        fs::create_dir_all(layout.path("log")).unwrap();
+        fs::write(layout.log("vmlet"), "").unwrap();
+        for folder in OF_DAEMON.iter().skip(1) {
+            fs::create_dir_all(layout.path(folder)).unwrap();
+        }
+        let found = find(&layout).unwrap();
+        let expected = layout.path(OF_DAEMON[0]).display().to_string();
+        assert_eq!(found, [Leak::new("lost", expected)]);
     }
 
     #[test]

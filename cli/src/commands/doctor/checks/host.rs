@@ -14,6 +14,7 @@ pub(super) fn all(node: &Value) -> Vec<Finding> {
         idmapped_mounts(kernel),
         offer(node, "machine type", "machineTypes"),
         offer(node, "cpu model", "cpuModels"),
+        helpers(&node["helpers"]),
         vmlet_guest(&node["vmletGuest"]),
     ];
     all.into_iter().flatten().collect()
@@ -40,6 +41,21 @@ fn idmapped_mounts(kernel: &Value) -> Option<Finding> {
         check,
         "no idmapped mounts: shared directories of root are accessed as shares.uid",
         "boot a kernel that has them (5.12 or later)",
+    ))
+}
+
+fn helpers(helpers: &Value) -> Option<Finding> {
+    let check = "helpers";
+    if helpers["apart"].as_bool()? {
+        let found = "programs that read images have namespaces of their own";
+        return Some(Finding::ok(check, found));
+    }
+    let why = helpers["message"].as_str().unwrap_or_default();
+    Some(Finding::warn(
+        check,
+        format!("programs that read images share the namespaces of the daemon: {why}"),
+        "let the daemon make namespaces and mounts (RestrictNamespaces= of its unit, its AppArmor \
+         profile, its securityContext), with Linux 5.9 or later",
     ))
 }
 
@@ -79,6 +95,7 @@ mod tests {
         let node = json!({
             "kernel": { "landlockAbi": 0, "idmappedMounts": false },
             "machineTypes": ["pc-q35-7.1", "pc-q35-7.2"], "cpuModels": ["qemu64"],
+            "helpers": { "apart": false, "message": "not permitted" },
             "vmletGuest": { "present": false, "message": "failed to find /x" },
         });
         let found: Vec<_> = all(&node).iter().map(|f| (f.check, f.level)).collect();
@@ -87,6 +104,7 @@ mod tests {
             ("idmapped", Level::Warn),
             ("machine type", Level::Ok),
             ("cpu model", Level::Ok),
+            ("helpers", Level::Warn),
             ("vmlet-guest", Level::Warn),
         ];
         assert_eq!(found, expected);

@@ -4,7 +4,7 @@
 //! True NothingToPromote      no linked disk
 //! True Promoted              done, for as long as the disk lives
 //! True StaysLinked           the mode is Online, and the installation or the node flattens no disk of a running machine;
-//!                            or the disk has snapshots
+//!                            or the disk has snapshots or backups
 //! True NotImplemented        the node cannot
 //! False DiskPromotionPending ──task──► DiskPromotionRunning ──► Promoted
 //!          ▲     ▲                             │
@@ -29,7 +29,9 @@ use service::settings::Timespan;
 
 use super::{config, tasks};
 use crate::flow::{Flow, Outcome};
+use crate::reconcile::backup::Kept;
 use crate::reconcile::node_tasks;
+use crate::reconcile::vm::observe::backups;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::observe::promotion::{
@@ -53,6 +55,8 @@ const ONLINE: &str = "the root disk stays an overlay on its image: this installa
     machine is off";
 const SNAPSHOTS: &str = "the root disk stays an overlay on its image for as long as it has snapshots: delete them to \
     have it flattened";
+const BACKUPS: &str = "the root disk stays an overlay on its image for as long as it has backups, the next of which is \
+    perhaps based on a layer of it: delete them to have it flattened";
 
 /// How often the progress of a task is looked at: its changes wake no machine.
 const PROGRESS: Duration = Duration::from_secs(30);
@@ -93,11 +97,11 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         stays_linked(pass, ONLINE);
         return Ok(Flow::Continue);
     }
-    if snapshots::has_any(pass) {
+    if let Some(why) = layers(pass) {
         if let Some(task) = &live {
             tasks::cancel(pass, task).await?;
         }
-        stays_linked(pass, SNAPSHOTS);
+        stays_linked(pass, why);
         return Ok(Flow::Continue);
     }
     if other.is_some() {
@@ -116,6 +120,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     let Some(node) = able_node(pass, is_online) else {
         return Ok(Flow::Continue);
     };
+    let is_backed_up = backups::has_any(pass, Kept::Content);
+    let wait = wait.or(is_backed_up.then_some("a backup of the root disk is made"));
     if let Some(why) = wait {
         pending(pass, why);
         return Ok(Flow::Continue);
@@ -130,6 +136,14 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
             Ok(Flow::Continue)
         }
     }
+}
+
+/// Why the disk has layers that are based on its image, if it has.
+fn layers(pass: &Pass<'_>) -> Option<&'static str> {
+    if snapshots::has_any(pass) {
+        return Some(SNAPSHOTS);
+    }
+    backups::has_any(pass, Kept::Layer).then_some(BACKUPS)
 }
 
 /// A new disk is made: what is known is about another one.

@@ -21,7 +21,7 @@ mod placeholder;
 use std::sync::Arc;
 
 use crds::conditions::{self, Status};
-use crds::{TaskKind, VirtualMachineTask};
+use crds::{TaskKind, VirtualMachine, VirtualMachineTask};
 use k8s_openapi::api::core::v1::Pod;
 
 pub(super) use self::edits::follow;
@@ -32,6 +32,7 @@ use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::again;
 use crate::reconcile::image::used;
 use crate::reconcile::node_tasks;
+use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::{find, pods, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
@@ -111,14 +112,15 @@ pub(crate) fn has_place_and_image(pass: &mut Pass<'_>) {
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
 }
 
-/// Puts the node on record, on the version of the machine that the task is for.
+/// Puts the node on record, on the version of the machine that the task is for. A record that the store
+/// shows may be older than the pass that took it back: the API server confirms it before a task is made.
 pub(super) async fn record(pass: &mut Pass<'_>, node: &str) -> Outcome<()> {
-    let is_recorded = |pass: &Pass<'_>| {
-        let status = pass.base.status.as_ref();
-        status.and_then(|status| status.node_name.as_deref()) == Some(node)
-    };
+    let is_recorded = |pass: &Pass<'_>| has_on_record(&pass.base, node);
     if is_recorded(pass) {
-        return Ok(());
+        return match task(pass) {
+            Some(_) => Ok(()),
+            None => confirm(pass, node).await,
+        };
     }
     pass.status().node_name = Some(node.to_owned());
     status::announce(pass);
@@ -134,6 +136,26 @@ pub(super) async fn record(pass: &mut Pass<'_>, node: &str) -> Outcome<()> {
         return Err(again());
     }
     Ok(())
+}
+
+fn has_on_record(vm: &VirtualMachine, node: &str) -> bool {
+    let status = vm.status.as_ref();
+    status.and_then(|status| status.node_name.as_deref()) == Some(node)
+}
+
+/// Only a machine that is there, and has the node on record, gets a task.
+async fn confirm(pass: &Pass<'_>, node: &str) -> Outcome<()> {
+    let found = pass.api::<VirtualMachine>().get_opt(&pass.key.name).await;
+    let found = found.map_err(|source| {
+        let what = format!("virtual machine {}", pass.key);
+        Error::Read { what, source }
+    })?;
+    let is_same = |vm: &VirtualMachine| vm.metadata.uid == pass.base.metadata.uid;
+    let is_confirmed = found.is_some_and(|vm| {
+        let is_deleted = vm.metadata.deletion_timestamp.is_some();
+        is_same(&vm) && !is_deleted && has_on_record(&vm, node)
+    });
+    is_confirmed.then_some(()).ok_or_else(again)
 }
 
 async fn make(

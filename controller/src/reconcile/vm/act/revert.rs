@@ -20,15 +20,15 @@ use std::sync::Arc;
 use crds::conditions::{self, REVERT_SUCCEEDED, Status};
 use crds::vm::{Afterwards, InstanceStatus, PowerOpMode, RevertPhase, SnapshotRevert};
 use crds::{
-    RunStrategy, SnapshotRequest, TaskKind, TaskState, VirtualMachineSpec, VirtualMachineTask,
-    names,
+    RunStrategy, SnapshotRequest, TaskKind, TaskState, VirtualMachineSnapshot, VirtualMachineSpec,
+    VirtualMachineTask, names,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use lifecycle::{Action, Phase};
 
 use super::tasks::{self, Progress, SILENCE};
-use super::{config, effects};
+use super::{config, effects, saved};
 use crate::context::Key;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error::{self, Error};
@@ -151,17 +151,18 @@ async fn begin(pass: &mut Pass<'_>, name: &str) -> Outcome {
         // It becomes the current one first, in this pass.
         return Ok(Flow::Continue);
     }
-    let uid = match check::run(pass, name).await {
-        Ok(uid) => uid,
+    let usable = match check::run(pass, name).await {
+        Ok(usable) => usable,
         Err(check::Refusal::Words(reason, why)) => return Err(failed(pass, name, reason, &why)),
         Err(check::Refusal::Error(error)) => return Err(error),
     };
     let start_time = pass.now.clone();
     pass.status().snapshot_revert = Some(SnapshotRevert {
         name: name.to_owned(),
-        uid,
+        uid: usable.uid().unwrap_or_default(),
         start_time,
         phase: RevertPhase::Disk,
+        memory: resumes(pass, &usable),
     });
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::REVERT_IN_PROGRESS.to_owned(), name.to_owned());
@@ -197,6 +198,7 @@ async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> 
     spec.snapshot = Some(SnapshotRequest {
         uid: revert.uid.clone(),
         quiesce_seconds: None,
+        memory: revert.memory,
     });
     let seed = seed(&revert.uid, &revert.start_time);
     match tasks::ensure(pass, spec, &seed).await {
@@ -255,10 +257,30 @@ async fn give_up(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome {
     }
     let own = task(pass, revert);
     if own.is_some_and(|task| task.state() == Some(TaskState::Success)) {
-        pass.status().current_snapshot = Some(restore::reference(revert));
+        is_on_disk(pass, revert);
     }
     end(pass, revert);
     Ok(Flow::Done("ended a revert"))
+}
+
+/// Whether a machine that reverts resumes from the memory of the snapshot: if that has some, and its owner does not say
+/// otherwise.
+fn resumes(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
+    let status = snapshot.status.as_ref();
+    let annotations = pass.base.annotations();
+    status.is_some_and(|status| status.memory)
+        && !annotations.contains_key(names::REVERT_WITHOUT_MEMORY)
+}
+
+/// The disk is that of the snapshot, and the memory lies beside it.
+fn is_on_disk(pass: &mut Pass<'_>, revert: &SnapshotRevert) {
+    pass.status().current_snapshot = Some(restore::reference(revert));
+    if revert.memory {
+        let key = Key::new(&pass.key.namespace, &revert.name);
+        let found = pass.ctx.stores.snapshots.get(&key.reference());
+        let found = found.filter(|found| found.uid().as_ref() == Some(&revert.uid));
+        saved::take_memory(pass, found.as_deref());
+    }
 }
 
 /// The machine goes on with the specification that it has.

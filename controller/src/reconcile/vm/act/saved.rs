@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use crds::vm::{Bootstrap, CloudInit, NetworkSpec, Volume};
-use crds::{PowerState, RawRecord, VirtualMachineSpec, names};
+use crds::{PowerState, RawRecord, VirtualMachineSnapshot, VirtualMachineSpec, names};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,6 +25,9 @@ use sha2::{Digest, Sha256};
 use super::pod::{DEFAULT_NETWORK, NETWORKS};
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::Pass;
+
+/// Where the manifest of a snapshot with memory has the devices of the machine.
+pub(crate) const DEVICES: &str = "devices";
 
 /// Annotations in the template of which a node, or Multus, makes devices.
 const OF_DEVICES: [&str; 10] = [
@@ -141,10 +144,7 @@ pub(crate) fn record(pass: &mut Pass<'_>) {
     let Some(pod) = pass.view.pod.clone() else {
         return;
     };
-    let text = pods::annotation(&pod, names::DEVICES).map(str::to_owned);
-    let text = text.or_else(|| of_unedited(pass, &pod));
-    let devices = text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    match devices {
+    match recorded(pass, &pod) {
         Some(devices) => pass.status().saved_devices = Some(RawRecord::from(&devices)),
         None if was_suspended(pass) => {}
         None => {
@@ -153,6 +153,28 @@ pub(crate) fn record(pass: &mut Pass<'_>) {
             pass.warning("DevicesNotRecorded", text);
         }
     }
+}
+
+/// The devices that the guest of the machine has, for a snapshot with its memory.
+pub(crate) fn devices_of_pod(pass: &Pass<'_>) -> Option<Value> {
+    recorded(pass, pass.view.pod.as_ref()?)
+}
+
+/// The node has memory of a snapshot beside the disk of a machine that is off: it is as if it were suspended.
+pub(crate) fn take_memory(pass: &mut Pass<'_>, snapshot: Option<&VirtualMachineSnapshot>) {
+    let status = snapshot.and_then(|snapshot| snapshot.status.as_ref());
+    let manifest = status.and_then(|status| status.manifest.as_ref()?.fields());
+    let devices = manifest.as_ref().and_then(|manifest| manifest.get(DEVICES));
+    let devices = devices.map(RawRecord::from);
+    let status = pass.status();
+    status.power_state = Some(PowerState::Suspended);
+    status.saved_devices = devices;
+}
+
+fn recorded(pass: &Pass<'_>, pod: &Pod) -> Option<Value> {
+    let text = pods::annotation(pod, names::DEVICES).map(str::to_owned);
+    let text = text.or_else(|| of_unedited(pass, pod))?;
+    serde_json::from_str(&text).ok()
 }
 
 /// The devices of a pod without a copy, from a specification that has not been edited since.

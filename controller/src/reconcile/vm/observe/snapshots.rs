@@ -181,7 +181,13 @@ pub(crate) fn facts<'a>(
         count,
         node,
         ability: ability(pass, node, TaskKind::Snapshot),
+        saves_memory: saves_memory(pass, node),
     }
+}
+
+/// Whether the programs of that node take snapshots with memory, and revert to them.
+pub(crate) fn saves_memory(pass: &Pass<'_>, node: &str) -> bool {
+    pass.ctx.stores.agents.has(node, names::MEMORY_SNAPSHOTS)
 }
 
 /// The disk is being flattened, or is to be, while the machine is off. One that the node refused to flatten stays

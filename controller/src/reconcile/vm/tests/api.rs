@@ -37,6 +37,19 @@ pub(super) struct State {
     pub(super) ending: Vec<String>,
     /// Collections that the API server does not serve.
     pub(super) unknown: Vec<String>,
+    /// What watches show, in order; `None`: no watch follows.
+    pub(super) log: Option<Vec<Shown>>,
+    /// The time of the server; `None`: it does not advance.
+    pub(super) clock: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+}
+
+/// One event of a watch.
+#[derive(Clone)]
+pub(super) struct Shown {
+    pub(super) place: Place,
+    /// The object, or what it was before it was removed.
+    pub(super) object: Value,
+    pub(super) is_removed: bool,
 }
 
 /// Shared with the client.
@@ -58,9 +71,9 @@ pub(super) fn client(server: &Server) -> Client {
     Client::new(service, "default")
 }
 
-type Answer = (StatusCode, Value);
+pub(super) type Answer = (StatusCode, Value);
 
-fn refuse(code: u16, reason: &str, message: &str) -> Answer {
+pub(super) fn refuse(code: u16, reason: &str, message: &str) -> Answer {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
         "code": code, "reason": reason, "message": message,
@@ -69,7 +82,7 @@ fn refuse(code: u16, reason: &str, message: &str) -> Answer {
 }
 
 impl State {
-    fn answer(&mut self, parts: &http::request::Parts, body: &[u8]) -> Answer {
+    pub(super) fn answer(&mut self, parts: &http::request::Parts, body: &[u8]) -> Answer {
         let path = parts.uri.path().trim_start_matches('/').to_owned();
         if path.starts_with("apis/") && path.split('/').count() == 3 {
             return self.kinds(&path);
@@ -184,9 +197,29 @@ impl State {
         }
         meta["resourceVersion"] = json!(version);
         meta["generation"] = json!(1);
-        meta["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-        self.objects.insert(place, object.clone());
+        meta["creationTimestamp"] = json!(self.time());
+        self.insert(place, object.clone());
         (StatusCode::CREATED, object)
+    }
+
+    fn time(&self) -> String {
+        let fixed = || "2026-01-01T00:00:00Z".to_owned();
+        self.clock.as_ref().map_or_else(fixed, |clock| clock())
+    }
+
+    fn insert(&mut self, place: Place, object: Value) {
+        self.show(&place, &object, false);
+        self.objects.insert(place, object);
+    }
+
+    fn show(&mut self, place: &Place, object: &Value, is_removed: bool) {
+        if let Some(log) = &mut self.log {
+            log.push(Shown {
+                place: place.clone(),
+                object: object.clone(),
+                is_removed,
+            });
+        }
     }
 
     fn patch(&mut self, place: &Place, sub: &str, kind: &str, query: &str, body: Value) -> Answer {
@@ -266,12 +299,12 @@ impl State {
         if is_deleted && is_free && !(is_pod && waits_for_kubelet(&new)) {
             self.remove(place);
         } else {
-            self.objects.insert(place.clone(), new.clone());
+            self.insert(place.clone(), new.clone());
         }
         (StatusCode::OK, new)
     }
 
-    fn delete(&mut self, place: &Place, options: &Value) -> Answer {
+    pub(super) fn delete(&mut self, place: &Place, options: &Value) -> Answer {
         let Some(old) = self.objects.get(place).cloned() else {
             return refuse(404, "NotFound", "not found");
         };
@@ -284,7 +317,9 @@ impl State {
             return refuse(409, "Conflict", "another version");
         }
         let mut new = old.clone();
-        new["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        if new["metadata"]["deletionTimestamp"].is_null() {
+            new["metadata"]["deletionTimestamp"] = json!(self.time());
+        }
         let grace = options["gracePeriodSeconds"].as_i64().unwrap_or(30);
         new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
         let is_free = new["metadata"]["finalizers"].is_null();
@@ -304,7 +339,9 @@ impl State {
 
     /// Takes an object and what was applied to it away.
     pub(super) fn remove(&mut self, place: &Place) {
-        self.objects.remove(place);
+        if let Some(last) = self.objects.remove(place) {
+            self.show(place, &last, true);
+        }
         self.applied.retain(|(of, _), _| of != place);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use http::Method;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver};
@@ -12,7 +13,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use super::bench::*;
 use crate::config::Config;
 use crate::flow::Flow;
-use crate::reconcile::vm::follow_agents;
+use crate::reconcile::vm::{follow_agents, reconcile};
 use crate::stores::Key;
 
 /// One machine is created at a time; the next one is woken.
@@ -430,4 +431,28 @@ async fn inline_data_that_the_node_would_refuse_stop_the_machine_here() {
         let text = found[0]["message"].as_str().unwrap();
         assert!(text.contains(message) && !text.contains("hush"), "{text}");
     }
+}
+
+/// A pass takes the record of the node back when it fails after it; the store may show the record for longer than
+/// the next pass waits for it.
+#[tokio::test]
+async fn no_disk_is_made_on_a_node_that_only_the_store_has_on_record() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.refuse(Method::POST, "virtualmachinetasks", 500, 1);
+    bench.placeholder_runs("vm");
+    failure(&bench.pass().await);
+    assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+    bench.edit_unseen(VMS, "vm", json!({ "status": { "nodeName": null } }));
+    bench.forward(60);
+    let result = reconcile(&bench.ctx, &bench.key).await;
+    assert!(is_conflict(&result), "{result:?}");
+    assert!(bench.tasks("Provision").is_empty());
+    bench.sync();
+    bench.settle().await.ok();
+    assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+    bench.task("Provision");
 }

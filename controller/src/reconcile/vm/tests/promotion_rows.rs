@@ -3,6 +3,7 @@
 //! Invariant: one test for each case; tasks end as a test says.
 //! Failure: none of its own.
 
+use crds::names;
 use serde_json::{Value, json};
 
 use super::bench::*;
@@ -120,6 +121,46 @@ async fn a_linked_disk_is_a_problem_only_where_its_promotion_is_requested() {
     assert!(is_quiet(&bench.pass().await));
     assert!(bench.writes().is_empty());
     bench.edit(VMS, "vm", mode("Offline"));
+    bench.settle().await.ok();
+    bench.task("Promote");
+}
+
+#[tokio::test]
+async fn a_disk_with_backups_stays_linked_and_is_flattened_after_the_last_one() {
+    let mut bench = Bench::new();
+    bench.off("Disabled").await;
+    let facts = json!({
+        "daemon": { "taskKinds": ["Backup", "VerifyBackup", "DeleteBackup"] },
+        "features": [
+            names::DISK_PROMOTION, names::DISK_BACKUPS, format!("{}default", names::BACKUP_TARGET),
+        ],
+    });
+    bench.agent_reports("n1", &facts);
+    bench.backup("first", &json!({}));
+    bench.backup_settles("first").await;
+    bench.edit(VMS, "vm", mode("Offline"));
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "False/DiskPromotionPending");
+    assert!(text(&bench).contains("a backup"), "{}", text(&bench));
+    assert!(bench.tasks("Promote").is_empty());
+    bench.node_backs_up(None);
+    bench.backup_settles("first").await;
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
+    assert!(text(&bench).contains("backups"), "{}", text(&bench));
+    assert_eq!(bench.condition_text(STARTED), "-");
+    bench.forward(3600);
+    bench.settle().await.ok();
+    bench.writes();
+    assert!(is_quiet(&bench.pass().await));
+    assert!(bench.writes().is_empty());
+    assert!(bench.tasks("Promote").is_empty());
+    bench.delete_backup("first");
+    bench.backup_settles("first").await;
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Success" }));
+    bench.backup_settles("first").await;
     bench.settle().await.ok();
     bench.task("Promote");
 }

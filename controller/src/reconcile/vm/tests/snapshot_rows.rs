@@ -343,7 +343,7 @@ async fn what_a_snapshot_would_not_contain_is_refused_by_name_and_the_next_one_i
     let failed = "False/CreationFailed";
     assert_eq!(bench.snapshot_condition("a", "Created"), failed);
     let message = bench.snapshot_message("a", "Created");
-    assert!(message.contains("memory: true"), "{message}");
+    assert!(message.contains("with memory: upgrade"), "{message}");
     let finalizers = &bench.get(SNAPSHOTS, "a")["metadata"]["finalizers"];
     assert!(finalizers.is_null(), "no node has it");
     assert_eq!(bench.task("Snapshot")["metadata"]["namespace"], "ns");

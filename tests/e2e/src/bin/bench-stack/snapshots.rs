@@ -4,17 +4,18 @@
 //! which the guest measures by its own clock in hundredths of a second. The same is measured without a snapshot:
 //! an emulated guest needs a while for each write.
 //!
-//! Invariant: the guest writes and syncs without a pause, one block after the other, before, during and after.
-//! Failure: a task that failed, or a guest that says nothing.
+//! Invariant: the guest writes and syncs without a pause, one block after the other, before, during and after: the
+//! snapshot begins after the guest has said that it writes, and is taken before the last write.
+//! Failure: a task that failed, or took longer than the guest wrote, or a guest that says nothing.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use e2e::bench::Stack;
-use e2e::{NodeApi, eventually, uid};
+use e2e::{NodeApi, PodOptions, await_text, eventually, uid};
 use nodeapi::v1::{self, run_task_request::Kind};
 
 use crate::samples::Samples;
@@ -26,8 +27,12 @@ const TASK: Duration = Duration::from_secs(300);
 const LISTENS: Duration = Duration::from_secs(60);
 /// Digits of an id in the name of its domain.
 const DIGITS: usize = 20;
-/// Writes of the guest in one measurement.
-const WRITES: u32 = 60;
+/// For how long the guest writes in one measurement, in hundredths of a second of its own clock.
+const WRITING: u32 = 500;
+/// A guest that writes less often in this time measures nothing.
+const FEWEST: u32 = 5;
+/// What the guest writes on its console when it begins, with the number of the measurement.
+const BEGUN: &str = "BENCH-WRITES";
 /// Bytes of the disk: more than the image has.
 const SIZE: u64 = 128 << 20;
 /// What the guest prints when it has written enough.
@@ -53,24 +58,38 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     let domain = format!("vmlet-{}", &booted.container[..DIGITS]);
     let mut events = Events::follow(stack, &domain).await?;
     let mut samples = Samples::default();
+    let guest = Guest {
+        cri: &cri,
+        container: &booted.container,
+        pod: &pod,
+    };
     for number in 0..=count {
-        let without = longest_write(&cri, &booted.container).await?;
+        let without = guest.longest_write(2 * number).await?.longest;
         if number == 0 {
             // The last events of the proof have come by now.
             events.forget()?;
         }
-        let writes = longest_write(&cri, &booted.container);
-        // The snapshot falls into the middle of the writes.
         let take = Kind::Snapshot(v1::Snapshot {
             uid: uid(1000 + number),
             quiesce_seconds: 0,
+            memory: false,
         });
-        let took = tasks.run(take);
-        let both = tokio::join!(writes, took);
+        let taken = async {
+            guest.await_begun(2 * number + 1).await?;
+            let took = tasks.run(take).await?;
+            let ended = Instant::now();
+            Ok::<_, anyhow::Error>(Taken { took, ended })
+        };
+        let both = tokio::try_join!(guest.longest_write(2 * number + 1), taken)?;
+        ensure!(
+            both.1.ended < both.0.ended,
+            "snapshot {number} took {:?}, longer than the guest wrote",
+            both.1.took
+        );
         if number > 0 {
             samples.time("write_without", without);
-            samples.time("write_with", both.0?);
-            samples.time("snapshot", both.1?);
+            samples.time("write_with", both.0.longest);
+            samples.time("snapshot", both.1.took);
         }
     }
     samples.number("stopped", events.stopped()?);
@@ -79,6 +98,7 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     for number in 0..=count {
         let revert = Kind::Revert(v1::Revert {
             uid: uid(1000 + number),
+            memory: false,
         });
         samples.time("revert", tasks.run(revert).await?);
         let clone = Kind::CloneDisk(v1::CloneDisk {
@@ -115,24 +135,62 @@ impl Tasks {
     }
 }
 
-/// The longest time from one write of the guest to the next, as it measures it itself.
-async fn longest_write(cri: &e2e::Cri, container: &str) -> Result<Duration> {
-    // Hundredths of a second, without the point.
-    let line = format!(
-        "now() {{ read -r up idle </proc/uptime; up=${{up%.*}}${{up#*.}}; }}; now; last=$up; long=0; n=0; \
-         while [ $n -lt {WRITES} ]; do \
-         dd if=/dev/zero of=/dev/vda bs=512 seek=200000 count=1 conv=fsync,notrunc 2>/dev/null; \
-         now; took=$((up - last)); last=$up; [ $took -le $long ] || long=$took; n=$((n + 1)); \
-         done; echo {LONGEST}$long"
-    );
-    let printed = cri.shell(container, &line).await?;
-    hundredths(&printed)
+/// A snapshot, and when it was complete.
+struct Taken {
+    took: Duration,
+    ended: Instant,
 }
 
+/// The longest time from one write of the guest to the next, and when it wrote no more.
+struct Wrote {
+    longest: Duration,
+    ended: Instant,
+}
+
+/// The guest that writes.
+struct Guest<'a> {
+    cri: &'a e2e::Cri,
+    container: &'a str,
+    pod: &'a PodOptions,
+}
+
+impl Guest<'_> {
+    /// Lets the guest write, and measure that itself.
+    async fn longest_write(&self, number: u32) -> Result<Wrote> {
+        // Hundredths of a second, without the point.
+        let line = format!(
+            "now() {{ read -r up idle </proc/uptime; up=${{up%.*}}${{up#*.}}; }}; \
+             write() {{ dd if=/dev/zero of=/dev/vda bs=512 seek=200000 count=1 conv=fsync,notrunc 2>/dev/null; }}; \
+             write; echo {BEGUN} {number}. >/dev/console; \
+             now; begun=$up; last=$up; long=0; n=0; \
+             while [ $((up - begun)) -lt {WRITING} ]; do \
+             write; now; took=$((up - last)); last=$up; [ $took -le $long ] || long=$took; n=$((n + 1)); \
+             done; echo {LONGEST}$long $n"
+        );
+        let printed = self.cri.shell(self.container, &line).await?;
+        let ended = Instant::now();
+        let longest = hundredths(&printed)?;
+        Ok(Wrote { longest, ended })
+    }
+
+    /// Waits until the guest writes.
+    async fn await_begun(&self, number: u32) -> Result<()> {
+        // A full stop ends the number: 1 is the beginning of 11.
+        let begun = format!("{BEGUN} {number}.");
+        await_text(&self.pod.log(0), &begun, LISTENS)
+            .await
+            .map(drop)
+    }
+}
+
+/// What a guest printed: the longest time, and how often it wrote.
 fn hundredths(printed: &str) -> Result<Duration> {
     let found = printed.lines().find_map(|line| line.strip_prefix(LONGEST));
-    let number: u64 = found.with_context(|| printed.to_owned())?.trim().parse()?;
-    Ok(Duration::from_millis(10 * number))
+    let numbers = found.and_then(|numbers| numbers.trim().split_once(' '));
+    let (longest, writes) = numbers.with_context(|| printed.to_owned())?;
+    let writes: u32 = writes.parse()?;
+    ensure!(writes >= FEWEST, "only {writes} writes");
+    Ok(Duration::from_millis(10 * longest.parse::<u64>()?))
 }
 
 /// QEMU's events about the processors of a machine, as virsh prints them.
@@ -150,7 +208,7 @@ impl Events {
         // Line by line: virsh prints into a file in blocks.
         let mut command = Command::new("stdbuf");
         command.args(["--output=L", "virsh", "-c", &uri(stack)]);
-        command.args(["qemu-monitor-event", "--loop", "--timestamp"]);
+        command.args(["qemu-monitor-event", "--loop"]);
         command.args(["--domain", domain]).stdin(Stdio::null());
         command.stdout(File::create(&printed)?);
         let mut this = Self {
@@ -205,18 +263,21 @@ fn uri(stack: &Stack) -> String {
     format!("qemu+unix:///system?socket={}", socket.display())
 }
 
-/// The sum of the times between `STOP` and `RESUME`.
+/// The sum of the times between `STOP` and `RESUME`, by QEMU's own clock.
 fn stopped(printed: &str) -> Result<f64> {
     let mut since = None;
     let mut sum = 0.0;
     for line in printed.lines() {
-        let Some((time, event)) = line.split_once(": event ") else {
+        let Some((event, rest)) = line
+            .strip_prefix("event ")
+            .and_then(|line| line.split_once(" at "))
+        else {
             continue;
         };
-        match (event.split_whitespace().next(), since) {
-            (Some("STOP"), None) => since = Some(milliseconds(time)?),
-            (Some("RESUME"), Some(begin)) => {
-                sum += milliseconds(time)? - begin;
+        match (event, since) {
+            ("STOP", None) => since = Some(milliseconds(rest)?),
+            ("RESUME", Some(begin)) => {
+                sum += milliseconds(rest)? - begin;
                 since = None;
             }
             _ => {}
@@ -226,11 +287,11 @@ fn stopped(printed: &str) -> Result<f64> {
     Ok(sum)
 }
 
-/// `2026-11-29 10:00:00.123+0000` since the epoch.
-fn milliseconds(time: &str) -> Result<f64> {
-    let stamp = time.trim().replacen(' ', "T", 1);
-    let stamp: jiff::Timestamp = stamp.parse().with_context(|| time.to_owned())?;
-    Ok(stamp.as_duration().as_secs_f64() * 1e3)
+/// `1796017483.000626 for domain …`: seconds since the epoch.
+fn milliseconds(event: &str) -> Result<f64> {
+    let seconds = event.split_whitespace().next().context("no time")?;
+    let seconds: f64 = seconds.parse().with_context(|| event.to_owned())?;
+    Ok(seconds * 1e3)
 }
 
 #[cfg(test)]
@@ -240,14 +301,14 @@ mod tests {
     #[test]
     fn the_times_between_stop_and_resume_are_added() {
         let line = |time: &str, event: &str| {
-            format!("2026-11-29 10:00:{time}+0000: event {event} for domain 'vm': <null>\n")
+            format!("event {event} at 17960174{time} for domain 'vm': <null>\n")
         };
         let printed = [
-            line("01.100", "STOP"),
-            line("01.150", "RESUME"),
-            line("02.000", "BLOCK_JOB_COMPLETED"),
-            line("03.000", "STOP"),
-            line("03.025", "RESUME"),
+            line("01.100000", "STOP"),
+            line("01.150000", "RESUME"),
+            line("02.000000", "BLOCK_JOB_COMPLETED"),
+            line("03.000000", "STOP"),
+            line("03.025000", "RESUME"),
         ];
         let sum = stopped(&printed.concat()).unwrap();
         assert!((sum - 75.0).abs() < 0.5, "{sum}");
@@ -256,11 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_says_nothing_is_no_measurement() {
-        assert_eq!(
-            hundredths("longest 12\n").unwrap(),
-            Duration::from_millis(120)
-        );
+    fn a_guest_that_says_nothing_or_hardly_writes_is_no_measurement() {
+        let longest = Duration::from_millis(120);
+        assert_eq!(hundredths("longest 12 40\n").unwrap(), longest);
         assert!(hundredths("sh: dd: not found\n").is_err());
+        assert!(hundredths("longest 12 1\n").is_err());
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tapmanager::client::Client;
-use tapmanager::wire::StartRequest;
+use tapmanager::wire::{StartRequest, start_socket};
 
 use crate::samples::Samples;
 use e2e::bench::PodCgroup;
@@ -61,12 +61,16 @@ impl<'a> Runs<'a> {
             id: self.sandbox.to_owned(),
             cgroup_parent: cgroup_parent.to_owned(),
         };
-        let token = self.tapmanager.prepare_start(request).await?;
+        let permit = self.tapmanager.prepare_start(request).await?;
+        let socket = permit.socket.context("the start has no socket")?;
         let mut wrapper = Command::new(&self.wrapper);
         wrapper
             .env("VMLET_EMULATOR", EMULATOR)
-            .env("VMLET_HANDOFF_SOCKET", text(&self.handoff)?)
-            .env("VMLET_START_TOKEN", token);
+            .env(
+                "VMLET_HANDOFF_SOCKET",
+                text(&start_socket(&self.handoff, &socket))?,
+            )
+            .env("VMLET_START_TOKEN", permit.token);
         run(&mut wrapper)
     }
 }

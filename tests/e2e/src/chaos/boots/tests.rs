@@ -198,3 +198,34 @@ fn a_clone_goes_on_from_the_boots_of_its_snapshot() {
         );
     }
 }
+
+#[test]
+fn a_copy_that_was_made_between_a_revert_and_the_next_boot_has_the_reverted_state() {
+    let verdict = |count| {
+        let mut seen = seen(&[(1, "a", 1), (5, "a", 2), (9, "a", 5), (30, "a", 2)]);
+        let boot = Boot {
+            disk: "a".to_owned(),
+            count,
+            at: at(40),
+        };
+        seen.add("copy.log".into(), "copy".to_owned(), Some(boot), true);
+        let source = History {
+            creations: 1,
+            returns: vec![back(3, 12, Some(15))],
+            source: None,
+        };
+        let copy = History {
+            creations: 1,
+            returns: Vec::new(),
+            source: Some(Source {
+                machine: "vm".to_owned(),
+                taken: at(20),
+            }),
+        };
+        seen.verdict(&[("vm".to_owned(), source), ("copy".to_owned(), copy)].into())
+    };
+    assert_eq!(verdict(2).unwrap().copies, 1);
+    // The revert may not have been done yet.
+    assert!(verdict(6).is_ok());
+    assert!(verdict(9).is_err());
+}

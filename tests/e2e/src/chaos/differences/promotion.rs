@@ -3,7 +3,7 @@
 //! Invariant: the node's record decides whether a disk is linked.
 //! Failure: none; the condition is in the line.
 
-use super::{Expected, Mode, Nodes, Objects, text};
+use super::{Expected, Mode, Nodes, Objects, backups, text};
 use crate::chaos::desired::Promotion;
 use crate::machines::condition;
 
@@ -23,12 +23,16 @@ pub(super) fn compare(wrong: &mut Vec<String>, expected: &Expected, seen: &Objec
                 "{name} is called promoted, and its disk is linked: {synced}"
             ));
         }
-        let is_due = desired.is_some_and(|desired| {
-            desired.promotion == Promotion::Offline
-                && matches!(desired.mode, Mode::Off | Mode::Halted)
+        let is_due = desired.is_some_and(|desired| match desired.promotion {
+            Promotion::Offline => matches!(desired.mode, Mode::Off | Mode::Halted),
+            Promotion::Online => expected.promotes_online && desired.mode.is_on(),
+            Promotion::Disabled => false,
         });
-        let is_off = text(&vm["status"]["printableStatus"]) == "Stopped";
-        if is_due && is_off && disk.snapshots.is_empty() && disk.linked {
+        // A machine that is to be on, and is not, is a line of its own.
+        let word = text(&vm["status"]["printableStatus"]);
+        let is_its_turn = is_due && ["Stopped", "Running"].contains(&word);
+        let has_layers = !disk.snapshots.is_empty() || backups::kept(seen, uid) > 0;
+        if is_its_turn && !has_layers && disk.linked {
             wrong.push(format!("the disk of {name} is not flattened: {synced}"));
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nodeapi::v1::Disk;
 use serde_json::Value;
 
-use super::{Expected, Mode, Nodes, Objects, text};
+use super::{Expected, Mode, Nodes, Objects, backups, text};
 use crate::chaos::desired::Promotion;
 use crate::machines::condition;
 
@@ -40,7 +40,7 @@ pub(super) fn compare(wrong: &mut Vec<String>, expected: &Expected, seen: &Objec
             ));
         }
     }
-    wrong.extend(layers(nodes));
+    wrong.extend(layers(seen, nodes));
 }
 
 /// Whether a machine is to be a clone of a snapshot that went with its own machine before it was copied.
@@ -99,16 +99,17 @@ fn difference(
     (!is_gone && !is_flattened_first).then_some("a snapshot is not taken")
 }
 
-/// A disk without snapshots has one file. Each snapshot has one layer; a deleted one that two others descend
-/// from keeps its own.
-fn layers(nodes: &Nodes) -> Vec<String> {
+/// A disk without snapshots and backups has one file. Each snapshot has one layer, so has the last backup; a deleted
+/// one that two others descend from keeps its own, and so does a backup that another program reads.
+fn layers(seen: &Objects, nodes: &Nodes) -> Vec<String> {
     let listed: BTreeMap<_, _> = nodes.listed.iter().map(|d| (&d.vm_uid, d)).collect();
     let mut wrong = Vec::new();
     for (uid, files) in &nodes.disks {
         let snapshots = listed.get(uid).map_or(0, |disk| disk.snapshots.len());
-        if files.layers > 2 * snapshots {
+        let backups = backups::kept(seen, uid);
+        if files.layers > 2 * (snapshots + backups) {
             wrong.push(format!(
-                "disk {uid} has {} files of layers and {snapshots} snapshots",
+                "disk {uid} has {} files of layers, {snapshots} snapshots and {backups} layers of backups",
                 files.layers
             ));
         }

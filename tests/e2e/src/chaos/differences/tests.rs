@@ -248,7 +248,7 @@ fn a_snapshot_that_is_not_what_its_object_says_is_named() {
     assert!(unknown.contains("without an object"), "{unknown}");
     let layers = line(|run| run.files("off").layers = 1);
     assert!(
-        layers.contains("1 files of layers and 0 snapshots"),
+        layers.contains("1 files of layers, 0 snapshots"),
         "{layers}"
     );
 }
@@ -365,4 +365,128 @@ fn a_clone_without_a_disk_is_accepted_only_without_its_snapshot() {
     clone("first")(&mut run);
     let wrong = run.verdict().join("\n");
     assert!(wrong.contains("clone: Stopped"), "{wrong}");
+}
+
+fn backup(machine: &str, conditions: &Value) -> Value {
+    json!({
+        "kind": "VirtualMachineBackup",
+        "metadata": { "name": "backup", "uid": "backup-uid" },
+        "spec": { "vmName": machine },
+        "status": { "diskUID": format!("{machine}-uid"), "conditions": conditions },
+    })
+}
+
+fn complete() -> Value {
+    json!([
+        { "type": "VirtualMachineBackupCompleted", "status": "True" },
+        { "type": "VirtualMachineBackupReady", "status": "True" },
+    ])
+}
+
+fn incomplete(reason: &str, message: &str) -> Value {
+    json!([{
+        "type": "VirtualMachineBackupCompleted", "status": "False", "reason": reason, "message": message,
+    }])
+}
+
+#[test]
+fn a_backup_that_is_not_what_its_object_says_is_named() {
+    let with = |backup: Value| move |run: &mut Run| run.seen.add(backup);
+    accepted(with(backup("on", &complete())));
+    let waits = line(with(backup("on", &incomplete("Waiting", "its node"))));
+    assert!(waits.starts_with("a backup is not made"), "{waits}");
+    accepted(with(backup("gone", &incomplete("Waiting", "no machine"))));
+    let failed = incomplete("VirtualMachineBackupFailed", "no space");
+    let failed = line(with(backup("on", &failed)));
+    assert!(failed.starts_with("a backup failed"), "{failed}");
+    let went = "the disk of machine on that it was requested of no longer exists";
+    let went = incomplete("VirtualMachineBackupFailed", went);
+    accepted(with(backup("on", &went)));
+    let mut damaged = backup("on", &complete());
+    damaged["status"]["conditions"][1]["status"] = json!("False");
+    let damaged = line(with(damaged));
+    assert!(damaged.starts_with("a backup is not ready"), "{damaged}");
+}
+
+#[test]
+fn a_deleted_backup_may_stay_while_a_later_one_builds_upon_it() {
+    let mut deleted = backup("on", &complete());
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-11-29T10:00:00Z");
+    let stays = line(|run| run.seen.add(deleted.clone()));
+    assert!(stays.starts_with("a deleted backup"), "{stays}");
+    accepted(|run| {
+        let mut later = backup("on", &complete());
+        later["metadata"]["name"] = json!("later");
+        later["status"]["parent"] = json!({ "name": "backup" });
+        run.seen.add(deleted.clone());
+        run.seen.add(later);
+    });
+}
+
+#[test]
+fn a_backup_waits_and_stays_while_its_machine_is_suspended() {
+    for is_deleted in [false, true] {
+        accepted(|run| {
+            let mut waits = backup("on", &incomplete("Waiting", "machine on is suspended"));
+            if is_deleted {
+                waits["metadata"]["deletionTimestamp"] = json!("2026-11-29T10:00:00Z");
+            }
+            run.seen.add(waits);
+            run.desire("on", Mode::Suspended);
+            run.status("on")["printableStatus"] = json!("Suspended");
+            run.files("on").has_memory = true;
+            run.seen.pods.remove("on");
+            run.nodes.domains.remove("on-domain");
+        });
+    }
+}
+
+#[test]
+fn a_disk_with_a_backup_keeps_a_layer_and_its_image() {
+    accepted(|run| {
+        run.seen.add(backup("off", &complete()));
+        run.disk("off").linked = true;
+        run.files("off").layers = 1;
+    });
+    let more = line(|run| {
+        run.seen.add(backup("off", &complete()));
+        run.files("off").layers = 3;
+    });
+    assert!(more.contains("3 files of layers"), "{more}");
+    // The backup of an earlier disk.
+    let other = line(|run| {
+        let mut earlier = backup("off", &complete());
+        earlier["status"]["diskUID"] = json!("earlier");
+        run.seen.add(earlier);
+        run.disk("off").linked = true;
+    });
+    assert!(
+        other.starts_with("the disk of off is not flattened"),
+        "{other}"
+    );
+}
+
+#[test]
+fn a_disk_is_flattened_while_its_machine_runs_where_the_installation_says_so() {
+    let online = |run: &mut Run| {
+        run.expected.promotes_online = true;
+        for name in ["member", "set-0"] {
+            run.disk(name).linked = false;
+        }
+    };
+    // The one with a snapshot stays linked.
+    accepted(online);
+    let linked = line(|run| {
+        online(run);
+        run.disk("member").linked = true;
+    });
+    assert!(
+        linked.starts_with("the disk of member is not flattened"),
+        "{linked}"
+    );
+    accepted(|run| {
+        online(run);
+        run.disk("member").linked = true;
+        run.expected.machines.get_mut("member").unwrap().promotion = Promotion::Disabled;
+    });
 }

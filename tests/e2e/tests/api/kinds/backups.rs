@@ -55,7 +55,7 @@ fn of_schedules() -> Vec<Case> {
         changed(&json!({})).named("a".repeat(63)),
         changed(&json!({}))
             .named("a".repeat(64))
-            .refused("has at most 63 characters"),
+            .refused("name of a schedule has at most 63 characters"),
         changed(&json!({ "vmNames": null, "selector": all })),
         changed(&json!({ "selector": all })).refused("exactly one of vmNames and selector"),
         changed(&json!({ "vmNames": null })).refused("exactly one of vmNames and selector"),

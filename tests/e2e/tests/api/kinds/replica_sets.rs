@@ -104,15 +104,16 @@ pub(super) fn replica_sets() -> Vec<Case> {
             .refused("each machine has its own"),
         of_machine(&json!({ "instanceUUID": "0f0f0f0f-0000-4000-8000-000000000001" }))
             .refused("each machine has its own"),
-        of_machine(&json!({ "currentSnapshotName": "x" })).refused("cannot be set in a template"),
+        of_machine(&json!({ "currentSnapshotName": "x" }))
+            .refused("nextRestartTime cannot be set in a template"),
         of_machine(&json!({ "nextRestartTime": "2026-01-01T00:00:00Z" }))
-            .refused("cannot be set in a template"),
+            .refused("nextRestartTime cannot be set in a template"),
         of_machine(&json!({ "dataVolumeTemplates": [{ "name": "data", "spec": {} }] }))
             .refused("use volumeClaimTemplates"),
         of_machine(&json!({ "network": { "interfaces": [{ "name": "a", "macAddr": "52:54:00:12:34:56" }] } }))
-            .refused("all machines would have the same"),
+            .refused("macAddr and addresses cannot be set in a template"),
         of_machine(&json!({ "network": { "interfaces": [{ "name": "a", "addresses": ["10.0.0.5/24"] }] } }))
-            .refused("all machines would have the same"),
+            .refused("macAddr and addresses cannot be set in a template"),
         of_machine(&json!({ "runStrategy": null, "powerState": "Suspended" }))
             .refused("cannot be created Suspended"),
         // The rules of machines, but for those about edits.
@@ -133,7 +134,7 @@ pub(super) fn replica_sets() -> Vec<Case> {
         create(&with_claims(json!({}))),
         create(&with_claims(json!({ "template": { "spec": data(true) } }))),
         create(&json!({ "template": { "spec": data(true) } })).refused("cannot have the same root disk"),
-        create(&json!({ "volumeClaimTemplates": claims })).refused("must be the claim of one of"),
+        create(&json!({ "volumeClaimTemplates": claims })).refused("each of volumeClaimTemplates must be the claim"),
         create(&with_claims(json!({ "updateStrategy": { "rollingUpdate": { "maxSurge": 1 } } })))
             .refused("maxSurge must be 0"),
         edit(

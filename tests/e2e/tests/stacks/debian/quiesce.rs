@@ -27,6 +27,7 @@ fn take(number: u32, quiesce_seconds: u32) -> Kind {
     Kind::Snapshot(v1::Snapshot {
         uid: uid(1000 + number),
         quiesce_seconds,
+        memory: false,
     })
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: changes nothing; the API server is asked whether it would take the restored machine.
 //! Failure: the reason of the condition, and what is in the way.
 
-use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot};
+use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot, names};
 use kube::ResourceExt;
 use kube::api::PatchParams;
 
@@ -27,8 +27,8 @@ fn refusal(why: impl Into<String>) -> Refusal {
     Refusal::Words(FAILED, why.into())
 }
 
-/// The UID of the snapshot.
-pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<String, Refusal> {
+/// The snapshot.
+pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSnapshot, Refusal> {
     let snapshot = usable(pass, name)?;
     if !claims::records(&snapshot).is_empty()
         && let Some(why) = claims::refusal(pass, &snapshot)
@@ -47,6 +47,13 @@ pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<String, Refusal> 
     if let Some(why) = snapshots::inability(pass, &node, TaskKind::Revert) {
         return Err(refusal(why));
     }
+    if super::resumes(pass, &snapshot) && !snapshots::saves_memory(pass, &node) {
+        return Err(refusal(format!(
+            "the snapshot has the memory of the guest, and the programs of node {node} cannot resume from that: upgrade \
+             vmlet and vmlet-agent there, or set the annotation {} to revert without it",
+            names::REVERT_WITHOUT_MEMORY
+        )));
+    }
     let invalid = |why| Refusal::Words(INVALID_MANIFEST, why);
     let seed = seed(&snapshot.uid().unwrap_or_default(), &pass.now);
     let patch = restore::write(pass, &snapshot, name, &seed).map_err(invalid)?;
@@ -57,7 +64,7 @@ pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<String, Refusal> 
     let api = pass.api::<VirtualMachine>();
     match api.patch(&pass.key.name, &trial, &patch).await {
         Ok(_) => match claims::trial(pass, &snapshot, &seed).await {
-            Ok(Ok(())) => Ok(snapshot.uid().unwrap_or_default()),
+            Ok(Ok(())) => Ok(snapshot),
             Ok(Err(why)) => Err(refusal(why)),
             Err(error) => Err(Refusal::Error(error)),
         },

@@ -113,7 +113,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome
         }
     } else if !is_restored(pass, revert) {
         // The owner removed the name, perhaps by a replacement of the whole machine.
-        pass.status().current_snapshot = Some(reference(revert));
+        super::is_on_disk(pass, revert);
         super::end(pass, revert);
         return Ok(Flow::Done("ended a revert"));
     }
@@ -190,10 +190,10 @@ fn finish(
     // The only instance of a machine that was off had ended.
     let is_used_up = pass.base.spec.run_strategy == Some(RunStrategy::Once)
         && state != Some(PowerState::PoweredOn);
+    super::is_on_disk(pass, revert);
     let status = pass.status();
     status.snapshot_revert = None;
     status.start_failure = None;
-    status.current_snapshot = Some(reference(revert));
     let started_by = status.run_strategy.map(|_| RunStrategy::Halted);
     status.run_strategy = is_used_up.then_some(RunStrategy::Once).or(started_by);
     if let Some(last) = &mut status.instance {
@@ -203,6 +203,9 @@ fn finish(
     pass.drop_condition(REVERT_SUCCEEDED);
     super::idle(pass);
     let mut text = format!("the machine is as in snapshot {}", revert.name);
+    if revert.memory {
+        text.push_str(", and resumes from its memory");
+    }
     if !earlier.is_empty() {
         let stay = format!(
             "; it has new claims, and the earlier ones stay: {}",

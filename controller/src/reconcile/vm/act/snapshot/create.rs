@@ -20,7 +20,7 @@ use super::claims::{self, Progress};
 use super::{IN_PROGRESS, MOST, WAITING_FOR_DISK, delete, wait, wait_with};
 use crate::flow::Outcome;
 use crate::reconcile::node_tasks;
-use crate::reconcile::vm::act::tasks;
+use crate::reconcile::vm::act::{saved, tasks};
 use crate::reconcile::vm::observe::promotion::back_off;
 use crate::reconcile::vm::observe::snapshots::{self, CREATION_FAILED};
 use crate::reconcile::vm::pass::Pass;
@@ -106,7 +106,13 @@ async fn begin(
     snapshot: &mut VirtualMachineSnapshot,
     node: &str,
 ) -> Outcome<()> {
-    let record = RawRecord::from(&manifest::record(&pass.base));
+    let mut record = manifest::record(&pass.base);
+    if snapshot.spec.memory
+        && let Some(devices) = saved::devices_of_pod(pass)
+    {
+        record[saved::DEVICES] = devices;
+    }
+    let record = RawRecord::from(&record);
     if record.fields().is_none() {
         let most = RawRecord::MOST / 1024;
         let why = format!(
@@ -152,6 +158,7 @@ async fn begin(
     task.snapshot = Some(SnapshotRequest {
         uid: uid.clone(),
         quiesce_seconds: quiesce_seconds(&snapshot.spec),
+        memory: snapshot.spec.memory,
     });
     tasks::ensure(pass, task, &uid).await.map(drop)
 }
@@ -230,6 +237,13 @@ async fn finish(
         .status
         .as_ref()
         .and_then(|status| status.snapshot.as_ref());
+    let memory = taken.map_or(0, |taken| taken.memory_bytes);
+    if snapshot.spec.memory && memory == 0 {
+        let why = "the node has taken the snapshot without the memory of the guest: delete it, upgrade vmlet and vmlet-agent \
+                   there, and create another one";
+        return fail(pass, snapshot, why).await;
+    }
+    draft.memory = memory > 0;
     if let Some(taken) = taken {
         draft.quiesced = taken.quiesced;
         draft.power_state = Some(match taken.running {
@@ -238,7 +252,7 @@ async fn finish(
         });
         draft.creation_time.clone_from(&taken.created_time);
         draft.storage = Some(SnapshotStorage {
-            requested: Some(quantity(taken.virtual_bytes.into())),
+            requested: Some(quantity(taken.virtual_bytes.saturating_add(memory).into())),
             used: Some(quantity(taken.used_bytes.into())),
         });
     }

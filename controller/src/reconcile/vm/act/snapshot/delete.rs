@@ -139,6 +139,7 @@ async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) 
     task.snapshot = Some(SnapshotRequest {
         uid,
         quiesce_seconds: None,
+        memory: false,
     });
     tasks::ensure(pass, task, &seed).await?;
     let why = format!("node {node} deletes the snapshot");

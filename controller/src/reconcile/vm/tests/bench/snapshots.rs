@@ -3,6 +3,7 @@
 //! Invariant: as for machines: a pass acts on what the stores show.
 //! Failure: panics with what was not there.
 
+use crds::names;
 use serde_json::{Value, json};
 
 use super::{Bench, TASKS};
@@ -16,6 +17,15 @@ impl Bench {
         self.agents(&["n1"]);
         let kinds = ["Snapshot", "Revert", "DeleteSnapshot"];
         self.agent("n1", &json!({ "taskKinds": kinds }));
+    }
+
+    /// The same, with the memory of guests.
+    pub(in crate::reconcile::vm::tests) fn saving_memory(&mut self) {
+        self.agents(&["n1"]);
+        let kinds = ["Snapshot", "Revert", "DeleteSnapshot"];
+        let features = [names::MEMORY_SNAPSHOTS];
+        let facts = json!({ "daemon": { "taskKinds": kinds }, "features": features });
+        self.agent_reports("n1", &facts);
     }
 
     /// Passes, of which none fails, until one writes nothing.
@@ -49,6 +59,11 @@ impl Bench {
 
     /// The node has taken the requested snapshot.
     pub(in crate::reconcile::vm::tests) fn node_takes(&mut self, running: bool) {
+        self.node_takes_with(running, 0);
+    }
+
+    /// The same, with so many bytes of memory.
+    pub(in crate::reconcile::vm::tests) fn node_takes_with(&mut self, running: bool, memory: u64) {
         let now = self.time();
         let open = |task: &Value| task["status"]["state"].is_null();
         let all = self.tasks("Snapshot");
@@ -57,7 +72,7 @@ impl Bench {
         let status = json!({
             "state": "Success", "completionTime": now, "snapshot": {
                 "quiesced": false, "running": running, "virtualBytes": 10 << 20,
-                "usedBytes": 3 << 20, "createdTime": now,
+                "usedBytes": 3 << 20, "createdTime": now, "memoryBytes": memory,
             },
         });
         self.edit(TASKS, &name, json!({ "status": status }));

@@ -1,0 +1,82 @@
+//! The searches for leaks know every folder of the daemon's state.
+//!
+//! Invariant: a folder that the daemon makes below its state directory is searched after each test, or
+//! outlives pods for a reason that is named here.
+//! Failure: the folders that nothing searches.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::sources::sources;
+use crate::workspace::root;
+
+/// How the daemon's sources name what is directly below its state directory.
+const STATE: [&str; 2] = ["state.join(\"", "state_dir.join(\""];
+
+/// What belongs to no pod, and why.
+const STAYS: [(&str, &str); 4] = [
+    (
+        "exports",
+        "copies for clients, which the next start removes",
+    ),
+    ("images", "files of images, which the cache keeps"),
+    ("lock", "the lock of the running daemon"),
+    ("vmlet.db", "the database, whose rows are counted"),
+];
+
+/// Disks are those of virtual machines, which outlive their nodes' stacks in some tests.
+const OF_MACHINES: &str = "disks";
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap()
+}
+
+/// The names directly below the state directory.
+fn names() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut files = BTreeSet::new();
+    sources(&root().join("src"), &mut files);
+    let is_of_tests = |path: &PathBuf| {
+        let path = path.to_string_lossy();
+        path.contains("tests") || path.contains("testkit")
+    };
+    files.retain(|file| !is_of_tests(file));
+    for source in files {
+        let source = fs::read_to_string(source).unwrap();
+        for call in STATE {
+            let found = source.split(call).skip(1);
+            names.extend(found.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_folder_of_the_state_directory_is_searched_for_leaks() {
+    let live = read("tests/e2e/src/leftovers.rs");
+    let down = read("xtask/src/stack/leaks/files.rs");
+    let names = names();
+    assert!(names.len() >= 9, "{names:?}");
+    let stays = STAYS.map(|(name, _)| name);
+    for name in names.iter().filter(|name| !stays.contains(&name.as_str())) {
+        let searched = format!("\"state/{name}\"");
+        assert!(live.contains(&searched), "{name}");
+        assert!(name == OF_MACHINES || down.contains(&searched), "{name}");
+    }
+    // One that was renamed is searched in vain.
+    for name in stays {
+        assert!(names.contains(name), "{name} is gone");
+    }
+    for list in [&live, &down] {
+        for (_, rest) in list
+            .match_indices("\"state/")
+            .map(|(at, _)| list.split_at(at + 7))
+        {
+            let name = rest.split(['"', '/']).next().unwrap();
+            // The tapmanager's journal, whose place its configuration names.
+            let known = name == "network" || names.contains(name);
+            assert!(known, "the daemon has no {name}");
+        }
+    }
+}
