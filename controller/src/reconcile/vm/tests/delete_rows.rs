@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::bench::*;
 use crate::flow::Flow;
+use crate::reconcile::vm::reconcile;
 
 async fn deleted(bench: &mut Bench, changes: Value) {
     let mut all = json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } });
@@ -468,4 +469,22 @@ async fn a_disk_is_removed_although_the_task_that_made_it_is_gone() {
     bench.task_ends("DeleteDisk", "Success");
     bench.settle().await.ok();
     assert!(!is_there(&bench));
+}
+
+/// The watch of pods is behind: a guest may start on the disk at any time.
+#[tokio::test]
+async fn no_disk_is_removed_under_a_pod_that_only_the_api_server_has() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let pod = bench.pod();
+    bench.remove(PODS, "vm");
+    deleted(&mut bench, json!({})).await;
+    let place = (PODS.to_owned(), "vm".to_owned());
+    bench.server.lock().unwrap().objects.insert(place, pod);
+    let result = reconcile(&bench.ctx, &bench.key).await;
+    assert!(is_conflict(&result), "{result:?}");
+    assert!(bench.tasks("DeleteDisk").is_empty());
+    bench.remove(PODS, "vm");
+    bench.settle().await.ok();
+    bench.task("DeleteDisk");
 }
