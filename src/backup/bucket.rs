@@ -9,7 +9,7 @@
 //!
 //! Invariant: nothing is given another name, since buckets have no such request: a manifest is what makes a backup of
 //! objects, and one that is copied before it is removed is what keeps a removal from being forgotten.
-//! Failure: [`Error`](super::Error); a step that was cut short can be repeated.
+//! Failure: [`Error`]; a step that was cut short can be repeated.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 //! Invariant: a file is as large as its disk before an image is written to it, and reads as zeros
 //! there. What it takes is the volume's space, not the node's budget. Pods that have the volume may
 //! write to a file that has a name: the header of a qcow2 disk is judged again on the descriptor
-//! that the program gets, right before it runs and after it has written the image.
+//! that the program gets, right before it runs and after it has written the image. A disk that is
+//! refused is its owner's again when the caller gets the error.
 //! Failure: what the program reported, or that the volume does not answer; what the program wrote
 //! stays for the caller to remove.
 
@@ -39,25 +40,29 @@ impl QemuImg {
         let image = self.open_image(base.path).await?;
         let this = self.for_run()?;
         let disk = this.lend(&file).await?;
-        let inherited = disk.inherited()?;
-        let name = path_of(&image);
-        let path = path_of(&inherited);
-        let target = match format {
-            Format::Raw => format!("driver=raw,file.driver=file,file.filename={path}"),
-            Format::Qcow2 => {
-                stands_alone(&disk).await?;
-                format!("driver=qcow2,file.driver=file,file.filename={path}")
+        let filled = async {
+            let inherited = disk.inherited()?;
+            let name = path_of(&image);
+            let path = path_of(&inherited);
+            let target = match format {
+                Format::Raw => format!("driver=raw,file.driver=file,file.filename={path}"),
+                Format::Qcow2 => {
+                    stands_alone(&disk).await?;
+                    format!("driver=qcow2,file.driver=file,file.filename={path}")
+                }
+            };
+            let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
+            let mut program = this.program(vec![image, inherited], most, time);
+            program.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
+            program.arg(base.format.as_str()).arg(name);
+            program.args(["--target-image-opts", &target]);
+            run(program, &disk, time, progress).await?;
+            match format {
+                Format::Raw => Ok(()),
+                Format::Qcow2 => stands_alone(&disk).await,
             }
         };
-        let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
-        let mut program = this.program(vec![image, inherited], most, time);
-        program.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
-        program.arg(base.format.as_str()).arg(name);
-        program.args(["--target-image-opts", &target]);
-        let mut filled = run(program, &disk, time, progress).await;
-        if filled.is_ok() && format == Format::Qcow2 {
-            filled = stands_alone(&disk).await;
-        }
+        let filled = filled.await;
         disk.take_back().await;
         filled
     }
@@ -66,8 +71,10 @@ impl QemuImg {
     pub async fn enlarge_qcow2(&self, file: Open<File>, size: u64) -> Result<(), String> {
         let this = self.for_run()?;
         let disk = this.lend(&file).await?;
-        stands_alone(&disk).await?;
-        let resized = this.resize(&disk, size, u64::MAX).await;
+        let resized = match stands_alone(&disk).await {
+            Ok(()) => this.resize(&disk, size, u64::MAX).await,
+            refused => refused,
+        };
         disk.take_back().await;
         resized
     }

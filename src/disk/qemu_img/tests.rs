@@ -198,6 +198,8 @@ async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() 
     let filled = program.fill((opened(&path), Format::Qcow2), raw(&image), 1 << 20, |_| {});
     let refused = filled.await.unwrap_err();
     assert!(refused.contains("external data file"), "{refused}");
+    let owner = || std::fs::metadata(&path).unwrap().uid();
+    assert_eq!(owner(), VICTIM, "not taken back before the error");
     // A file that all may write to, as others of its owner; the program opens the disk after the swap.
     for file in [home.path(), &target] {
         std::fs::set_permissions(file, Permissions::from_mode(0o777)).unwrap();
@@ -222,11 +224,10 @@ async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() 
         }
     }
     attack();
+    let enlarged = qemu_img().enlarge_qcow2(opened(&path), 2 << 20).await;
+    assert_eq!(owner(), VICTIM, "not taken back before the error");
     for refused in [
-        qemu_img()
-            .enlarge_qcow2(opened(&path), 2 << 20)
-            .await
-            .unwrap_err(),
+        enlarged.unwrap_err(),
         // A disk of ours, whose emulator its guest has taken over.
         qemu_img().grow(&path, 2 << 20).await.unwrap_err().reason,
     ] {

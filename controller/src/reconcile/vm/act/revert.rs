@@ -156,6 +156,7 @@ async fn begin(pass: &mut Pass<'_>, name: &str) -> Outcome {
         Err(check::Refusal::Words(reason, why)) => return Err(failed(pass, name, reason, &why)),
         Err(check::Refusal::Error(error)) => return Err(error),
     };
+    forget_discard(pass).await?;
     let start_time = pass.now.clone();
     pass.status().snapshot_revert = Some(SnapshotRevert {
         name: name.to_owned(),
@@ -171,6 +172,17 @@ async fn begin(pass: &mut Pass<'_>, name: &str) -> Outcome {
     pass.normal("RevertStarted", &text);
     pass.count_change();
     Ok(Flow::Done("reverts to a snapshot"))
+}
+
+/// A task that discards memory is named after the last instance, and a revert brings memory without one: the task of
+/// an earlier discard would be taken for its own.
+async fn forget_discard(pass: &Pass<'_>) -> Outcome<()> {
+    for task in tasks::all(pass) {
+        if task.spec.kind == TaskKind::Restore && task.is_final() {
+            tasks::delete(pass, &task).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Powers the machine off, then lets the node revert its disk.

@@ -119,6 +119,41 @@ async fn a_machine_that_is_powered_off_discards_the_memory_of_its_snapshot() {
     assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
 }
 
+/// No instance is between the two, and the task of the first discard is kept for a while.
+#[tokio::test]
+async fn the_memory_of_a_second_revert_is_discarded_too() {
+    let mut bench =
+        with_memory(json!({ "spec": { "powerState": "PoweredOn", "runStrategy": null } })).await;
+    reverted(&mut bench).await;
+    powered_off_before_it_starts(&mut bench).await;
+    bench.task_ends("Restore", "Success");
+    bench.settles().await;
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+
+    bench.forward(60);
+    bench.edit(VMS, "vm", json!({ "spec": { "currentSnapshotName": "s" } }));
+    bench.settles().await;
+    assert_eq!(bench.tasks("Revert").len(), 2);
+    bench.task_ends("Revert", "Success");
+    powered_off_before_it_starts(&mut bench).await;
+    assert_eq!(bench.status().power_state, Some(PowerState::Suspended));
+    bench.task_ends("Restore", "Success");
+    bench.settles().await;
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+}
+
+/// Up to the task that discards the memory.
+async fn powered_off_before_it_starts(bench: &mut Bench) {
+    bench.passes().await;
+    assert!(bench.status().snapshot_revert.is_none() && !bench.has_pod());
+    bench.edit(VMS, "vm", json!({ "spec": { "powerState": "PoweredOff" } }));
+    bench.settles().await;
+    assert!(!bench.has_pod());
+    let task = bench.task("Restore");
+    assert_eq!(task["spec"]["discard"], true);
+    assert!(task["status"]["state"].is_null(), "{task}");
+}
+
 /// The disk has the content of the snapshot by then, and the node its memory.
 #[tokio::test]
 async fn an_owner_who_ends_a_revert_has_a_machine_that_resumes() {
