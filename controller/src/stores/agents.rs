@@ -29,7 +29,7 @@ pub struct Agents(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By node, in the order in which those that are lost are told.
+    /// By node, in the order in which `lost` returns the nodes without a report.
     reports: BTreeMap<String, LastReport>,
     /// When the last report of any agent arrived.
     last: Option<Instant>,

@@ -69,7 +69,8 @@ async fn memory_is_of_the_moment_of_its_switch_and_can_be_resumed_again() {
     let status = libvirtd.dir().join("run/libvirt/qemu/switched.xml");
     let emulator = Pid::from_raw(libvirtd.emulators()[0]);
     kill(emulator, Signal::SIGSTOP).unwrap();
-    let (other, switch) = (hv.clone(), cut_short.clone());
+    let other = hv.clone();
+    let switch = cut_short.clone();
     let request = tokio::spawn(async move { other.switch_root_with_memory(id, switch).await });
     begun(&status).await;
     libvirtd.kill();
