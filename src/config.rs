@@ -23,7 +23,7 @@ use service::admin_http::Endpoint;
 use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
-pub use addresses::{AddressRange, PrivateAddresses};
+pub use addresses::{AddressRange, PrivateAddresses, RawData};
 pub use backup::{Backup, BackupBucket, BackupPlace, BackupTarget, BucketStyle, is_target_name};
 pub use images::Images;
 pub use landlock::Landlock;
@@ -125,8 +125,8 @@ pub struct Libvirt {
     pub start_timeout: Timespan,
     /// Concurrent calls to libvirt for each of several kinds (starts, kills, looks at a machine,
     /// requests to emulators, guest agents and so on; half as many save or restore memory); further
-    /// calls of the kind wait. Set `max_workers` in `libvirtd.conf` to at least ten times this
-    /// value and three: with fewer workers, machines that hang delay others.
+    /// calls of the kind wait. Set `max_workers` in `libvirtd.conf` to at least eleven times
+    /// this value and three: with fewer workers, machines that hang delay others.
     pub parallel_calls: Count,
 }
 

@@ -6,12 +6,23 @@
 
 use std::path::Path;
 
+use libvirt::Hypervisor;
+use tokio::time::Instant;
+use uuid::Uuid;
+
 use crate::images::{self, Convertible, ConvertibleError, Format, FormatError};
+use crate::node::facts::Survey;
 
 pub use crate::cri::fuzzing::{Created, create};
 pub use crate::images::fuzzing::{Blob, Manifest};
-pub use crate::node::facts::{Interface, Reply, gather, of_vmlet_guest};
+pub use crate::node::facts::{Interface, Reply, of_vmlet_guest};
 pub use crate::vm::accelerator::Accelerator;
+
+/// What the QEMU guest agent of a guest answers to the questions of one turn.
+pub async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
+    let survey = Survey::default().turn(driver, domain, true, Instant::now());
+    survey.await.reply
+}
 
 /// Where an image is by the rules of a file of translations; the outer error is that of the file.
 pub fn mapped(file: &str, name: &images::Name) -> Result<images::Result<String>, String> {

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+mod access;
 mod addresses;
 mod adjustable;
 mod boot;
@@ -58,7 +59,7 @@ pub use conversion::{Conversion, Converter, Unconverted};
 pub use convertible::{Convertible, Error as ConvertibleError};
 pub use digest::{Digest, ParseDigest};
 pub use error::{Error, Result};
-pub use format::{Error as FormatError, Format, head_of};
+pub use format::{Error as FormatError, Format, RawData, head_of};
 pub use inspect::{Firmware, Inspected};
 pub use locator::Locator;
 pub use mappings::ClusterMapping;
@@ -146,8 +147,8 @@ struct Inner {
 
 impl Images {
     /// Brings the image that a name means now into the store. The server gets a request each time,
-    /// but an unchanged file is not sent again; with a digest in the name, content that is here is
-    /// enough. Pulls of one URL at the same time share one download. Dropping the future stops the
+    /// but an unchanged file is not sent again; with a digest in the name, content that is here and came
+    /// by the same credentials, or by none, is enough. Pulls of one URL at the same time share one download. Dropping the future stops the
     /// download (unless others wait for it) and keeps what was received for the next pull.
     pub async fn pull(&self, image: impl Into<Locator<'_>>) -> Result<Image> {
         self.pull_with(image, None).await
@@ -208,6 +209,27 @@ impl Images {
         };
         let made = tokio::task::spawn_blocking(make).await;
         made.unwrap_or_else(|_| Err("the daemon is stopping".to_owned()))
+    }
+
+    /// Whether an image is here, so that a machine gets it without a request to its server. One whose name
+    /// is made of a URL has to have come by the same certificates, or by none, or before that was recorded;
+    /// of all other images kubelet has compared the credentials.
+    pub fn is_usable<'a>(&self, image: impl Into<Locator<'a>>) -> bool {
+        let image = image.into();
+        let Ok((name, origin)) = image.parse() else {
+            return false;
+        };
+        let Some(digest) = self.inner.catalog.resolve(&name.to_string()) else {
+            return false;
+        };
+        self.inner.is_for(digest, &origin, image.tls())
+    }
+
+    /// Whether this is an image as of [`Images::is_usable`], whatever its name means by now.
+    pub(crate) fn is_of<'a>(&self, digest: Digest, image: impl Into<Locator<'a>>) -> bool {
+        let image = image.into();
+        let parsed = image.parse();
+        parsed.is_ok_and(|(_, origin)| self.inner.is_for(digest, &origin, image.tls()))
     }
 
     /// Whether an image is in a registry, where credentials are of use.
@@ -322,6 +344,18 @@ impl Images {
 }
 
 impl Inner {
+    /// Whether an image came by the same certificates, where its name is made of a URL.
+    fn is_for(&self, digest: Digest, origin: &locator::Origin, tls: Option<&ServerTls>) -> bool {
+        if !matches!(origin, locator::Origin::Url(_)) {
+            return true;
+        }
+        self.catalog.read(|rows| {
+            let identity = rows.key.with_file(origin.signed(), tls);
+            let is_unknown = |entry: &catalog::Entry| entry.access.is_unknown();
+            rows.entries.get(&digest).is_some_and(is_unknown) || rows.admits(digest, identity)
+        })
+    }
+
     /// Runs a change to its end, even if the caller disconnects.
     async fn detached<T: Send + 'static>(
         &self,
@@ -349,6 +383,7 @@ pub(crate) async fn record_from_registry(db: &Db, data: &std::path::Path) {
             format: Format::Qcow2,
         },
         source: "registry.example/machines/web:1".to_owned(),
+        identity: None,
         validators: partial::Validators::default(),
         user: "1000:1000".to_owned(),
         names: vec!["registry.example/machines/web:1".to_owned()],

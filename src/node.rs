@@ -24,6 +24,7 @@ mod probes;
 mod run;
 mod server;
 mod task;
+mod turns;
 mod uploads;
 mod watch;
 mod wire;

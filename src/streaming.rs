@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Invariant: a session starts only with a token, which a CRI client got for that very request and
-//! which is worth one session within a minute. A session holds no lock and no row: the daemon's end
+//! which is worth one session within a minute. Connections without a session, sessions of a pod and
+//! those of a namespace have bounds of their own. A session holds no lock and no row: the daemon's end
 //! or that of the client ends it at once.
 //! Failure: [`Error`] when the address cannot be had; a session that fails reports it to its
 //! client.
@@ -13,6 +14,7 @@
 mod attach;
 mod console;
 mod exec;
+mod places;
 mod port_forward;
 mod process;
 mod server;
@@ -32,8 +34,10 @@ use tokio_util::sync::CancellationToken;
 use crate::machine_socket::MachineSocket;
 use crate::platform::Platform;
 use crate::vm::Containers;
+use places::SessionPlaces;
 use tokens::Tokens;
 
+pub use places::Pod;
 pub use streams::Wanted;
 pub use tokens::TooMany;
 
@@ -110,23 +114,32 @@ impl Target {
     }
 }
 
+/// What a token is for.
+#[derive(Debug, PartialEq, Eq)]
+struct Admission {
+    pod: Pod,
+    target: Target,
+}
+
 /// Tokens of sessions that may start, and where.
 #[derive(Debug)]
 pub struct Gate {
-    tokens: Tokens<Target>,
+    tokens: Tokens<Admission>,
+    places: SessionPlaces,
     address: SocketAddr,
     scheme: &'static str,
 }
 
 impl Gate {
-    /// The URL of one session.
+    /// The URL of one session with this pod.
     ///
     /// # Errors
     ///
     /// [`TooMany`] sessions were requested and have not started.
-    pub fn url(&self, target: Target) -> Result<String, TooMany> {
+    pub fn url(&self, pod: Pod, target: Target) -> Result<String, TooMany> {
         let path = target.path();
-        let token = self.tokens.issue(target)?;
+        let namespace = Arc::clone(&pod.namespace);
+        let token = self.tokens.issue(&namespace, Admission { pod, target })?;
         Ok(format!("{}://{}/{path}/{token}", self.scheme, self.address))
     }
 }
@@ -156,6 +169,7 @@ impl Streaming {
         let address = listener.local_addr().map_err(failed)?;
         let gate = Gate {
             tokens: Tokens::default(),
+            places: SessionPlaces::default(),
             address,
             scheme: if tls.is_some() { "https" } else { "http" },
         };

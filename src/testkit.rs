@@ -31,11 +31,13 @@ use crate::tasks::Tasks;
 use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
 
 mod network;
+mod power_cut;
 mod settings;
 mod state;
 mod web;
 
 pub(crate) use network::FakeNetwork;
+pub(crate) use power_cut::PowerCut;
 use web::FakeWeb;
 
 /// A hypervisor and networks that only keep state.
@@ -114,6 +116,7 @@ impl Node {
             protocol: images::Protocol::Http,
             proxy: images::Proxy::Direct,
             allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
+            raw_data: images::RawData::Allow,
             ..images::Settings::new(scratch.path().join("images"))
         };
         let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());

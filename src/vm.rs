@@ -44,6 +44,7 @@ pub use model::{
     LinuxResources, Mount, Part, Spec, Unused,
 };
 pub use paths::Paths;
+pub use power::HeldGuest;
 pub use readiness::TcpProbe;
 pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};

@@ -79,6 +79,7 @@ fn spec(dir: &Path) -> DomainSpec {
     DomainSpec {
         vm: None,
         uuid: Uuid::new_v4(),
+        mergeable: false,
         generation: Some(Uuid::new_v4()),
         name: "vmlet-xml-test".to_owned(),
         container: "c0ffee".to_owned(),
@@ -194,6 +195,7 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         "freePageReporting='on'",
         "<stats period='10'/>",
         "<access mode='shared'/>",
+        "<nosharepages/>",
         "<driver type='virtiofs' queue='1024'/>",
         "<target dir='vmlet-0'/>",
         "<vcpu placement='static' current='2'>4</vcpu>",
@@ -256,6 +258,18 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
     );
     let monitor = virsh(&["qemu-monitor-command", "--hmp", &id, "info uuid"]);
     assert!(monitor.contains(&SYSTEM_UUID.to_string()), "{monitor}");
+    let monitor = virsh(&[
+        "qemu-monitor-command",
+        "--hmp",
+        &id,
+        "info vm-generation-id",
+    ]);
+    let generation = spec.generation.unwrap().to_string();
+    assert!(monitor.contains(&generation), "{monitor}");
+    let monitor = virsh(&["qemu-monitor-command", "--hmp", &id, "info memdev"]);
+    let mut merges = monitor.lines().filter(|line| line.contains("merge:"));
+    assert!(monitor.contains("merge:"), "{monitor}");
+    assert!(merges.all(|line| line.ends_with("false")), "{monitor}");
 
     libvirtd.kill();
     libvirtd.launch().unwrap();

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::context::{Clock, Context};
+use crate::context::{self, Clock, Context};
 use crate::events::{self, Events};
 use crate::intake::Intake;
 use crate::lease::{Fence, Lease, Lost};
@@ -151,6 +151,7 @@ async fn work(
         events,
         metrics,
         clock,
+        random: context::random(),
         shared: crate::shared::Shared::default(),
     };
     let (signal, mut signalled) = mpsc::channel(SIGNALS);

@@ -18,6 +18,9 @@ pub use crate::stores::{Key, Relation, Stores};
 /// Time, replaceable in tests.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
+/// A random number from 0 to 1, replaceable in tests.
+pub type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
+
 /// What a pass works with.
 #[allow(missing_debug_implementations, reason = "clients and stores have none")]
 #[derive(Clone)]
@@ -35,6 +38,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Now.
     pub clock: Clock,
+    /// The random part of delays.
+    pub random: Random,
     /// What passes over machines share beside the cluster's objects.
     pub shared: crate::shared::Shared,
 }
@@ -52,8 +57,15 @@ impl Context {
             events,
             metrics: Arc::default(),
             clock: Arc::new(|| Time(jiff::Timestamp::now())),
+            random: random(),
             shared: crate::shared::Shared::default(),
         };
         (context, queue)
     }
+}
+
+/// Numbers of the system.
+#[must_use]
+pub fn random() -> Random {
+    Arc::new(|| f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0)
 }

@@ -181,8 +181,7 @@ impl Intake {
             cache::image_of(&cache).filter(|_| !is_ready)
         });
         let waiting = waiting.map(|image| image.key()).chain(unfilled);
-        self.images
-            .push_all(waiting.map(|key| (key, Options::default())));
+        self.images.push_all(in_order(waiting));
         let machines = self.stores.vms.state().into_iter();
         let is_unbacked = |vm: &VirtualMachine| is_backup_outdated(&self.stores.agents, vm);
         let is_waiting = |vm: &VirtualMachine| {
@@ -190,7 +189,8 @@ impl Intake {
             needs_task || is_unprobed(vm) || is_unpromoted(vm) || is_unbacked(vm)
         };
         let waiting = machines.filter(|vm| is_waiting(vm));
-        waiting.for_each(|vm| self.signal(Key::of(&*vm)));
+        let waiting: BTreeSet<_> = waiting.map(|vm| Key::of(&*vm)).collect();
+        waiting.into_iter().for_each(|key| self.signal(key));
         let snapshots = self.stores.snapshots.state().into_iter();
         let is_leaving =
             |snapshot: &VirtualMachineSnapshot| snapshot.metadata.deletion_timestamp.is_some();
@@ -204,7 +204,7 @@ impl Intake {
         if let Some(queue) = &self.backups {
             let backups = self.stores.backups.state().into_iter();
             let waiting = backups.filter(|backup| needs_node(backup));
-            queue.push_all(waiting.map(|backup| (Key::of(&*backup), Options::default())));
+            queue.push_all(in_order(waiting.map(|backup| Key::of(&*backup))));
         }
     }
 
@@ -266,6 +266,12 @@ impl Intake {
             quiet: is_of_status(change),
         }
     }
+}
+
+/// Keys of objects that a store has listed, which it does in no certain order.
+fn in_order(keys: impl Iterator<Item = Key>) -> impl Iterator<Item = (Key, Options)> {
+    let keys: BTreeSet<_> = keys.collect();
+    keys.into_iter().map(|key| (key, Options::default()))
 }
 
 /// Nothing but the status changed, less the requests of users: only passes write that. A failure

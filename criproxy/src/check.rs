@@ -127,7 +127,7 @@ fn serves(text: &mut String, secondary: &Secondary) {
     let annotation = format!("annotation {}", crate::routes::TARGET);
     for (what, values) in [
         ("RuntimeClass handler", secondary.handlers.as_slice()),
-        (&annotation, secondary.targets()),
+        (&annotation, &secondary.target_runtimes),
         ("image names below", &secondary.image_prefixes),
     ] {
         if !values.is_empty() {

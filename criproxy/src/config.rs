@@ -77,9 +77,12 @@ pub struct Secondary {
     /// RuntimeClass handlers that the runtime serves.
     #[serde(default)]
     pub handlers: Vec<String>,
-    /// Values of the annotation `kubernetes.io/target-runtime` that select the runtime. Defaults to
-    /// its name.
-    pub target_runtimes: Option<Vec<String>>,
+    /// Values of the annotation `kubernetes.io/target-runtime` that select the runtime for pods
+    /// without one of its handlers, such as `virtlet.cloud`. What applies to a RuntimeClass, such as
+    /// policies, overhead and a node selector, does not apply to such pods. If empty, the annotation
+    /// selects the runtime of images only, and pods need a handler.
+    #[serde(default)]
+    pub target_runtimes: Vec<String>,
     /// Prefixes of the image names that belong to the runtime. The longest match decides.
     #[serde(default)]
     pub image_prefixes: Vec<String>,
@@ -121,15 +124,6 @@ impl Default for Limits {
             empty_grace: Timespan::from_millis(30_000),
             breaker_open: Timespan::from_millis(3_000),
         }
-    }
-}
-
-impl Secondary {
-    /// Values of the annotation that select the runtime.
-    pub fn targets(&self) -> &[String] {
-        self.target_runtimes
-            .as_deref()
-            .unwrap_or(std::slice::from_ref(&self.name))
     }
 }
 

@@ -117,6 +117,7 @@ mod tests {
     use guestapi::{ReportFacts, SetTime, Thaw};
 
     use super::*;
+    use crate::hooks::Hooks;
 
     fn performed(number: u64, action: Option<Action>, frozen: &Arc<Frozen>) -> Answer {
         let nowhere = PathBuf::from("/nonexistent");
@@ -125,7 +126,8 @@ mod tests {
             freezing: &Freezing {
                 table: nowhere.clone(),
                 watchdog: nowhere.clone(),
-                record: nowhere,
+                record: nowhere.clone(),
+                hooks: Hooks::below(nowhere),
             },
             sessions: &Sessions::default(),
         };

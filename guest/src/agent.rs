@@ -33,7 +33,7 @@ const REQUESTS: usize = 8;
 
 /// Serves a port until it is lost. A socket is served until its end.
 pub fn serve(port: &Port, places: &Places) -> io::Result<()> {
-    thaw_left(&places.freezing.record);
+    thaw_left(&places.freezing);
     let sessions = Sessions::default();
     let outbox = Outbox::new(port);
     let (frozen, requests) = (Arc::<Frozen>::default(), AtomicUsize::new(0));

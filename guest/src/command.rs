@@ -23,7 +23,7 @@ use crate::users::{self, Account};
 use crate::view::{self, View};
 
 /// What a user of a shell finds, too.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A process that runs, and our ends of its streams.
 #[derive(Debug)]

@@ -9,7 +9,9 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use guestapi::{FILE_SYSTEMS, Facts, FileSystem, INTERFACES, Interface, PUBLISHED};
+use guestapi::{
+    FILE_SYSTEMS, Facts, FileSystem, INTERFACES, Interface, PUBLISHED, REPORT_TEXT as TEXT,
+};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrLike;
@@ -21,8 +23,6 @@ const PUBLISHED_FILE: &str = "/run/vmlet/guestinfo";
 /// Where the boot script of the cloud-init disk names the shares that it could not mount, and the
 /// files that it could not write.
 const NOT_MOUNTED_FILE: &str = "/run/vmlet/not-mounted";
-/// Longest text of a report, in bytes.
-const TEXT: usize = 256;
 /// Nanoseconds of a tick, in which the kernel counts CPU time for programs.
 const TICK: u64 = 10_000_000;
 

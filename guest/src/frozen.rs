@@ -1,21 +1,23 @@
 //! File systems that are frozen for the host.
 //!
 //! ```text
-//! begin ─► open the mount points ─► start the watchdog ─► freeze each ─► thaw
-//!   └───────── the time of the freeze, after which a thread of the agent thaws ──┘
+//! begin ─► open the mount points ─► start the watchdog ─► programs of the guest ─► freeze each ─► thaw ─► programs
+//!   └───────────── the time of the freeze, after which a thread of the agent thaws ─────────────────┘
 //! ```
 //!
 //! Invariant: file systems that were frozen are thawed: by the host, after the time that it gave, when the agent
 //! loses its host, and when it is killed: by its [watchdog](Watchdog), or at its next start. A thaw ends a freeze
-//! that has begun, however far it is.
-//! Failure: a sentence for the host; a freeze that fails, or that a thaw meets, leaves nothing frozen.
+//! that has begun, however far it is. A [program](hooks) that got `freeze` gets `thaw` afterwards, whatever became
+//! of the freeze; of an agent that was killed from the next one.
+//! Failure: a sentence for the host; a freeze that fails, or that a thaw meets, leaves nothing frozen. So does a program
+//! that fails, or takes more than three quarters of the time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use guestapi::LONGEST_FREEZE;
 use nix::errno::Errno;
@@ -25,6 +27,7 @@ mod left;
 
 pub(crate) use left::thaw_left;
 
+use crate::hooks::{self, Hooks};
 use crate::mounts::{self, FileSystem, Point};
 use crate::sys;
 use crate::watchdog::Watchdog;
@@ -38,6 +41,8 @@ pub(crate) struct Freezing {
     pub(crate) watchdog: PathBuf,
     /// Names the mount points while they are frozen.
     pub(crate) record: PathBuf,
+    /// What runs before and after.
+    pub(crate) hooks: Hooks,
 }
 
 /// The file systems that are frozen.
@@ -76,6 +81,18 @@ pub(crate) struct Freeze {
 struct Prepared {
     points: Vec<Point>,
     watchdog: Option<Watchdog>,
+    /// Programs that run before the freeze, in this order.
+    hooks: Vec<PathBuf>,
+}
+
+/// What is to be ended when everything is thawed.
+#[derive(Debug)]
+enum Begun {
+    Watchdog(Watchdog),
+    /// A program that got `freeze`.
+    Hook(PathBuf),
+    /// No further program gets it.
+    Prepared,
 }
 
 impl Default for Frozen {
@@ -168,30 +185,31 @@ impl Freeze {
         prepare: impl FnOnce() -> Result<Prepared, String>,
         freeze: impl FnMut(&Point) -> Result<bool, String>,
     ) -> Result<usize, String> {
-        let (started, watchdogs) = mpsc::channel();
+        let (started, begun) = mpsc::channel();
+        let until = Instant::now() + self.time * 3 / 4;
         let frozen = Arc::clone(&self.frozen);
         let number = self.number;
         let time = self.time;
         let record = record.to_owned();
         let guard = move || {
             frozen.thaw_after(number, time);
-            dismiss(&watchdogs);
+            end(&begun);
             frozen.end(number, &record);
         };
         // It runs before anything is frozen, so that nothing stays so when a disk does not answer.
-        let begun = thread::Builder::new().spawn(guard);
-        let outcome = match begun {
+        let guarded = thread::Builder::new().spawn(guard);
+        let outcome = match guarded {
             Ok(_) => self
                 .await_turn()
                 .and_then(|()| prepare())
-                .and_then(|prepared| self.freeze_all(prepared, &started, freeze)),
+                .and_then(|prepared| self.freeze_all(prepared, until, &started, freeze)),
             Err(error) => Err(format!("failed to start the thread that thaws: {error}")),
         };
         if outcome.is_err() && self.is_current() {
             self.frozen.thaw();
         }
         drop(self);
-        // Its watchdog, and its record, stay until it is over.
+        // Its watchdog, its record and its programs stay until it is over.
         drop(started);
         outcome
     }
@@ -199,13 +217,15 @@ impl Freeze {
     fn freeze_all(
         &self,
         prepared: Prepared,
-        started: &Sender<Watchdog>,
+        until: Instant,
+        started: &Sender<Begun>,
         mut freeze: impl FnMut(&Point) -> Result<bool, String>,
     ) -> Result<usize, String> {
-        if let Some(watchdog) = prepared.watchdog {
-            let sent = started.send(watchdog);
-            sent.map_err(|_| "the thread that thaws has ended".to_owned())?;
-        }
+        let watchdog = prepared.watchdog.map(Begun::Watchdog);
+        watchdog.map_or(Ok(()), |watchdog| note(started, watchdog))?;
+        let ran = self.run_hooks(prepared.hooks, until, started);
+        note(started, Begun::Prepared)?;
+        ran?;
         for point in prepared.points {
             if !self.is_current() {
                 return Err(thawed());
@@ -229,6 +249,22 @@ impl Freeze {
             return Err(thawed());
         }
         Ok(state.points.len())
+    }
+
+    fn run_hooks(
+        &self,
+        all: Vec<PathBuf>,
+        until: Instant,
+        started: &Sender<Begun>,
+    ) -> Result<(), String> {
+        for hook in all {
+            if !self.is_current() {
+                return Err(thawed());
+            }
+            note(started, Begun::Hook(hook.clone()))?;
+            hooks::freeze(&hook, until, || self.is_current())?;
+        }
+        Ok(())
     }
 
     /// Waits for an earlier freeze that has ended: a disk may keep one of its calls.
@@ -263,10 +299,27 @@ fn thawed() -> String {
     "file systems were thawed during the freeze".to_owned()
 }
 
-/// Dismisses the watchdog of a freeze when that has ended: a disk may delay a call of it beyond the thaw.
-fn dismiss(watchdogs: &Receiver<Watchdog>) {
-    let all: Vec<_> = watchdogs.iter().collect();
-    all.into_iter().for_each(Watchdog::dismiss);
+/// Records what the thread that thaws is to end.
+fn note(started: &Sender<Begun>, begun: Begun) -> Result<(), String> {
+    let noted = started.send(begun);
+    noted.map_err(|_| "the thread that thaws has ended".to_owned())
+}
+
+/// Runs the programs of the guest again, and dismisses the watchdog of the freeze when that has ended: a disk may delay a
+/// call of it beyond the thaw.
+fn end(begun: &Receiver<Begun>) {
+    let mut hooks = Vec::new();
+    let mut watchdogs = Vec::new();
+    for one in begun {
+        match one {
+            Begun::Watchdog(watchdog) => watchdogs.push(watchdog),
+            Begun::Hook(program) => hooks.push(program),
+            Begun::Prepared => break,
+        }
+    }
+    hooks::thaw(&hooks);
+    begun.iter().for_each(drop);
+    watchdogs.into_iter().for_each(Watchdog::dismiss);
 }
 
 /// Opens the file systems of the guest, and starts what thaws them when this process cannot.
@@ -276,14 +329,22 @@ fn prepare(of: &Freezing, time: Duration) -> Result<Prepared, String> {
     let all = mounts::writable(&String::from_utf8_lossy(&table));
     let points: Vec<_> = all.iter().map(FileSystem::open).collect::<Result<_, _>>()?;
     if points.is_empty() {
-        let watchdog = None;
-        return Ok(Prepared { points, watchdog });
+        return Ok(Prepared {
+            points,
+            watchdog: None,
+            hooks: Vec::new(),
+        });
     }
     let watchdog = Watchdog::start(&of.watchdog, &points, time);
     let watchdog = watchdog.map_err(|e| format!("failed to start the watchdog: {e}"))?;
     let watchdog = Some(watchdog);
     left::record(&of.record, &points);
-    Ok(Prepared { points, watchdog })
+    let hooks = of.hooks.programs();
+    Ok(Prepared {
+        points,
+        watchdog,
+        hooks,
+    })
 }
 
 /// False for a file system that cannot be frozen: its data are written, at least.

@@ -32,6 +32,7 @@ mod command;
 mod confine;
 mod facts;
 mod frozen;
+mod hooks;
 mod input;
 mod mounts;
 mod outbox;

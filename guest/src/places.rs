@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cgroups::Cgroups;
 use crate::frozen::Freezing;
+use crate::hooks::Hooks;
 
 /// The places of the sessions of one agent.
 #[derive(Debug)]
@@ -32,13 +33,14 @@ impl Places {
                 table: PathBuf::from("/proc/self/mountinfo"),
                 watchdog: PathBuf::from("/proc/self/exe"),
                 record: PathBuf::from("/run/vmlet-guest/frozen"),
+                hooks: Hooks::of_guest(),
             },
         }
     }
 
     /// Files below a folder, and cgroups below one that is made in a mounted hierarchy of cgroup v2, if given. Beside
     /// the folder are the share, the table of the mounts that are frozen on request, `mountinfo`, the program that
-    /// watches over that, `vmlet-guest`, and the record of it, `frozen`.
+    /// watches over that, `vmlet-guest`, the record of it, `frozen`, and in `qemu` the programs that run before and after.
     ///
     /// # Errors
     ///
@@ -52,6 +54,7 @@ impl Places {
                 table: files.with_file_name("mountinfo"),
                 watchdog: files.with_file_name("vmlet-guest"),
                 record: files.with_file_name("frozen"),
+                hooks: Hooks::below(files.with_file_name("qemu")),
             },
         })
     }

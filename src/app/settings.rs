@@ -50,6 +50,10 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
             config::PrivateAddresses::Allow => images::Private::Allow,
             config::PrivateAddresses::Refuse => images::Private::Refuse,
         },
+        raw_data: match given.raw_data {
+            config::RawData::Allow => images::RawData::Allow,
+            config::RawData::Refuse => images::RawData::Refuse,
+        },
         ca_file: (*given.ca_file).clone(),
         readers: Some(readers),
         boot_id_file: config.boot_id_file.to_path_buf(),

@@ -14,6 +14,7 @@ use crate::backup::mount::{removed, unfinished};
 use crate::images::{Digest, Format};
 
 mod buckets;
+mod power_cut;
 mod server;
 
 const MIB: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Settings about the addresses that images are fetched from.
+//! Settings about where images are fetched from, and what is taken for one.
 //!
 //! Invariant: a range is written as its text, which parses back to the same range.
 //! Failure: a sentence that states what is allowed.
@@ -18,6 +18,17 @@ pub enum PrivateAddresses {
     #[default]
     Allow,
     /// As those that no image server has.
+    Refuse,
+}
+
+/// How raw image files are treated that do not begin as disks do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RawData {
+    /// As disks.
+    Allow,
+    /// As files that are no disks.
+    #[default]
     Refuse,
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::settings::Timespan;
 
-use super::addresses::{AddressRange, PrivateAddresses};
+use super::addresses::{AddressRange, PrivateAddresses, RawData};
 use super::translation::Translation;
 use super::value::{AbsolutePath, ConvertedFormat, OptionalPath, Protocol, Size, UnknownId};
 
@@ -69,9 +69,13 @@ pub struct Images {
     /// redirect. Allowed addresses are open to every user whose image URLs the node fetches.
     pub allowed_addresses: Vec<AddressRange>,
     /// Whether images are fetched from private addresses (RFC 1918, `100.64.0.0/10`, `fc00::/7`):
-    /// `allow`, since image servers of a cluster usually have one, or `refuse` all that
-    /// `allowed_addresses` does not list.
+    /// `allow`, or `refuse` all that `allowed_addresses` does not list. The files of a new
+    /// installation (`deploy/node/vmlet.toml`, `deploy/systemd/vmlet.toml`) say `refuse`.
     pub private_addresses: PrivateAddresses,
+    /// Whether a raw file is a disk that has no boot sector, partition table, ISO 9660, ext2 to ext4 or
+    /// XFS file system at its beginning: `refuse`, since every answer of a server would be a raw disk
+    /// otherwise, or `allow`. An empty or other disk is accepted in the format qcow2 in any case.
+    pub raw_data: RawData,
     /// Hosts of OCI registries, with their port where it is not 443: an image whose name has such a
     /// host is pulled from the registry; others are files on web servers.
     pub registries: Vec<String>,
@@ -110,6 +114,7 @@ impl Default for Images {
             unknown_id: UnknownId::default(),
             allowed_addresses: Vec::new(),
             private_addresses: PrivateAddresses::default(),
+            raw_data: RawData::default(),
             registries: REGISTRIES.map(str::to_owned).to_vec(),
             registries_dir: AbsolutePath::usual("/etc/vmlet/certs.d"),
             translations: Vec::new(),

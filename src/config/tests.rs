@@ -100,6 +100,20 @@ fn every_default_is_valid() {
 }
 
 #[test]
+fn the_files_of_new_installations_refuse_image_servers_with_private_addresses() {
+    for file in [
+        include_str!("../../deploy/node/vmlet.toml"),
+        include_str!("../../deploy/systemd/vmlet.toml"),
+    ] {
+        let images = load_layers(file, &[], &[]).unwrap().config.images;
+        assert_eq!(images.private_addresses, PrivateAddresses::Refuse);
+    }
+    let usual = load_layers("", &[], &[]).unwrap().config.images;
+    assert_eq!(usual.private_addresses, PrivateAddresses::Allow);
+    assert_eq!(usual.raw_data, RawData::Refuse);
+}
+
+#[test]
 fn formats_are_converted_that_the_list_has() {
     let file = "[images]\nconvert = [\"vmdk\"]\n";
     let formats = |effective: Effective<Config>| effective.config.images.convert;
@@ -165,6 +179,11 @@ fn flags_are_understood_before_and_after_the_subcommand() {
 )]
 #[case::bad_filter("[log]\nlevel = \"a=b=c\"\n", "line 2, column 9", "level filter")]
 #[case::bad_format("[images]\nconvert = [\"vdi\"]\n", "line 2, column 12", "vmdk")]
+#[case::bad_word(
+    "[images]\nraw_data = \"maybe\"\n",
+    "line 2, column 12",
+    "`allow` or `refuse`"
+)]
 #[case::syntax("listen = \n", "line 1", "")]
 #[case::both(
     "[[images.translations]]\nname = \"a\"\nprefix = \"b\"\nurl = \"h/p\"\n",

@@ -25,6 +25,7 @@ mod memory;
 mod merge;
 
 pub(super) use backup::BackupBase;
+use backup::EarlierBackup;
 pub use memory::SnapshotMemory;
 
 /// UID of a VirtualMachineSnapshot object; spelt as every UID.
@@ -48,6 +49,9 @@ pub struct Layers {
     /// The memory of guests, by snapshot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     memories: BTreeMap<SnapshotUid, SnapshotMemory>,
+    /// Backups whose layer was kept before the present one, the last one at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<EarlierBackup>,
 }
 
 /// One file of a disk.
@@ -151,6 +155,7 @@ impl Layers {
             all: BTreeMap::from([(FIRST, first)]),
             change: None,
             memories: BTreeMap::new(),
+            earlier: Vec::new(),
         }
     }
 

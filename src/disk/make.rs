@@ -17,7 +17,7 @@ use super::model::{Disk, Phase};
 use super::qemu_img::Base;
 use super::{Disks, owner};
 use crate::files;
-use crate::images::{self, Image, Locator};
+use crate::images::{self, Image, Locator, ServerTls};
 
 /// Part of the progress that bringing the image is, in percent.
 const BRINGING: u8 = 60;
@@ -45,6 +45,16 @@ impl Disks {
     pub async fn make(
         &self,
         desired: &DesiredDisk,
+        progress: impl Fn(u8) + Send + Sync,
+    ) -> Result<()> {
+        self.make_with(desired, None, progress).await
+    }
+
+    /// As [`Disks::make`], with certificates for the server of the image.
+    pub async fn make_with(
+        &self,
+        desired: &DesiredDisk,
+        tls: Option<&ServerTls>,
         progress: impl Fn(u8) + Send + Sync,
     ) -> Result<()> {
         let record = Disk {
@@ -76,7 +86,7 @@ impl Disks {
             Phase::Making => {}
         }
         faultpoint::point("node.provision.recorded");
-        let image = self.bring(desired, &progress).await?;
+        let image = self.bring(desired, tls, &progress).await?;
         let digest = image.digest.to_string();
         self.records
             .change(&desired.vm, |disk| {
@@ -123,16 +133,25 @@ impl Disks {
         Ok(())
     }
 
-    /// The image, pulled if it is not here, and pinned.
-    async fn bring(&self, desired: &DesiredDisk, progress: &(impl Fn(u8) + Sync)) -> Result<Image> {
+    /// The image, pulled if it is not here, and pinned. Another machine may have brought another one by
+    /// this name, with other certificates, since the name was looked up: only the pinned one counts.
+    async fn bring(
+        &self,
+        desired: &DesiredDisk,
+        tls: Option<&ServerTls>,
+        progress: &(impl Fn(u8) + Sync),
+    ) -> Result<Image> {
         let failed = |source| Error::Image {
             image: desired.image.clone(),
             source,
         };
-        let locator = Locator::new(&desired.image, desired.url.as_deref());
+        let locator = Locator::new(&desired.image, desired.url.as_deref()).with_tls(tls);
         loop {
             match self.images.pin(&owner(desired.vm), &desired.image).await {
                 Err(images::Error::Absent { .. }) => {}
+                Ok(image) if !self.images.is_of(image.digest, locator) => {
+                    self.let_image_go(desired.vm).await?;
+                }
                 pinned => return pinned.map_err(failed),
             }
             let part = |percent: u8| {

@@ -1,7 +1,7 @@
 //! Removes disks.
 //!
-//! Invariant: the record is marked before the first file is removed, and is removed last; without a
-//! record, only a task removes a disk that was whole.
+//! Invariant: the record is marked before the first file is removed, and is removed last, when no
+//! power cut brings a file back; without a record, only a task removes a disk that was whole.
 //! Failure: the record stays, and the removal is repeated.
 
 use std::io::ErrorKind;
@@ -84,10 +84,17 @@ impl Disks {
         self.manifests.forget(vm);
         match tokio::fs::remove_dir_all(&folder).await {
             Err(e) if e.kind() != ErrorKind::NotFound => {
-                Err(files::failed("remove", &folder)(e).into())
+                return Err(files::failed("remove", &folder)(e).into());
             }
-            _ => Ok(self.qemu_img.forget(&folder).await?),
+            _ => {}
         }
+        // A disk that comes back without its record would be taken for a user's.
+        let root = self.root.clone();
+        let synced = tokio::task::spawn_blocking(move || service::files::sync_directory(&root));
+        let synced = synced.await;
+        let synced = synced.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        synced.map_err(files::failed("write", &self.root))?;
+        Ok(self.qemu_img.forget(&folder).await?)
     }
 
     /// Removes the directories of disks that no record accounts for and that were never whole. A

@@ -294,7 +294,11 @@ impl Disks {
         // A file of the same number, which an earlier process left, would be taken for the new layer.
         for file in self.remove_leftovers(vm).await? {
             let aside = file.with_extension(format!("{}.{UNRECORDED}", clock::now()));
-            let moved = tokio::fs::rename(&file, &aside).await;
+            let from = file.clone();
+            let to = aside.clone();
+            let moved = tokio::task::spawn_blocking(move || service::files::place(&from, &to));
+            let moved = moved.await;
+            let moved = moved.unwrap_or_else(|e| Err(std::io::Error::other(e)));
             moved.map_err(files::failed("move aside", &file))?;
             tracing::warn!(%vm, file = %aside.display(), "unrecorded layer renamed");
         }

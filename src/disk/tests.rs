@@ -9,6 +9,8 @@ use podspec::ContainerId;
 use super::*;
 use crate::testkit::Node;
 
+mod power_cut;
+
 fn uid(n: u8) -> VmUid {
     format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b{n:02x}")
         .parse()

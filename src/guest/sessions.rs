@@ -162,7 +162,8 @@ impl Sessions {
             Kind::GuestHello(_) => {}
             Kind::Answer(answer) => {
                 if let Some(request) = self.requests().remove(&answer.number) {
-                    let _ = request.send(answer);
+                    // A client that waits, or keeps it, has no more than it may.
+                    let _ = request.send(answer.bounded());
                 }
             }
             Kind::Started(started) => {

@@ -15,6 +15,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::*;
 
+mod facts;
 mod freezes;
 mod kept;
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
+use super::access::{Access, Identity, Key};
 use super::digest::Digest;
 use super::format::Format;
 use super::partial::Validators;
@@ -83,6 +84,8 @@ pub(super) struct Entry {
     /// Removed by name or id, and here only as long as it is pinned.
     pub(super) removed: bool,
     pub(super) names: BTreeSet<String>,
+    /// By which credentials it came.
+    pub(super) access: Access,
     /// The user in the image's configuration.
     pub(super) user: String,
     /// When its file came, in nanoseconds since the epoch.
@@ -93,11 +96,12 @@ pub(super) struct Entry {
 
 impl Entry {
     /// A listed image without names.
-    pub(super) const fn new(facts: Facts) -> Self {
+    pub(super) fn new(facts: Facts) -> Self {
         Self {
             facts,
             removed: false,
             names: BTreeSet::new(),
+            access: Access::new(),
             user: String::new(),
             pulled_at: 0,
             used_at: 0,
@@ -111,6 +115,8 @@ pub(super) struct Rows {
     pub(super) entries: BTreeMap<Digest, Entry>,
     pub(super) names: HashMap<String, Digest>,
     pub(super) pins: HashMap<String, Pin>,
+    /// Of the identities in [`Entry::access`].
+    pub(super) key: Key,
     /// By the key of a source.
     pub(super) sources: HashMap<String, (Arrived, Validators)>,
     /// Images whose rows cannot be read: their files stay.
@@ -148,6 +154,19 @@ impl Rows {
             entry.removed = false;
             entry.names.extend(names.iter().cloned());
         }
+    }
+
+    /// Records that an image came by these credentials.
+    pub(super) fn admit(&mut self, digest: Digest, identity: Option<Identity>) {
+        if let (Some(entry), Some(identity)) = (self.entries.get_mut(&digest), identity) {
+            entry.access.add(identity);
+        }
+    }
+
+    /// Whether a pull with these credentials uses an image without a request.
+    pub(super) fn admits(&self, digest: Digest, identity: Identity) -> bool {
+        let entry = self.entries.get(&digest);
+        entry.is_some_and(|entry| entry.access.admits(identity))
     }
 
     /// Records a use of an image.

@@ -18,7 +18,7 @@ use super::addresses::Guard;
 use super::adjustable::Live;
 use super::convertible::Convertible;
 use super::error::{Error, Result};
-use super::format::Rules;
+use super::format::{RawData, Rules};
 use super::partial::{Handle, Partial, Room, RoomClaim, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
@@ -83,6 +83,7 @@ pub(super) struct Downloader {
     guard: Guard,
     live: Arc<Live>,
     convert: Vec<Convertible>,
+    raw_data: RawData,
     space: Space,
     min_rate: u64,
     room: Room,
@@ -98,6 +99,7 @@ impl Downloader {
             guard,
             live,
             convert: Rules::from(settings).convert,
+            raw_data: settings.raw_data,
             space: settings.space.clone(),
             min_rate: settings.min_rate,
             room: Room::new(settings.max_partial_bytes),
@@ -222,6 +224,7 @@ impl Downloader {
         Rules {
             max_virtual_bytes: self.live.get().max_virtual_bytes,
             convert: self.convert.clone(),
+            raw_data: self.raw_data,
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariant: only a file that this module accepted as a disk enters the store, only one that it
 //! accepted as a whole is converted, and QEMU always gets the format found here instead of guessing
-//! it.
+//! it. Whatever a server answers would be a raw disk; so one has to begin as disks do, unless the
+//! settings take other data.
 //! Failure: [`Error`] states what the file is and what to do about it.
 
 use std::fs::File;
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::convertible::{self, Convertible};
 use super::qcow2;
+
+mod signature;
 
 /// Bytes looked at from the beginning of the file.
 pub(super) const HEAD: u64 = 64 << 10;
@@ -61,6 +64,15 @@ pub(crate) struct Disk {
     pub virtual_size: u64,
 }
 
+/// Raw files that do not begin as disks do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawData {
+    /// They are disks.
+    Allow,
+    /// They are not: a server may have answered something else.
+    Refuse,
+}
+
 /// What a store takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rules {
@@ -68,6 +80,8 @@ pub(super) struct Rules {
     pub(super) max_virtual_bytes: u64,
     /// Formats that are converted.
     pub(super) convert: Vec<Convertible>,
+    /// Raw files without the beginning of a disk.
+    pub(super) raw_data: RawData,
 }
 
 /// A file that a store takes.
@@ -115,6 +129,13 @@ pub enum Error {
     /// Not whole sectors, so not a disk.
     #[error("it is neither qcow2 nor a raw disk: {0} bytes are not a multiple of 512")]
     Sectors(u64),
+    /// Raw, and without the beginning of a disk.
+    #[error(
+        "it has no boot sector, partition table or file system that this node knows, so that it may be \
+         any answer of a server: check the URL, convert it to qcow2 first (qemu-img convert -O qcow2), \
+         or have an administrator set images.raw_data of the node to \"allow\""
+    )]
+    NoSignature,
     /// A qcow2 that may not be used.
     #[error("qcow2 refused")]
     Qcow2(#[from] qcow2::Error),
@@ -129,10 +150,18 @@ pub enum Error {
 }
 
 impl Rules {
-    /// Judges a file by its first bytes and its length, where that is known; as [`judge`].
+    /// Judges a file by its first [`HEAD`] bytes, or all that it has, and its length, where that is
+    /// known; as [`judge`].
     pub(super) fn judge(&self, head: &[u8], length: Option<u64>) -> Result<Accepted, Error> {
         match Convertible::of(head) {
-            None => judge(head, length, self.max_virtual_bytes).map(Accepted::Disk),
+            None => {
+                let disk = judge(head, length, self.max_virtual_bytes)?;
+                let is_unsigned = disk.format == Format::Raw && !signature::is_disk(head);
+                if is_unsigned && self.raw_data == RawData::Refuse {
+                    return Err(Error::NoSignature);
+                }
+                Ok(Accepted::Disk(disk))
+            }
             Some(from) if self.convert.contains(&from) => {
                 self.converted(from, from.beginning(head, length))
             }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::convertible::{Convertible, Error as ConvertibleError};
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::format::Rules;
+use super::format::{RawData, Rules};
 use super::locator::Origin;
 use super::mappings::parse;
 use super::partial::{Partial, Room};
@@ -140,6 +140,7 @@ const fn any_size() -> Rules {
     Rules {
         max_virtual_bytes: u64::MAX,
         convert: Vec::new(),
+        raw_data: RawData::Allow,
     }
 }
 

@@ -29,6 +29,16 @@ pub(super) enum Origin {
     Registry,
 }
 
+impl Origin {
+    /// The URL of a file that a part of it may open: signed URLs have a query.
+    pub(super) fn signed(&self) -> Option<&Url> {
+        match self {
+            Self::Url(url) if url.query().is_some() => Some(url),
+            _ => None,
+        }
+    }
+}
+
 /// An image's name, and the URL that it represents where it is made of one. The URL `oci://NAME`
 /// says that the name is one of a registry.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,13 +2,15 @@
 //!
 //! Invariant: what a pull has recorded survives its caller; what it has not recorded is collected
 //! or continued later. The server gets a request each time, unless the name has a digest that is
-//! here already.
+//! here already and came by the same credentials, or by none. What the server of one host sent is of
+//! use to pulls from this host alone: another one has to send the content itself.
 //! Failure: every participant of a shared download gets its error; the partial stays if it is of
 //! use.
 
 use std::sync::Arc;
 
 use super::Inner;
+use super::access::Identity;
 use super::catalog::{Image, names_of};
 use super::digest::Digest;
 use super::download::{Fetched, Target};
@@ -16,7 +18,7 @@ use super::error::{Error, Result};
 use super::locator::{Locator, Origin};
 use super::partial::{Handle, Validators};
 use super::reference::Name;
-use super::registry::{Credentials, DOCKER_HUB};
+use super::registry::{Credentials, DOCKER_HUB, Wanted};
 use super::rows;
 use super::share::{Arrived, Leadership, Turn};
 use super::translate::{Place, Source};
@@ -50,6 +52,7 @@ const TLS_OF_HTTP: &str =
 struct DesiredImage {
     name: Name,
     source: Source,
+    identity: Identity,
 }
 
 impl Inner {
@@ -62,12 +65,36 @@ impl Inner {
         if is_uploaded(&name) {
             return self.uploaded(&name).await;
         }
-        if let Some(image) = self.present(&name).await? {
+        // It needs no place, so that it is of use where no rule leads to one any more.
+        if let Some(image) = self.present(&name, Identity::Anyone).await? {
             return Ok(image);
         }
-        match self.place(&name, origin, locator.tls()).await? {
-            Place::File(source) => self.pull_file(DesiredImage { name, source }).await,
-            Place::Registry(place) => self.pull_from_registry(&name, &place, credentials).await,
+        let key = self.catalog.read(|rows| rows.key);
+        let of_file = key.with_file(origin.signed(), locator.tls());
+        let place = self.place(&name, origin, locator.tls()).await?;
+        let identity = match place {
+            Place::File(_) => of_file,
+            Place::Registry(_) => key.with_credentials(credentials),
+        };
+        if let Some(image) = self.present(&name, identity).await? {
+            return Ok(image);
+        }
+        match place {
+            Place::File(source) => {
+                let desired = DesiredImage {
+                    name,
+                    source,
+                    identity,
+                };
+                self.pull_file(desired).await
+            }
+            Place::Registry(place) => {
+                let wanted = Wanted {
+                    place: &place,
+                    credentials,
+                };
+                self.pull_from_registry(&name, wanted, identity).await
+            }
         }
     }
 
@@ -103,14 +130,18 @@ impl Inner {
         }
     }
 
-    /// The image that a name with a digest means, if it is here.
-    async fn present(self: &Arc<Self>, name: &Name) -> Result<Option<Image>> {
+    /// The image that a name with a digest means, if it is here and is for pulls with these credentials.
+    async fn present(self: &Arc<Self>, name: &Name, identity: Identity) -> Result<Option<Image>> {
         let Some(digest) = name.digest() else {
             return Ok(None);
         };
         let named = self.catalog.resolve(&name.to_string());
-        self.adopt(names_of(name, digest), named.unwrap_or(digest))
-            .await
+        let file = named.unwrap_or(digest);
+        if !self.catalog.read(|rows| rows.admits(file, identity)) {
+            return Ok(None);
+        }
+        let names = names_of(name, digest);
+        self.adopt(names, file, Some(identity)).await
     }
 
     async fn pull_file(self: &Arc<Self>, desired: DesiredImage) -> Result<Image> {
@@ -124,7 +155,8 @@ impl Inner {
                 Ok(arrived) => {
                     desired.check(arrived.content)?;
                     let names = names_of(&desired.name, arrived.content);
-                    if let Some(image) = self.adopt(names, arrived.digest).await? {
+                    let identity = Some(desired.identity);
+                    if let Some(image) = self.adopt(names, arrived.digest, identity).await? {
                         return Ok(image);
                     }
                 }
@@ -199,7 +231,8 @@ impl Inner {
                 (Fetched::Unchanged, Some((arrived, _))) => {
                     desired.check(arrived.content)?;
                     let names = names_of(&desired.name, arrived.content);
-                    if let Some(image) = self.adopt(names, arrived.digest).await? {
+                    let identity = Some(desired.identity);
+                    if let Some(image) = self.adopt(names, arrived.digest, identity).await? {
                         return Ok(Arrival::Known(image, arrived));
                     }
                 }
@@ -225,8 +258,14 @@ impl Inner {
         })
     }
 
-    /// Adds names to an image that is here already; `None` if it is not.
-    async fn adopt(self: &Arc<Self>, names: Vec<String>, digest: Digest) -> Result<Option<Image>> {
+    /// Adds names to an image that is here already, and the credentials by which its server has confirmed
+    /// it; `None` if it is not here.
+    async fn adopt(
+        self: &Arc<Self>,
+        names: Vec<String>,
+        digest: Digest,
+        identity: Option<Identity>,
+    ) -> Result<Option<Image>> {
         if self.catalog.image(digest).is_none() {
             return Ok(None);
         }
@@ -237,9 +276,10 @@ impl Inner {
                 return Ok(None);
             }
             let now = clock::now();
-            rows::named(&inner.db, digest, names.clone(), now).await?;
+            rows::named(&inner.db, digest, names.clone(), identity, now).await?;
             inner.catalog.change(|rows| {
                 rows.name(digest, &names);
+                rows.admit(digest, identity);
                 rows.used(digest, now);
             });
             Ok(inner.catalog.image(digest))
@@ -270,6 +310,7 @@ impl DesiredImage {
         Download {
             name: self.name.clone(),
             key: self.source.key(),
+            identity: Some(self.identity),
             location: self.source.location(),
             shape: Shape::Disk,
             expected: self.name.digest(),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use rusqlite::{Row, Transaction, params};
 
+use super::access::{self, Identity, Key};
 use super::catalog::{Entry, Facts, Pin, Rows};
 use super::digest::Digest;
 use super::error::Result;
@@ -27,6 +28,8 @@ pub(super) async fn load(db: &Db) -> Result<Rows> {
             names: names(t)?,
             pins: pins(t)?,
             sources: sources(t)?,
+            access: access(t)?,
+            key: key(t)?,
         })
     };
     let Read {
@@ -34,6 +37,8 @@ pub(super) async fn load(db: &Db) -> Result<Rows> {
         names,
         pins,
         sources,
+        access,
+        key,
     } = db.write(read).await?;
     let images_aside = db.report("images", images.aside);
     let digests = images_aside.rows().iter().map(|row| row.key.parse().ok());
@@ -45,7 +50,9 @@ pub(super) async fn load(db: &Db) -> Result<Rows> {
         keeps_all: images_aside.is_anonymous() || !pins.aside.is_empty(),
         pins_aside: db.report("image_pins", pins.aside),
         names: HashMap::new(),
+        key,
     };
+    drop(db.report("image_access", access.aside));
     drop(db.report("image_names", names.aside));
     drop(db.report("image_sources", sources.aside));
     for (name, digest) in names.rows {
@@ -53,6 +60,9 @@ pub(super) async fn load(db: &Db) -> Result<Rows> {
             entry.names.insert(name.clone());
             rows.names.insert(name, digest);
         }
+    }
+    for (digest, identity) in access.rows {
+        rows.admit(digest, Some(identity));
     }
     Ok(rows)
 }
@@ -63,6 +73,8 @@ struct Read {
     names: Loaded<(String, Digest)>,
     pins: Loaded<(String, Pin)>,
     sources: Loaded<(String, (Arrived, Validators))>,
+    access: Loaded<(Digest, Identity)>,
+    key: Key,
 }
 
 fn images(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(Digest, Entry)>> {
@@ -116,6 +128,27 @@ fn sources(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(String, (Arrived, Va
     aside::sort(&mut select.query([])?, |_| true, read, |_| ())
 }
 
+fn access(t: &Transaction<'_>) -> rusqlite::Result<Loaded<(Digest, Identity)>> {
+    let mut select = t.prepare("SELECT digest, identity FROM image_access ORDER BY rowid")?;
+    let read = |row: &Row<'_>| {
+        let identity: String = row.get(1)?;
+        Ok((digest(row, 0)?, identity.parse().map_err(decode(1))?))
+    };
+    aside::sort(&mut select.query([])?, |_| true, read, |_| ())
+}
+
+/// The key of this node; a new one if it was lost, with which every server is asked again.
+fn key(t: &Transaction<'_>) -> rusqlite::Result<Key> {
+    t.execute(
+        "INSERT INTO image_access_key (key) SELECT randomblob(32) \
+         WHERE NOT EXISTS (SELECT 1 FROM image_access_key)",
+        [],
+    )?;
+    let select = "SELECT key FROM image_access_key ORDER BY rowid LIMIT 1";
+    let bytes: Vec<u8> = t.query_row(select, [], |row| row.get(0))?;
+    Ok(Key::new(&bytes))
+}
+
 fn digest(row: &Row<'_>, column: usize) -> rusqlite::Result<Digest> {
     row.get::<_, String>(column)?
         .parse()
@@ -137,6 +170,8 @@ pub(super) struct Arrival {
     pub(super) facts: Facts,
     /// The key of the source.
     pub(super) source: String,
+    /// By which credentials it came, where there is a server that knows some.
+    pub(super) identity: Option<Identity>,
     pub(super) validators: Validators,
     pub(super) user: String,
     pub(super) names: Vec<String>,
@@ -151,7 +186,8 @@ pub(super) async fn arrived(db: &Db, arrival: Arrival) -> Result<()> {
     let facts = arrival.facts;
     let size = i64::try_from(facts.size).unwrap_or(i64::MAX);
     let virtual_size = i64::try_from(facts.virtual_size).unwrap_or(i64::MAX);
-    let written = db.write(move |t| {
+    // What a client has uploaded is nowhere else once the client has the reply.
+    let written = db.write_through(move |t| {
         let Arrived { digest, content } = arrival.arrived;
         t.execute(
             "INSERT INTO images \
@@ -180,19 +216,68 @@ pub(super) async fn arrived(db: &Db, arrival: Arrival) -> Result<()> {
                 content.to_string()
             ],
         )?;
+        add_identity(t, digest, arrival.identity)?;
         add_names(t, digest, &arrival.names)
     });
     Ok(written.await?)
 }
 
-/// Adds names to a recorded image, listing it again if it was removed.
-pub(super) async fn named(db: &Db, digest: Digest, names: Vec<String>, now: i64) -> Result<()> {
-    let written = db.write(move |t| {
+/// Adds names to a recorded image, listing it again if it was removed, and the credentials of the
+/// pull.
+pub(super) async fn named(
+    db: &Db,
+    digest: Digest,
+    names: Vec<String>,
+    identity: Option<Identity>,
+    now: i64,
+) -> Result<()> {
+    let change = move |t: &Transaction<'_>| {
         t.execute(
             "UPDATE images SET removed = 0, used_at = ?2 WHERE digest = ?1",
             params![digest.to_string(), now],
         )?;
+        add_identity(t, digest, identity)?;
         add_names(t, digest, &names)
+    };
+    let written = match identity {
+        Some(_) => db.write(change).await,
+        // A client has sent it, and has no other record of it once it has the reply.
+        None => db.write_through(change).await,
+    };
+    Ok(written?)
+}
+
+/// As [`access::Access::add`].
+fn add_identity(
+    t: &Transaction<'_>,
+    digest: Digest,
+    identity: Option<Identity>,
+) -> rusqlite::Result<()> {
+    let Some(identity) = identity else {
+        return Ok(());
+    };
+    let digest = digest.to_string();
+    t.execute(
+        "INSERT OR REPLACE INTO image_access (digest, identity) VALUES (?1, ?2)",
+        [&digest, &identity.to_string()],
+    )?;
+    let anyone = Identity::Anyone.to_string();
+    t.execute(
+        "DELETE FROM image_access WHERE digest = ?1 AND identity <> ?2 AND EXISTS \
+         (SELECT 1 FROM image_access WHERE digest = ?1 AND identity = ?2)",
+        [&digest, &anyone],
+    )?;
+    let surplus = "DELETE FROM image_access WHERE digest = ?1 AND rowid NOT IN \
+         (SELECT rowid FROM image_access WHERE digest = ?1 ORDER BY rowid DESC LIMIT ?2)";
+    let most = i64::try_from(access::MOST).unwrap_or(i64::MAX);
+    t.execute(surplus, params![digest, most]).map(drop)
+}
+
+/// Calls a source by another key.
+pub(super) async fn resourced(db: &Db, from: String, to: String) -> Result<()> {
+    let written = db.write(move |t| {
+        let update = "UPDATE OR REPLACE image_sources SET source = ?2 WHERE source = ?1";
+        t.execute(update, [from, to]).map(drop)
     });
     Ok(written.await?)
 }

@@ -15,7 +15,7 @@ use super::addresses::Private;
 use super::collect::Collection;
 use super::conversion::Converter;
 use super::convertible::Convertible;
-use super::format::Rules;
+use super::format::{RawData, Rules};
 use super::reference::presentable;
 use crate::metrics::Metrics;
 use crate::space::Space;
@@ -70,6 +70,8 @@ pub struct Settings {
     pub allowed_addresses: Vec<IpNet>,
     /// Whether images are fetched from private addresses.
     pub private_addresses: Private,
+    /// Whether raw files are images that do not begin as disks do.
+    pub raw_data: RawData,
     /// When images that nothing uses are collected.
     pub collection: Collection,
     /// What is counted.
@@ -104,6 +106,7 @@ impl Settings {
             proxy: Proxy::Environment,
             allowed_addresses: Vec::new(),
             private_addresses: Private::Allow,
+            raw_data: RawData::Refuse,
             collection: Collection::default(),
             metrics: Arc::default(),
         }
@@ -119,6 +122,7 @@ impl From<&Settings> for Rules {
                 Some(_) => settings.convert.clone(),
                 None => Vec::new(),
             },
+            raw_data: settings.raw_data,
         }
     }
 }

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod access;
 mod addresses;
 mod collect;
 mod convert;
@@ -23,6 +24,7 @@ mod mappings;
 mod mirrors;
 mod names;
 mod packed;
+mod power_cut;
 mod registries;
 mod restart;
 mod room;
@@ -99,6 +101,7 @@ fn settings(dir: &Path) -> Settings {
         retry_wait: Duration::from_millis(1),
         proxy: Proxy::Direct,
         allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
+        raw_data: RawData::Allow,
         ..Settings::new(dir.join("images"))
     }
 }

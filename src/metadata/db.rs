@@ -31,6 +31,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0010_held_guests.sql")),
     M::up(include_str!("migrations/0011_boot_clock.sql")),
     M::up(include_str!("migrations/0012_readiness_probes.sql")),
+    M::up(include_str!("migrations/0013_image_access.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 
@@ -313,6 +314,31 @@ mod tests {
             let mode = entry.unwrap().metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
+    }
+
+    #[tokio::test]
+    #[ignore = "needs root"]
+    async fn a_power_cut_undoes_nothing_that_was_written_through_or_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = testfs::Ext4::over(dir.path(), 32).unwrap();
+        let path = dir.path().join("vmlet.db");
+        let insert = |owner: &'static str| {
+            move |t: &rusqlite::Transaction<'_>| {
+                let insert = "INSERT INTO image_pins (owner, digest) VALUES (?1, 'x')";
+                t.execute(insert, [owner])
+            }
+        };
+        let db = Db::open(&path).unwrap();
+        db.write(insert("before")).await.unwrap();
+        db.write_through(insert("through")).await.unwrap();
+        db.write(insert("later")).await.unwrap();
+        disk.cut().unwrap();
+        drop(db);
+        disk.recover().unwrap();
+        let db = Db::open(&path).unwrap();
+        let list = "SELECT group_concat(owner) FROM (SELECT owner FROM image_pins ORDER BY 1)";
+        let left = db.write(move |t| t.query_row(list, [], |row| row.get::<_, String>(0)));
+        assert_eq!(left.await.unwrap(), "before,through");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Invariant: one task per machine or image runs at a time, in the order of their arrival; few make
 //! disks, save memory, promote disks, look at images or pull them at once. A promotion, the deletion of a
 //! snapshot, or a backup, runs beside the other tasks of its machine, and ends for those that need the disk;
-//! a copy by an emulator also ends for a backup. A task is recorded before it is answered, and as running before its
-//! first effect.
+//! a copy by an emulator also ends for a backup, and a freeze for what is neither a snapshot nor a probe. A task is
+//! recorded before it is answered, and as running before its first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that
 //! would do it twice.
 
@@ -100,6 +100,8 @@ pub(super) struct Active {
     vm: VmUid,
     kind: &'static str,
     is_in_background: bool,
+    /// Ends for others of its machine, but for snapshots.
+    is_freeze: bool,
     /// Ends for others of its machine.
     ends_for_others: bool,
     /// Ends for a backup of its machine.
@@ -265,8 +267,12 @@ impl<P: Platform> Agenda<P> {
             };
             // One that waits for other backups ends nothing yet.
             let is_backup = matches!(task.work, Work::Backup(_)) && alike < most;
+            let is_of_snapshot = matches!(task.work, Work::Snapshot { .. } | Work::SetProbe { .. });
+            let thaws = !background && !is_of_snapshot;
             let ends = |a: &&Active| {
-                let is_due = ends_others && a.ends_for_others || is_backup && a.ends_for_backups;
+                let is_due = ends_others && a.ends_for_others
+                    || is_backup && a.ends_for_backups
+                    || thaws && a.is_freeze;
                 a.vm == task.vm && a.kind != kind && is_due
             };
             if is_next && !active.contains_key(&task.uid) {
@@ -287,6 +293,7 @@ impl<P: Platform> Agenda<P> {
                 vm: task.vm,
                 kind,
                 is_in_background: background,
+                is_freeze: task.work.is_freeze(),
                 ends_for_others: task.work.makes_way(),
                 ends_for_backups: matches!(task.work, Work::Promote { online: true }),
                 cancel: CancellationToken::new(),

@@ -317,7 +317,11 @@ impl<P: Platform> Agenda<P> {
             // Saved memory, say, goes one day.
             dropped.map_err(|error| Failure::new(&crate::one_line(&error), true))?;
         }
-        Ok(removed?)
+        removed.map_err(|error| {
+            // This node has nothing of the backup any more: another one that has the target goes on.
+            let is_over = matches!(error, backup::Error::NoTarget(_));
+            Failure::new(&crate::one_line(&error), !is_over && error.is_transient())
+        })
     }
 
     pub(super) async fn restore_backup(
@@ -380,5 +384,28 @@ fn percents(progress: Progress, all: u64) -> impl FnMut(u64) + Send {
         done = done.saturating_add(bytes);
         let percent = u128::from(done) * 100 / u128::from(all.max(1));
         progress.send_replace(u8::try_from(percent).unwrap_or(100).min(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testfs::StrictDisk;
+
+    use super::*;
+    use crate::images::Format;
+
+    #[tokio::test]
+    #[ignore = "needs root"]
+    async fn no_power_cut_changes_a_layer_that_was_backed_up() {
+        let disk = StrictDisk::new().unwrap();
+        let path = disk.path().join("layer");
+        std::fs::write(&path, "old").unwrap();
+        disk.settle().unwrap();
+        std::fs::write(&path, "written by the guest").unwrap();
+        let format = Format::Qcow2;
+        assert_eq!(settled(&[Original { path, format }]).await.unwrap(), 20);
+        let left = disk.cut().unwrap();
+        let read = std::fs::read_to_string(left.path().join("layer"));
+        assert_eq!(read.unwrap(), "written by the guest");
     }
 }

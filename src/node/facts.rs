@@ -6,14 +6,16 @@
 
 mod missing;
 mod published;
+mod questions;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use libvirt::{Error, Hypervisor};
-use serde_json::{Value, json};
+use libvirt::{Error, Hypervisor, guest};
 use uuid::Uuid;
+
+pub(crate) use questions::Survey;
 
 /// Time for one answer.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -74,43 +76,11 @@ pub struct Interface {
 
 /// Whether the guest's agent answers at all.
 pub(super) async fn answers(driver: &impl Hypervisor, domain: Uuid) -> Result<bool, Error> {
-    match query(driver, domain, "guest-ping").await {
-        Ok(_) => Ok(true),
+    match guest::ping(driver, domain, ANSWER).await {
+        Ok(()) => Ok(true),
         Err(Error::Agent { .. } | Error::NoAgent { .. } | Error::NoDomain(_)) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Queries the guest's agent; what it does not say is empty.
-pub async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
-    let mut reply = Reply::default();
-    if let Ok(name) = query(driver, domain, "guest-get-host-name").await {
-        reply.host_name = text(&name, "host-name");
-    }
-    if let Ok(os) = query(driver, domain, "guest-get-osinfo").await {
-        reply.os_id = text(&os, "id");
-        reply.os_name = text(&os, "pretty-name");
-        if reply.os_name.is_empty() {
-            reply.os_name = text(&os, "name");
-        }
-        reply.os_version = text(&os, "version-id");
-        reply.kernel = text(&os, "kernel-release");
-    }
-    if let Ok(list) = query(driver, domain, "guest-network-get-interfaces").await {
-        reply.interfaces = interfaces(&list);
-    }
-    let file = libvirt::guest::read_file(driver, domain, published::FILE, published::READ, ANSWER);
-    if let Ok(file) = file.await {
-        reply.published = published::values(&file);
-    }
-    reply
-}
-
-/// Queries the guest's agent for the paths that its boot script could not mount or write.
-pub(super) async fn missing(driver: &impl Hypervisor, domain: Uuid) -> Vec<String> {
-    use missing::{FILE, READ};
-    let read = libvirt::guest::read_file(driver, domain, FILE, READ, ANSWER).await;
-    read.map(|file| missing::paths(&file)).unwrap_or_default()
 }
 
 /// The report of `vmlet-guest`.
@@ -122,7 +92,7 @@ pub fn of_vmlet_guest(facts: &guestapi::Facts) -> Reply {
             let (ip, prefix) = address.split_once('/')?;
             usable(ip.parse().ok()?, prefix.parse().ok()?)
         });
-        (is_mac(&mac) && mac != NO_MAC && !name.is_empty()).then(|| Interface {
+        (is_usable_mac(&mac) && !name.is_empty()).then(|| Interface {
             name,
             mac,
             addresses: addresses.take(ADDRESSES).collect(),
@@ -140,53 +110,22 @@ pub fn of_vmlet_guest(facts: &guestapi::Facts) -> Reply {
     }
 }
 
-async fn query(driver: &impl Hypervisor, domain: Uuid, command: &str) -> Result<Value, Error> {
-    let command = json!({ "execute": command });
-    driver.agent(domain, command, ANSWER).await
-}
-
-fn interfaces(list: &Value) -> Vec<Interface> {
-    let all = list.as_array().into_iter().flatten();
-    let read = all.filter_map(|nic| {
-        let name = text(nic, "name");
-        let mac = text(nic, "hardware-address").to_lowercase();
-        let addresses = nic.get("ip-addresses").and_then(Value::as_array);
-        let addresses = addresses.into_iter().flatten().filter_map(address);
-        let addresses: Vec<_> = addresses.take(ADDRESSES).collect();
-        let is_usable = is_mac(&mac) && mac != NO_MAC;
-        (is_usable && !name.is_empty()).then_some(Interface {
-            name,
-            mac,
-            addresses,
-        })
-    });
-    read.take(INTERFACES).collect()
-}
-
-fn address(value: &Value) -> Option<String> {
-    let ip = value.get("ip-address")?.as_str()?.parse().ok()?;
-    usable(ip, value.get("prefix")?.as_u64()?)
-}
-
 fn usable(ip: IpAddr, prefix: u64) -> Option<String> {
     let most = if ip.is_ipv4() { 32 } else { 128 };
     let is_prefix = prefix <= most;
     (is_prefix && !ip.is_loopback() && !ip.is_unspecified()).then(|| format!("{ip}/{prefix}"))
 }
 
-fn is_mac(text: &str) -> bool {
+fn is_usable_mac(text: &str) -> bool {
     text.len() == 17
+        && text != NO_MAC
         && text.bytes().enumerate().all(|(i, b)| match i % 3 {
             2 => b == b':',
             _ => b.is_ascii_hexdigit(),
         })
 }
 
-/// A text of an answer: printable, on one line, short.
-fn text(value: &Value, key: &str) -> String {
-    plain(value.get(key).and_then(Value::as_str).unwrap_or_default())
-}
-
+/// A text of a guest: printable, on one line, short.
 fn plain(text: &str) -> String {
     let shown = text.chars().filter(|c| !c.is_control()).take(TEXT);
     shown.collect::<String>().trim().to_owned()
@@ -197,33 +136,6 @@ mod tests {
     use libvirt::FakeHypervisor;
 
     use super::*;
-
-    #[test]
-    fn only_present_addresses_are_reported() {
-        let nic = json!([
-            {"name": "lo", "hardware-address": "00:00:00:00:00:00",
-             "ip-addresses": [{"ip-address": "127.0.0.1", "prefix": 8}]},
-            {"name": "eth0\u{1b}[31m", "hardware-address": "0A:58:0a:01:00:05", "ip-addresses": [
-                {"ip-address": "10.1.0.5", "prefix": 24},
-                {"ip-address": "fe80::1", "prefix": 64},
-                {"ip-address": "10.1.0.6", "prefix": 33},
-                {"ip-address": "evil", "prefix": 8},
-                {"ip-address": "::1", "prefix": 128},
-                7,
-            ]},
-            {"name": "", "hardware-address": "0a:58:0a:01:00:06"},
-            {"name": "x", "hardware-address": "not an address"},
-            "nonsense",
-        ]);
-        let found = interfaces(&nic);
-        let expected = Interface {
-            name: "eth0[31m".to_owned(),
-            mac: "0a:58:0a:01:00:05".to_owned(),
-            addresses: vec!["10.1.0.5/24".to_owned(), "fe80::1/64".to_owned()],
-        };
-        assert_eq!(found, [expected]);
-        assert_eq!(interfaces(&json!({"a": 1})), []);
-    }
 
     #[test]
     fn a_report_of_vmlet_guest_is_bounded_and_printable() {
@@ -261,21 +173,9 @@ mod tests {
         assert_eq!(reply.interfaces, [expected]);
     }
 
-    #[test]
-    fn a_guest_reply_over_the_limit_is_truncated() {
-        let nic = json!({"name": "n".repeat(9000), "hardware-address": "0a:58:0a:01:00:05",
-            "ip-addresses": vec![json!({"ip-address": "10.1.0.5", "prefix": 24}); 1000]});
-        let found = interfaces(&Value::Array(vec![nic; 1000]));
-        assert_eq!(found.len(), INTERFACES);
-        assert_eq!(found[0].addresses.len(), ADDRESSES);
-        assert_eq!(found[0].name.len(), TEXT);
-    }
-
     #[tokio::test]
-    async fn a_guest_without_an_agent_reports_no_facts() {
+    async fn a_guest_without_an_agent_does_not_answer() {
         let driver = FakeHypervisor::default();
-        let domain = Uuid::nil();
-        assert!(!answers(&driver, domain).await.unwrap());
-        assert_eq!(gather(&driver, domain).await, Reply::default());
+        assert!(!answers(&driver, Uuid::nil()).await.unwrap());
     }
 }

@@ -1,22 +1,25 @@
 //! What is known of machines beyond their rows: whether they run, and what their guests say.
 //!
 //! Invariant: power follows libvirt's events, and is requested again after each connection. A guest
-//! is requested facts every [`PERIOD`], and more often until it has an address; few guests at once,
-//! and none holds another one up for longer than its own deadlines.
+//! is requested facts every [`PERIOD`], and more often until it has an address, in [turns](Turns)
+//! that namespaces share: a guest that answers slowly ends its own turn, and holds up no other
+//! namespace's. Of what a guest has said nothing stays once an agent that appeared after that has answered,
+//! which every boot has.
 //! Failure: what cannot be had is absent, or as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
 use libvirt::{Event, Hypervisor, Pause, Power, Versions};
 use podspec::ContainerId;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::facts::{self, Reply};
+use super::facts::{self, Reply, Survey};
+use super::turns::Turns;
 use crate::clock;
 use crate::platform::Platform;
 use crate::vm::{Container, Containers};
@@ -35,9 +38,6 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// How long a guest counts as booting.
 const BOOT: i64 = 180_000_000_000;
-
-/// Guests that are queried at once: their agents may be silent.
-const ABREAST: usize = 2;
 
 /// Whether a guest's agent answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,8 +69,23 @@ pub(super) struct Known {
 struct Entry {
     known: Known,
     queried: Option<Instant>,
+    /// The question that comes next, see [`Survey`].
+    next: usize,
     /// When the machine was seen first, or its agent appeared.
     since: Instant,
+    /// Whether the reply is of an agent before that.
+    is_stale: bool,
+    /// Counts agents that may have appeared, for turns that began before.
+    appearances: u64,
+}
+
+/// A turn of a guest, as it begins.
+#[derive(Debug)]
+struct Turn {
+    survey: Survey,
+    /// Whether the survey keeps nothing of the reply.
+    is_new: bool,
+    appearances: u64,
 }
 
 impl Default for Entry {
@@ -78,7 +93,65 @@ impl Default for Entry {
         Self {
             known: Known::default(),
             queried: None,
+            next: 0,
             since: Instant::now(),
+            is_stale: false,
+            appearances: 0,
+        }
+    }
+}
+
+impl Entry {
+    /// The agent that has answered until now may be gone.
+    fn renew(&mut self) {
+        self.next = 0;
+        self.is_stale = true;
+        self.appearances += 1;
+    }
+
+    fn turn(&self) -> Turn {
+        let is_new = self.is_stale || self.known.agent != Agent::Connected;
+        let survey = if is_new {
+            Survey::default()
+        } else {
+            Survey {
+                reply: self.known.reply.clone(),
+                next: self.next,
+            }
+        };
+        Turn {
+            survey,
+            is_new,
+            appearances: self.appearances,
+        }
+    }
+
+    /// What the guest has answered in a turn; `is_new` and `appearances` are of its begin.
+    fn end(&mut self, answer: Option<Survey>, is_new: bool, appearances: u64) {
+        let was = self.known.agent;
+        self.known.agent = match answer {
+            Some(_) => Agent::Connected,
+            None => Agent::NotRunning,
+        };
+        let is_overtaken = self.appearances != appearances;
+        let next = answer.as_ref().map(|survey| survey.next);
+        if let Some(survey) = answer
+            && (is_new || !is_overtaken)
+        {
+            self.known.reply = survey.reply;
+        }
+        if is_overtaken {
+            // The next turn is due as it was, and begins with the first question.
+            return;
+        }
+        let now = Instant::now();
+        self.queried = Some(now);
+        self.next = next.unwrap_or_default();
+        if next.is_some() {
+            self.is_stale = false;
+            if was != Agent::Connected {
+                self.since = now;
+            }
         }
     }
 }
@@ -121,7 +194,7 @@ impl<P: Platform> Machines<P> {
     pub async fn follow(self: Arc<Self>, mut events: broadcast::Receiver<Event>) {
         let mut look = tokio::time::interval(FIRST);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut queries = tokio::task::JoinSet::new();
+        let mut turns = Turns::default();
         if self.hypervisor.is_connected() {
             self.connected().await;
         }
@@ -130,17 +203,14 @@ impl<P: Platform> Machines<P> {
                 event = events.recv() => match event {
                     Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
                     Ok(Event::Started(domain) | Event::Power(domain)) => self.refresh(domain).await,
-                    Ok(Event::AgentConnected(domain)) => self.query_soon(domain),
-                    Ok(Event::Stopped(..) | Event::Reset(_) | Event::Disconnected) => {}
+                    Ok(Event::AgentConnected(domain) | Event::Reset(domain)) => {
+                        self.query_soon(domain);
+                    }
+                    Ok(Event::Stopped(..) | Event::Disconnected) => {}
                     Err(RecvError::Closed) => return,
                 },
-                _ = look.tick() => {
-                    if queries.is_empty() {
-                        let this = Arc::clone(&self);
-                        queries.spawn(async move { this.query_guests().await });
-                    }
-                }
-                Some(_) = queries.join_next() => {}
+                _ = look.tick() => self.query_guests(&mut turns),
+                Some(()) = turns.ended() => {}
             }
         }
     }
@@ -168,6 +238,8 @@ impl<P: Platform> Machines<P> {
             *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = Some(versions);
         }
         for row in self.running() {
+            // It may have booted while no event was received.
+            self.lock().entry(row.id.clone()).or_default().renew();
             self.refresh(row.domain()).await;
         }
     }
@@ -178,12 +250,13 @@ impl<P: Platform> Machines<P> {
         running.find(|row| row.domain() == domain)
     }
 
-    /// The agent of a guest has just started.
+    /// The agent of a guest has just started, or is about to, since the guest boots.
     fn query_soon(&self, domain: Uuid) {
         if let Some(row) = self.row(domain) {
             let mut all = self.lock();
             let entry = all.entry(row.id.clone()).or_default();
             (entry.queried, entry.since) = (None, Instant::now());
+            entry.renew();
         }
     }
 
@@ -213,26 +286,35 @@ impl<P: Platform> Machines<P> {
         }
     }
 
-    /// Queries the guests whose turn it is, and forgets those that do not run any more.
-    async fn query_guests(self: &Arc<Self>) {
+    /// Queries the guests that are due, each in its turn, and forgets those that do not run any more.
+    fn query_guests(self: &Arc<Self>, turns: &mut Turns) {
         let running = self.running();
-        self.lock()
-            .retain(|id, _| running.iter().any(|row| row.id == *id));
-        let due = running.into_iter().filter(|row| self.is_due(row));
-        let queried = due.collect::<Vec<_>>().into_iter().map(|row| {
+        let ids: HashSet<_> = running.iter().map(|row| &row.id).collect();
+        self.lock().retain(|id, _| ids.contains(id));
+        for row in running.iter().filter(|row| self.is_due(row)) {
+            let namespace = self.containers.namespace(row);
             let this = Arc::clone(self);
-            async move { this.query_guest(&row).await }
-        });
-        stream::iter(queried)
-            .buffer_unordered(ABREAST)
-            .collect::<()>()
-            .await;
+            let queried = Arc::clone(row);
+            turns.begin(&row.id, namespace, async move {
+                this.query_guest(&queried).await;
+            });
+        }
     }
 
     async fn query_guest(&self, row: &Container) {
+        if self.containers.check_exec(&row.id).is_err() {
+            // It has ended since it was due.
+            return;
+        }
+        let begun = Instant::now();
         let (driver, domain) = (&*self.hypervisor, row.domain());
-        let was = self.known(&row.id);
-        if was.power.is_none() {
+        driver.set_namespace(domain, &self.containers.namespace(row));
+        let Turn {
+            survey,
+            is_new,
+            appearances,
+        } = self.lock().entry(row.id.clone()).or_default().turn();
+        if self.known(&row.id).power.is_none() {
             self.refresh(domain).await;
         }
         if matches!(self.known(&row.id).power, Some(Power::Paused(_))) {
@@ -243,32 +325,16 @@ impl<P: Platform> Machines<P> {
             self.containers.guest_facts(&row.id),
             facts::answers(driver, domain)
         );
-        let reply = match (ours, of_qemu) {
-            (Some(report), _) => Some(facts::of_vmlet_guest(&report)),
-            (None, Ok(true)) => {
-                let mut reply = facts::gather(driver, domain).await;
-                if row.spec.seed {
-                    reply.missing = facts::missing(driver, domain).await;
-                }
-                Some(reply)
-            }
+        let answer = match (ours, of_qemu) {
+            (Some(report), _) => Some(Survey {
+                reply: facts::of_vmlet_guest(&report),
+                next: 0,
+            }),
+            (None, Ok(true)) => Some(survey.turn(driver, domain, row.spec.seed, begun).await),
             (None, Ok(false)) => None,
             (None, Err(_)) => return,
         };
-        self.change(&row.id, |known| {
-            known.agent = match reply {
-                Some(_) => Agent::Connected,
-                None => Agent::NotRunning,
-            };
-            known.reply = reply.unwrap_or(was.reply);
-        });
-        if let Some(entry) = self.lock().get_mut(&row.id) {
-            let now = Instant::now();
-            entry.queried = Some(now);
-            if was.agent != Agent::Connected && entry.known.agent == Agent::Connected {
-                entry.since = now;
-            }
-        }
+        self.change_entry(&row.id, |entry| entry.end(answer, is_new, appearances));
     }
 
     fn is_due(&self, row: &Container) -> bool {
@@ -277,7 +343,10 @@ impl<P: Platform> Machines<P> {
             return true;
         };
         let boots = clock::now() < row.started_at.saturating_add(BOOT);
-        let period = entry.known.period(entry.since.elapsed() < SOON, boots);
+        let mut period = entry.known.period(entry.since.elapsed() < SOON, boots);
+        if entry.next > 0 {
+            period = period.min(LOOK);
+        }
         entry
             .queried
             .is_none_or(|queried| queried.elapsed() >= period)
@@ -290,11 +359,15 @@ impl<P: Platform> Machines<P> {
     }
 
     fn change(&self, id: &ContainerId, change: impl FnOnce(&mut Known)) {
+        self.change_entry(id, |entry| change(&mut entry.known));
+    }
+
+    fn change_entry(&self, id: &ContainerId, change: impl FnOnce(&mut Entry)) {
         let mut all = self.lock();
-        let known = &mut all.entry(id.clone()).or_default().known;
-        let before = known.clone();
-        change(known);
-        let changed = *known != before;
+        let entry = all.entry(id.clone()).or_default();
+        let before = entry.known.clone();
+        change(entry);
+        let changed = entry.known != before;
         drop(all);
         if changed {
             self.generation.send_modify(|generation| *generation += 1);
@@ -307,42 +380,4 @@ impl<P: Platform> Machines<P> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::node::facts::Interface;
-
-    fn known(agent: Agent, addresses: &[&str]) -> Known {
-        let addresses = addresses.iter().map(ToString::to_string);
-        let reply = Reply {
-            interfaces: vec![Interface {
-                name: "eth0".to_owned(),
-                mac: "02:00:00:00:00:01".to_owned(),
-                addresses: addresses.collect(),
-            }],
-            ..Reply::default()
-        };
-        Known {
-            agent,
-            reply,
-            ..Known::default()
-        }
-    }
-
-    #[test]
-    fn a_guest_is_queried_often_only_until_its_first_address_is_known() {
-        let link_local = ["fe80::1/64", "169.254.1.1/16"];
-        let waiting = [
-            known(Agent::NoInfo, &[]),
-            known(Agent::NotRunning, &[]),
-            known(Agent::Connected, &[]),
-            known(Agent::Connected, &link_local),
-        ];
-        for known in waiting {
-            assert_eq!(known.period(true, true), FIRST, "{known:?}");
-            assert_eq!(known.period(false, true), LOOK, "{known:?}");
-            assert_eq!(known.period(false, false), PERIOD, "{known:?}");
-        }
-        let reached = known(Agent::Connected, &["fe80::1/64", "10.0.0.7/24"]);
-        assert_eq!(reached.period(true, true), PERIOD);
-    }
-}
+mod tests;

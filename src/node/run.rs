@@ -111,7 +111,7 @@ impl<P: Platform> Agenda<P> {
     /// `None` when it was stopped, and undone.
     async fn attempt(&self, task: &Task, cancel: &CancellationToken) -> Option<Outcome> {
         let (progress, percents) = watch::channel(task.percent);
-        let mut work = Box::pin(self.execute(task, progress));
+        let mut work = Box::pin(self.execute(task, progress, cancel));
         let mut reported = Box::pin(self.report_progress(task, percents));
         let makes_way = self.makes_way(task.uid);
         let mut ends_early = false;
@@ -170,7 +170,9 @@ impl<P: Platform> Agenda<P> {
                 saved.ok().map(Ok)
             }
             // They end soon, and leave nothing that is half done.
-            (None, Work::Snapshot { .. } | Work::Revert { .. }) => Some(work.await),
+            (None, Work::Snapshot { .. } | Work::Revert { .. } | Work::Freeze { .. }) => {
+                Some(work.await)
+            }
             (None, Work::Promote { .. }) => {
                 drop(work);
                 self.end_promotion(task, ends_early.then(made_way)).await

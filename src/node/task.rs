@@ -172,6 +172,13 @@ pub enum Work {
         /// UID of the VirtualMachineSnapshot object.
         snapshot: SnapshotUid,
     },
+    /// Has the guest freeze its file systems until the task is cancelled.
+    Freeze {
+        /// UID of the VirtualMachineSnapshot object.
+        snapshot: SnapshotUid,
+        /// For how long at most, in seconds.
+        seconds: u32,
+    },
     /// Makes the disk as a copy of another machine's.
     CloneDisk {
         /// The disk that is copied.
@@ -262,7 +269,7 @@ impl Work {
 
     /// Whether doing it twice is not the same as doing it once.
     pub const fn is_once(&self) -> bool {
-        matches!(self, Self::Reset)
+        matches!(self, Self::Reset | Self::Freeze { .. })
     }
 
     /// Whether libvirt has a part in it.
@@ -297,7 +304,14 @@ impl Work {
     /// Whether it may take hours and affects no other task: others of its machine do not wait for
     /// it.
     pub const fn is_in_background(&self) -> bool {
-        matches!(self, Self::Promote { .. } | Self::DeleteSnapshot { .. }) || self.is_of_backup()
+        self.is_freeze()
+            || self.is_of_backup()
+            || matches!(self, Self::Promote { .. } | Self::DeleteSnapshot { .. })
+    }
+
+    /// Whether a snapshot is taken beside it, and any other task of its machine ends it.
+    pub const fn is_freeze(&self) -> bool {
+        matches!(self, Self::Freeze { .. })
     }
 
     /// Whether it is about a backup that is, or will be, in a target.
@@ -310,10 +324,10 @@ impl Work {
 
     /// Whether another task of its machine that changes the disk ends it.
     pub const fn makes_way(&self) -> bool {
-        self.is_in_background() && !matches!(self, Self::VerifyBackup { .. })
+        self.is_in_background() && !matches!(self, Self::VerifyBackup { .. } | Self::Freeze { .. })
     }
 
-    /// Whether it ends such a task of its machine: both change the disk.
+    /// Whether it ends such a task of its machine: both change the disk, or freeze the guest.
     pub const fn needs_whole_disk(&self) -> bool {
         matches!(
             self,
@@ -326,6 +340,7 @@ impl Work {
                 | Self::Snapshot { .. }
                 | Self::Revert { .. }
                 | Self::DeleteSnapshot { .. }
+                | Self::Freeze { .. }
         )
     }
 }

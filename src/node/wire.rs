@@ -86,6 +86,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::Snapshot(wanted) => snapshots::take(&wanted)?,
         Kind::Revert(wanted) => snapshots::revert(&wanted)?,
         Kind::DeleteSnapshot(wanted) => snapshots::delete(&wanted)?,
+        Kind::Freeze(wanted) => snapshots::freeze(&wanted)?,
         Kind::Backup(wanted) => backups::take(&wanted)?,
         Kind::VerifyBackup(wanted) => backups::verify(&wanted)?,
         Kind::DeleteBackup(wanted) => backups::delete(&wanted)?,

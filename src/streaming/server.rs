@@ -1,7 +1,9 @@
 //! HTTP of the streaming server: TLS, token, upgrade, session.
 //!
 //! Invariant: a connection is worth one request; one without a valid upgrade ends with its answer.
-//! At most [`MOST`] connections are open. All of them end when [`serve`] is dropped.
+//! Connections that have not started a session have [`REQUESTS`] places of their own: a new one ends
+//! the oldest of the client that has most. Sessions have [theirs](super::places). All of them end when
+//! [`serve`] is dropped.
 //! Failure: an HTTP status; later, what the session's protocol has for it.
 
 use std::convert::Infallible;
@@ -14,23 +16,26 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use service::admin_http::Places;
 use spdy::{Limits, Session};
 use streamapi::{Agreed, Refusal, Service, Transport};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_util::sync::CancellationToken;
 
 use super::attach::Console;
 use super::console::Shared;
+use super::places::SessionPlace;
 use super::tls::Tls;
-use super::{Gate, Target, attach, exec, port_forward, process, streams, websocket};
+use super::{Admission, Gate, Target, attach, exec, port_forward, process, streams, websocket};
 use crate::platform::Platform;
 use crate::vm::Containers;
 
-/// Most connections at a time.
-const MOST: usize = 1024;
+/// Connections at a time that have not started a session. Every process of the node can make them; kubelet
+/// sends its request at once.
+pub(super) const REQUESTS: usize = 256;
 /// Time for the headers of a request, and for the TLS handshake before it.
 const HEADERS: Duration = Duration::from_secs(10);
 /// Wait after a failure to accept, such as too many open files.
@@ -76,28 +81,63 @@ pub(super) async fn serve<P: Platform>(
         consoles: Shared::default(),
         closing: closing.clone(),
     };
-    let mut connections = JoinSet::new();
-    let accept = accept(listener, tls, services, &mut connections);
+    let mut open = Open {
+        requests: JoinSet::new(),
+        sessions: JoinSet::new(),
+    };
+    let accept = accept(&listener, tls, &services, &mut open);
     closing.run_until_cancelled(accept).await;
-    while connections.join_next().await.is_some() {}
+    while let Some(ended) = open.requests.join_next().await {
+        open.begin(ended, &services);
+    }
+    while open.sessions.join_next().await.is_some() {}
+}
+
+/// What is served.
+struct Open {
+    /// Connections whose request may start a session.
+    requests: JoinSet<Option<Start>>,
+    sessions: JoinSet<()>,
+}
+
+impl Open {
+    /// Begins the session that a request started.
+    fn begin<P: Platform>(
+        &mut self,
+        ended: Result<Option<Start>, JoinError>,
+        services: &Services<P>,
+    ) {
+        // One that has lost its place was aborted.
+        if let Ok(Some(start)) = ended {
+            self.sessions.spawn(observed(start, services.clone()));
+        }
+    }
 }
 
 /// Accepts connections without end.
 async fn accept<P: Platform>(
-    listener: TcpListener,
+    listener: &TcpListener,
     tls: Option<Arc<Tls>>,
-    services: Services<P>,
-    connections: &mut JoinSet<()>,
+    services: &Services<P>,
+    open: &mut Open,
 ) {
+    let mut places = Places::new(REQUESTS);
     loop {
-        while connections.try_join_next().is_some() {}
-        if connections.len() >= MOST {
-            connections.join_next().await;
-            continue;
-        }
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                connections.spawn(accepted(stream, tls.clone(), services.clone()));
+        let accepted = tokio::select! {
+            Some(ended) = open.requests.join_next() => {
+                open.begin(ended, services);
+                continue;
+            }
+            Some(_) = open.sessions.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, client)) => {
+                places.make_room();
+                let request = accepted_request(stream, tls.clone(), services.clone());
+                places.take(Some(client.ip()), open.requests.spawn(request));
+                // In a flood each connection gets its turn before it loses its place.
+                tokio::task::yield_now().await;
             }
             Err(error) => {
                 tracing::warn!(
@@ -110,16 +150,20 @@ async fn accept<P: Platform>(
     }
 }
 
-/// Serves one connection.
-async fn accepted<P: Platform>(stream: TcpStream, tls: Option<Arc<Tls>>, services: Services<P>) {
+/// Serves the request of one connection.
+async fn accepted_request<P: Platform>(
+    stream: TcpStream,
+    tls: Option<Arc<Tls>>,
+    services: Services<P>,
+) -> Option<Start> {
     // Small frames are not held back.
     stream.set_nodelay(true).ok();
     let Some(tls) = tls else {
-        return connection(stream, services).await;
+        return connection(stream, &services).await;
     };
     let tls = tls.acceptor().await;
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
-        Ok(Ok(stream)) => connection(stream, services).await,
+        Ok(Ok(stream)) => return connection(stream, &services).await,
         Ok(Err(error)) => {
             tracing::debug!(error = crate::one_line(&error), "streaming request failed");
         }
@@ -128,6 +172,7 @@ async fn accepted<P: Platform>(stream: TcpStream, tls: Option<Arc<Tls>>, service
             "streaming request failed"
         ),
     }
+    None
 }
 
 /// What the request of a connection starts.
@@ -136,10 +181,11 @@ struct Start {
     upgrade: hyper::upgrade::OnUpgrade,
     target: Target,
     agreed: Agreed,
+    place: SessionPlace,
 }
 
-/// Serves one request, and the session that it starts.
-async fn connection<P, T>(stream: T, services: Services<P>)
+/// Serves one request; returns the session that it starts.
+async fn connection<P, T>(stream: T, services: &Services<P>) -> Option<Start>
 where
     P: Platform,
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -161,33 +207,31 @@ where
         .header_read_timeout(HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    match services.closing.run_until_cancelled(served).await {
-        None => return,
-        Some(Err(error)) => {
-            tracing::debug!(error = crate::one_line(&error), "streaming request failed");
-            return;
-        }
-        Some(Ok(())) => {}
+    if let Err(error) = services.closing.run_until_cancelled(served).await? {
+        tracing::debug!(error = crate::one_line(&error), "streaming request failed");
+        return None;
     }
-    let start = started.lock().ok().and_then(|mut place| place.take());
-    if let Some(start) = start {
-        let kind = start.target.path();
-        let running = services.containers.metrics().begin(kind);
-        let ended = session(start, services).await;
-        running.end(ended.is_ok());
-        match ended {
-            Ok(()) => tracing::debug!(kind, "streaming session ended"),
-            Err(error) => tracing::debug!(kind, error, "streaming session failed"),
-        }
+    started.lock().ok()?.take()
+}
+
+/// Serves a session, and counts it.
+async fn observed<P: Platform>(start: Start, services: Services<P>) {
+    let kind = start.target.path();
+    let running = services.containers.metrics().begin(kind);
+    let ended = session(start, services).await;
+    running.end(ended.is_ok());
+    match ended {
+        Ok(()) => tracing::debug!(kind, "streaming session ended"),
+        Err(error) => tracing::debug!(kind, error, "streaming session failed"),
     }
 }
 
 /// The answer to a request, and what it starts.
 fn upgrade(request: Request<Incoming>, gate: &Gate) -> (Answer, Option<Start>) {
-    let target = streamapi::path(request.uri().path())
+    let admission = streamapi::path(request.uri().path())
         .and_then(|(kind, token)| Some((kind, gate.tokens.redeem(token)?)))
-        .filter(|(kind, target)| *kind == target.path());
-    let Some((_, mut target)) = target else {
+        .filter(|(kind, admission)| *kind == admission.target.path());
+    let Some((_, Admission { pod, mut target })) = admission else {
         let refusal = Refusal {
             status: StatusCode::NOT_FOUND,
             message: "no session has this URL: it was used already, or it is older than a minute",
@@ -200,15 +244,20 @@ fn upgrade(request: Request<Incoming>, gate: &Gate) -> (Answer, Option<Start>) {
     };
     let agreed = streamapi::negotiate(request.method(), request.headers(), service);
     let agreed = agreed.and_then(|agreed| with_ports(&request, &mut target, agreed));
-    match agreed {
+    let placed = agreed.and_then(|agreed| match gate.places.take(&pod) {
+        Ok(place) => Ok((agreed, place)),
+        Err(full) => Err(full.refusal()),
+    });
+    match placed {
         Err(refusal) => (refused(refusal, Some(service)), None),
-        Ok(agreed) => {
+        Ok((agreed, place)) => {
             let answer = switching(&request, agreed);
             let upgrade = hyper::upgrade::on(request);
             let start = Start {
                 upgrade,
                 target,
                 agreed,
+                place,
             };
             (answer, Some(start))
         }
@@ -293,6 +342,7 @@ async fn session<P: Platform>(start: Start, services: Services<P>) -> Result<(),
         upgrade,
         target,
         agreed,
+        place: _place,
     } = start;
     let transport = TokioIo::new(upgrade.await.map_err(|e| crate::one_line(&e))?);
     let limits = limits(&target);

@@ -6,6 +6,7 @@
 
 mod exec;
 mod load;
+mod places;
 mod tls;
 mod websocket;
 
@@ -52,6 +53,15 @@ impl Server {
             closing,
             serving: AbortOnDropHandle::new(tokio::spawn(serving)),
         }
+    }
+
+    /// The URL of a session with a machine.
+    fn url(&self, machine: &ContainerId, target: Target) -> String {
+        let pod = Pod {
+            namespace: "default".into(),
+            sandbox: machine.as_str().into(),
+        };
+        self.gate.url(pod, target).unwrap()
     }
 
     async fn connect(&self) -> TcpStream {

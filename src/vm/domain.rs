@@ -36,6 +36,9 @@ pub const CONSOLE_SOCKET: &str = "VMLET_CONSOLE_SOCKET";
 /// while it runs.
 pub const LAYERS: &str = "VMLET_LAYERS";
 
+/// libvirt's element for memory that the kernel merges with none.
+pub const NO_SHARED_PAGES: &str = "nosharepages";
+
 /// The emulator's name of the device that shows a guest its generation ID.
 pub const VM_GENERATION_ID: &str = "vmgenid";
 
@@ -95,6 +98,8 @@ pub struct DomainSpec {
     pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
+    /// The kernel may merge pages of the guest with equal ones of other processes.
+    pub mergeable: bool,
     /// VM generation ID, if the guest sees one.
     pub generation: Option<Uuid>,
     /// Directories that the guest mounts by virtiofs, in order.

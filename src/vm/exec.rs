@@ -36,13 +36,14 @@ use crate::machine_socket::MachineSocket;
 use crate::platform::Platform;
 use collect::{Limits, collect};
 use command::Run;
+use slots::{Length, Slot};
 
 /// What a command without a time-out gets.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
 
 /// How long a command waits for those of other machines: well below the two minutes that kubelet
 /// gives a request beyond the time-out of the command.
-const TURN: Duration = Duration::from_secs(30);
+const TURN: Duration = slots::SHORT;
 
 /// How long a command waits at most for those of its own machine.
 const MACHINE_TURN: Duration = Duration::from_secs(120);
@@ -102,18 +103,18 @@ impl<P: Platform> Containers<P> {
         let machine = self.machine_of(&row)?;
         let start = self.exec_start(id, command.clone(), false, None).await?;
         self.check_connected("run a command in").await?;
+        let length = Length::from_timeout(timeout);
         let timeout = timeout.unwrap_or(LONGEST);
-        let wait = timeout.min(MACHINE_TURN);
-        let machine_slot = tokio::time::timeout(wait, self.exec_slots.in_machine(id)).await;
-        let machine_slot = machine_slot.map_err(|_| {
-            if wait == timeout {
-                Error::Timeout(timeout)
-            } else {
-                Error::MachineCrowded
+        let machine_slot = self.machine_slot(id, length, timeout).await?;
+        let mut ours = None;
+        let mut node_slot = None;
+        if !row.is_process() {
+            let socket = self.guest_port(&machine);
+            ours = self.guests.agent(&machine.id, &socket, FIRST_ANSWER).await;
+            if ours.is_none() {
+                node_slot = Some(self.node_slot(&machine, length).await?);
             }
-        })?;
-        let slot = tokio::time::timeout(TURN, self.exec_slots.on_node(machine_slot)).await;
-        let slot = slot.map_err(|_| Error::Crowded)?;
+        }
         let deadline = Instant::now() + timeout;
         let gone = CancellationToken::new();
         let _gone = gone.clone().drop_guard();
@@ -134,11 +135,14 @@ impl<P: Platform> Containers<P> {
         let this = Arc::clone(self);
         let (starts, started) = oneshot::channel();
         let to_end = async move {
-            let _slot = slot;
-            let first = match row.is_process() {
-                true => this.only_ours(&machine).await,
-                false => this.first_agent(&machine, &run, &limits).await,
+            let _slot = machine_slot;
+            let first = match ours {
+                Some(agent) => Ok(Runner::Ours(agent)),
+                None if row.is_process() => this.only_ours(&machine).await,
+                None => this.first_agent(&machine, &run, &limits).await,
             };
+            // It appeared meanwhile, and needs no place of the node.
+            let _slot_of_qemu = node_slot.filter(|_| !matches!(first, Ok(Runner::Ours(_))));
             let ended = match first {
                 Ok(Runner::Ours(agent)) => match agent.run(start).await {
                     Ok(command) => {
@@ -169,6 +173,35 @@ impl<P: Platform> Containers<P> {
             // The work continues without the client, and kills what it still starts.
             () = too_late(started, deadline) => Err(Error::NotStarted(timeout).into()),
         }
+    }
+
+    /// A place in the machine, for which a command waits in its own time.
+    async fn machine_slot(
+        &self,
+        id: &ContainerId,
+        length: Length,
+        timeout: Duration,
+    ) -> std::result::Result<Slot, Error> {
+        let wait = timeout.min(MACHINE_TURN);
+        let slot = tokio::time::timeout(wait, self.exec_slots.in_machine(id, length)).await;
+        slot.map_err(|_| {
+            if wait < timeout {
+                Error::MachineCrowded
+            } else {
+                Error::Timeout(timeout)
+            }
+        })
+    }
+
+    /// A place on the node, for a command of the QEMU guest agent.
+    async fn node_slot(
+        &self,
+        machine: &Container,
+        length: Length,
+    ) -> std::result::Result<Slot, Error> {
+        let namespace = self.namespace(machine);
+        let slot = tokio::time::timeout(TURN, self.exec_slots.on_node(&namespace, length)).await;
+        slot.map_err(|_| Error::Crowded)
     }
 
     /// The QEMU guest agent would run a command without what a process has.

@@ -19,6 +19,7 @@ mod cable;
 mod clone;
 mod discard;
 mod freezes;
+mod hold;
 mod late;
 mod merge;
 mod promote;
@@ -32,6 +33,7 @@ mod snapshots;
 pub(in crate::vm) mod stalled;
 
 pub(in crate::vm) use freezes::Freezes;
+pub use hold::HeldGuest;
 pub(in crate::vm) use late::LateRequests;
 pub(in crate::vm) use merge::pause_name;
 pub(super) use quiesce::FreezeError;

@@ -193,6 +193,13 @@ impl<P: Platform> Containers<P> {
         self.parts.sandboxes.get(&row.sandbox)
     }
 
+    /// The namespace of a container's pod, among which places on the node are shared.
+    pub fn namespace(&self, row: &Container) -> fair::Owner {
+        let sandbox = self.sandbox_of(row);
+        let namespace = sandbox.as_ref().map(|s| &*s.config.metadata.namespace);
+        namespace.unwrap_or_default().into()
+    }
+
     /// User and group that the machine of a container runs as, and that its files belong to.
     pub(super) fn owner(&self, row: &Container) -> Owner {
         Owner {

@@ -1,5 +1,5 @@
-//! Builds the node image: our programs, libvirt, QEMU and the usual network tools, from
-//! distribution packages.
+//! Builds the node image: our programs of nodes, libvirt, QEMU and the usual network tools, from
+//! distribution packages; and the images of the programs that talk to the API server.
 //!
 //! Invariant: the same packages, programs, scripts and tag give the same bytes; the machine's own
 //! package sources are the only ones asked.
@@ -10,6 +10,7 @@ mod crash_points;
 mod libraries;
 mod lock;
 mod packages;
+mod program;
 mod root;
 
 use std::fs;
@@ -19,6 +20,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 pub(crate) use self::lock::Lock;
+pub(crate) use self::program::{AGENT, CONTROLLER, ProgramImage};
 pub(crate) use self::root::STATUS;
 
 use self::packages::Package;
@@ -33,13 +35,11 @@ use crate::{reproducible, run, workspace};
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "6";
+const RECIPE: &str = "7";
 
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
     ("vmlet", "usr/sbin/vmlet"),
-    ("vmlet-agent", "usr/sbin/vmlet-agent"),
-    ("vmlet-controller", "usr/sbin/vmlet-controller"),
     ("vmlet-tapmanager", "usr/sbin/vmlet-tapmanager"),
     ("vmletctl", "usr/bin/vmletctl"),
     ("vmlet-virtiofsd", "usr/libexec/vmlet/vmlet-virtiofsd"),
@@ -71,6 +71,16 @@ pub(crate) enum Profile {
     Debug,
     /// For nodes.
     Release,
+}
+
+impl Profile {
+    /// How much layers are compressed.
+    const fn level(self) -> u8 {
+        match self {
+            Self::Debug => 1,
+            Self::Release => 19,
+        }
+    }
 }
 
 /// Builds the image from our programs, which have been built, when it is not there or its inputs
@@ -155,7 +165,7 @@ fn build(
             "Cmd": ["/usr/sbin/vmlet"],
             "Labels": { "org.opencontainers.image.version": tag },
         }),
-        level: if profile == Profile::Release { 19 } else { 1 },
+        level: profile.level(),
     };
     let digest = oci::write(&image, archive)?;
     println!("image: {}:{tag} has digest sha256:{digest}", NAME);

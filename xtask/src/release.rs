@@ -48,9 +48,9 @@ pub(crate) struct Parts {
     pub(crate) notes: String,
     /// Whether programs have crash points.
     pub(crate) debug: bool,
-    /// The archive of the node image.
-    pub(crate) image: PathBuf,
-    /// The packages in the image.
+    /// The archives of the images; the first is the node image.
+    pub(crate) images: Vec<PathBuf>,
+    /// The packages in the images.
     pub(crate) packages: Lock,
     /// Debian packages of our programs.
     pub(crate) debs: Vec<PathBuf>,
@@ -105,18 +105,16 @@ impl Parts {
             let folder = folder.join(below);
             fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         }
-        let image = Archived::open(&self.image)?;
-        let name = image
-            .reference
-            .rsplit_once(':')
-            .map_or("", |(name, _)| name);
-        let file = format!("images/vmlet-node-{version}.tar");
-        copy(&self.image, &folder.join(&file), 0o644)?;
-
-        let chart = pinned::chart(version, &image.digest)?;
-        let manifests = pinned::manifests(&image.digest)?;
-        let by_digest = format!("{name}@{}", image.digest);
-        references::check(&chart, &manifests, &[by_digest])?;
+        let archived = self.images.iter().map(|image| Archived::open(image));
+        let archived = archived.collect::<Result<Vec<_>>>()?;
+        let images = archived.iter().zip(&self.images);
+        let images = images.map(|(image, archive)| self.add_image(image, archive, folder));
+        let images = images.collect::<Result<Vec<_>>>()?;
+        let digest = |image: &Archived| (image.name().to_owned(), image.digest.clone());
+        let digests = archived.iter().map(digest).collect();
+        let chart = pinned::chart(version, &digests)?;
+        let manifests = pinned::manifests(&digests)?;
+        references::check(&chart, &manifests, &digests)?;
         let time = self.commit.time;
         let place = folder.join(format!("vmlet-{version}.tgz"));
         archive::write(&chart, "vmlet", time, &place)?;
@@ -132,22 +130,30 @@ impl Parts {
             copy(program, &folder.join("programs").join(name), 0o755)?;
         }
         let images = Images {
-            images: vec![Image {
-                reference: image.reference.clone(),
-                digest: image.digest.clone(),
-                file,
-            }],
+            images,
             others: references::OTHERS,
         };
         write_json(&folder.join(IMAGES), &images)?;
         let distribution = &self.packages.distribution;
-        let document = Document::read(version, &self.commit, &[image], distribution)?;
+        let document = Document::read(version, &self.commit, &archived, distribution)?;
         write_json(&folder.join(SBOM), &document)?;
         let build = Build::read(version, &self.commit, self.debug)?;
         write_json(&folder.join(BUILD), &build)?;
         let notes = format!("# Vmlet {version}\n\n{}\n", self.notes);
         write(&folder.join(NOTES), &notes)?;
         write(&folder.join(PACKAGES), &self.packages.to_string())
+    }
+
+    /// Copies an image into the release.
+    fn add_image(&self, image: &Archived, archive: &Path, folder: &Path) -> Result<Image> {
+        let short = image.name().rsplit('/').next().unwrap_or_default();
+        let file = format!("images/{short}-{}.tar", self.version);
+        copy(archive, &folder.join(&file), 0o644)?;
+        Ok(Image {
+            reference: image.reference.clone(),
+            digest: image.digest.clone(),
+            file,
+        })
     }
 }
 

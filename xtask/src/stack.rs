@@ -31,7 +31,7 @@ pub(crate) use cluster::{CGROUP_DRIVER, Guests, MAX_NODES, Plan};
 pub(crate) use kvm::known as known_kvm;
 pub(crate) use layout::Layout;
 pub(crate) use list::{VARIABLE as LIST_VARIABLE, take_down_list};
-pub(crate) use program::Program;
+pub(crate) use program::{COLLECTOR, Program};
 pub(crate) use reboot::reboot;
 pub(crate) use record::Record;
 pub(crate) use session::Session;

@@ -8,7 +8,8 @@
 //!    under test, once.
 //! 3. [`order`] makes the [`job`]s, which [`manifest`] compares with the list of all tests;
 //!    [`lanes`] runs them side by side, as many as [`weights`] says the machine can hold: the
-//!    tests of single crates start first, then node stacks and clusters, the longest first.
+//!    documentation and the tests of single crates start first, then node stacks and clusters, the longest
+//!    first; the shortest of those that [`changed`] chooses.
 //! 4. [`retry`] repeats the few tests for which a program which is not ours was late, with the
 //!    machine under load.
 //!    [`unsteady`] is their history.
@@ -19,6 +20,7 @@
 //! run in which more than [`retry::MOST`] tests passed only when they were repeated.
 //! Failure: a stage that cannot run counts as one failed test of its part, and the others continue.
 
+mod changed;
 mod checks;
 mod child;
 mod count;
@@ -44,6 +46,7 @@ mod speed;
 mod unsteady;
 mod weights;
 
+pub(crate) use changed::Selection;
 pub(crate) use manifest::FILE as MANIFEST;
 pub(crate) use order::{Order, list};
 pub(crate) use part::Part;

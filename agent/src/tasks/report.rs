@@ -43,7 +43,7 @@ pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
         snapshot: reported
             .snapshot
             .as_ref()
-            .filter(|_| state == TaskState::Success)
+            .filter(|_| state == TaskState::Success || is_frozen(state, reported))
             .map(snapshot),
         backup: reported
             .backup
@@ -51,6 +51,11 @@ pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
             .filter(|_| state == TaskState::Success)
             .map(backup),
     }
+}
+
+/// Whether a task has the guest frozen: it reports since when before it ends.
+fn is_frozen(state: TaskState, reported: &TaskStatus) -> bool {
+    state == TaskState::Running && reported.kind == "freeze"
 }
 
 fn backup(taken: &v1::DiskBackup) -> TakenBackup {
@@ -261,6 +266,28 @@ mod tests {
             created_time: seconds(1_700_000_000),
         };
         assert_eq!(taken(State::Success), Some(expected));
+    }
+
+    #[test]
+    fn a_frozen_guest_is_reported_while_its_task_runs() {
+        let found = |state, kind: &str| {
+            let snapshot = v1::DiskSnapshot {
+                created_ms: 1_700_000_000_123,
+                quiesced: true,
+                ..v1::DiskSnapshot::default()
+            };
+            let status = status(&TaskStatus {
+                snapshot: Some(snapshot),
+                kind: kind.to_owned(),
+                ..reported(state)
+            });
+            status.snapshot.map(|taken| taken.created_time)
+        };
+        let since = Some(seconds(1_700_000_000));
+        assert_eq!(found(State::Running, "freeze"), since);
+        assert_eq!(found(State::Success, "freeze"), since);
+        assert_eq!(found(State::Error, "freeze"), None);
+        assert_eq!(found(State::Running, "snapshot"), None);
     }
 
     #[test]

@@ -9,13 +9,17 @@ use crds::{
 };
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    Adopt, Backup, CloneDisk, DeleteBackup, DeleteDisk, DeleteSnapshot, GuestReboot, GuestShutdown,
-    InspectImage, Pause, PowerOff, Promote, Provision, PullImage, Reset, Restore, RestoreBackup,
-    Revert, RunTaskRequest, Save, SetProbe, Snapshot, TcpProbe, Unpause, VerifyBackup, provision,
+    Adopt, Backup, CloneDisk, DeleteBackup, DeleteDisk, DeleteSnapshot, Freeze, GuestReboot,
+    GuestShutdown, InspectImage, Pause, PowerOff, Promote, Provision, PullImage, Reset, Restore,
+    RestoreBackup, Revert, RunTaskRequest, Save, SetProbe, Snapshot, TcpProbe, Unpause,
+    VerifyBackup, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
 const GUEST_TIMEOUT: u32 = 300;
+
+/// The same for a freeze: guests thaw by themselves after that.
+const LONGEST_FREEZE: u32 = 60;
 
 /// The request for a task, if a daemon with these `kinds` can run it.
 pub(super) fn of(
@@ -139,6 +143,13 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         TaskKind::DeleteSnapshot => Kind::DeleteSnapshot(DeleteSnapshot {
             uid: snapshot(spec)?.uid.clone(),
         }),
+        TaskKind::Freeze => {
+            let requested = snapshot(spec)?;
+            Kind::Freeze(Freeze {
+                uid: requested.uid.clone(),
+                seconds: requested.quiesce_seconds.unwrap_or(LONGEST_FREEZE),
+            })
+        }
     })
 }
 

@@ -9,6 +9,7 @@
 mod apparmor;
 mod checks;
 mod facts;
+mod hardening;
 mod info;
 mod kernel;
 mod report;

@@ -6,7 +6,7 @@
 //! Failure: an event that never comes is forgotten after a while; names and preconditions protect
 //! then.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crds::VirtualMachine;
@@ -30,6 +30,8 @@ struct All {
     machines: HashMap<Key, (u64, i64)>,
     /// The pod that the placeholder has made room for, and when that was.
     placed: HashMap<Key, (String, i64)>,
+    /// Tasks that were requested, and when that was.
+    tasks: HashMap<Key, BTreeMap<Key, i64>>,
 }
 
 #[derive(Debug)]
@@ -60,6 +62,47 @@ impl Expectations {
         all.pods.remove(key);
         all.machines.remove(key);
         all.placed.remove(key);
+        all.tasks.remove(key);
+    }
+
+    /// A task is being created for the machine. Returns when it was requested before, if that is still expected.
+    pub(crate) fn requested(&self, key: &Key, task: &Key, since: i64) -> Option<i64> {
+        let mut all = self.lock();
+        let tasks = all.tasks.entry(key.clone()).or_default();
+        tasks.retain(|_, before| is_recent(before, since));
+        tasks.insert(task.clone(), since)
+    }
+
+    /// The API server has refused the request: only an earlier one may have had its effect.
+    pub(crate) fn was_refused(&self, key: &Key, task: &Key, earlier: Option<i64>) {
+        let mut all = self.lock();
+        let Some(tasks) = all.tasks.get_mut(key) else {
+            return;
+        };
+        tasks.remove(task);
+        tasks.extend(earlier.map(|since| (task.clone(), since)));
+        if tasks.is_empty() {
+            all.tasks.remove(key);
+        }
+    }
+
+    /// The store shows those of them that `is_known` knows.
+    pub(crate) fn saw_tasks(&self, key: &Key, is_known: impl Fn(&Key) -> bool) {
+        let mut all = self.lock();
+        let Some(tasks) = all.tasks.get_mut(key) else {
+            return;
+        };
+        tasks.retain(|task, _| !is_known(task));
+        if tasks.is_empty() {
+            all.tasks.remove(key);
+        }
+    }
+
+    /// Whether one that was requested a moment ago, other than `own`, is not seen yet.
+    pub(crate) fn awaits_task(&self, key: &Key, own: Option<&Key>, now: i64) -> bool {
+        let mut all = self.lock();
+        let mut tasks = all.tasks.get_mut(key).into_iter().flatten();
+        tasks.any(|(task, since)| own != Some(task) && is_recent(since, now))
     }
 
     /// The placeholder is deleted, and the gate of the pod that it made room for is removed.
@@ -118,6 +161,12 @@ impl Expectations {
     }
 }
 
+/// Whether what was requested then still counts. After a clock has stepped back it counts from now on.
+fn is_recent(since: &mut i64, now: i64) -> bool {
+    *since = now.min(*since);
+    now - *since < TIMEOUT
+}
+
 /// Versions grow; one that is no number is compared with nothing.
 fn version(vm: &VirtualMachine) -> Option<u64> {
     vm.metadata.resource_version.as_deref()?.parse().ok()
@@ -144,6 +193,57 @@ mod tests {
         assert!(!all.is_old(&key, &of("9"), TIMEOUT), "it is lost");
         all.wrote(&key, &of("odd"), 0);
         assert!(!all.is_old(&key, &of("9"), 0));
+    }
+
+    #[test]
+    fn a_task_is_awaited_until_it_is_known_or_for_a_while() {
+        let all = Expectations::default();
+        let [vm, other] = ["vm", "other"].map(|name| Key::new("ns", name));
+        let [first, second] = ["first", "second"].map(|name| Key::new("ns", name));
+        all.requested(&vm, &first, 0);
+        all.requested(&vm, &second, 10);
+        let awaits = |own, now| all.awaits_task(&vm, own, now);
+        assert!(awaits(Some(&first), 10) && awaits(Some(&second), 10));
+        assert!(!awaits(Some(&second), TIMEOUT), "the first one is lost");
+        assert!(!all.awaits_task(&other, None, 10));
+        all.saw_tasks(&vm, |task| *task == second);
+        assert!(!awaits(Some(&first), 10) && awaits(None, 10));
+        all.requested(&vm, &second, TIMEOUT);
+        assert_eq!(all.lock().tasks[&vm].len(), 1, "it is forgotten then");
+        all.saw_tasks(&vm, |task| *task == second);
+        assert!(all.lock().tasks.is_empty());
+    }
+
+    #[test]
+    fn a_task_that_is_refused_is_awaited_only_if_an_earlier_request_may_have_made_it() {
+        let all = Expectations::default();
+        let [vm, task] = ["vm", "task"].map(|name| Key::new("ns", name));
+        let refuse = |now| {
+            let earlier = all.requested(&vm, &task, now);
+            all.was_refused(&vm, &task, earlier);
+        };
+        refuse(0);
+        assert!(!all.awaits_task(&vm, None, 0));
+        assert!(all.lock().tasks.is_empty());
+        all.requested(&vm, &task, 0);
+        refuse(20);
+        assert!(all.awaits_task(&vm, None, TIMEOUT - 1));
+        assert!(!all.awaits_task(&vm, None, TIMEOUT), "as of the first one");
+        refuse(TIMEOUT);
+        assert!(all.lock().tasks.is_empty());
+    }
+
+    #[test]
+    fn a_task_is_awaited_no_longer_when_the_clock_steps_back() {
+        let all = Expectations::default();
+        let [vm, task, other] = ["vm", "task", "other"].map(|name| Key::new("ns", name));
+        all.requested(&vm, &task, 1000);
+        assert!(all.awaits_task(&vm, None, 0), "it may still come");
+        assert!(all.awaits_task(&vm, None, TIMEOUT - 1));
+        assert!(!all.awaits_task(&vm, None, TIMEOUT));
+        all.requested(&vm, &task, 1000);
+        all.requested(&vm, &other, 0);
+        assert!(!all.awaits_task(&vm, Some(&other), TIMEOUT));
     }
 
     #[test]

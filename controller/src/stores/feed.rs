@@ -177,7 +177,9 @@ impl<K: Indexed + Clone + Debug + Send + Sync + 'static> Feed<K> {
     fn end_of_listing(&mut self) -> Vec<Change<K>> {
         let initial = !mem::replace(&mut self.was_listed, true);
         let listed = mem::take(&mut self.listed);
-        let before = self.store.state();
+        // Stores list objects in no certain order.
+        let mut before = self.store.state();
+        before.sort_by(|a, b| place(&**a).cmp(&place(&**b)));
         let old: Vec<_> = listed.iter().map(|seen| self.store.get(seen)).collect();
         self.writer.apply_watcher_event(&Event::InitDone);
         let present: HashSet<_> = listed.iter().collect();
@@ -234,4 +236,10 @@ fn forget<K: ResourceExt>(object: &mut K) {
     if let Some(annotations) = &mut object.meta_mut().annotations {
         annotations.remove(LAST_APPLIED);
     }
+}
+
+/// What sorts objects.
+fn place<K: ResourceExt>(object: &K) -> (Option<&str>, Option<&str>) {
+    let meta = object.meta();
+    (meta.namespace.as_deref(), meta.name.as_deref())
 }

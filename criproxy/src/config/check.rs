@@ -152,7 +152,8 @@ impl Config {
         owners.insert(("annotation value", primary), primary);
         for secondary in &self.secondary {
             let handlers = secondary.handlers.iter().map(|v| ("handler", v));
-            let targets = secondary.targets().iter().map(|v| ("annotation value", v));
+            let targets = secondary.target_runtimes.iter();
+            let targets = targets.map(|v| ("annotation value", v));
             let prefixes = secondary.image_prefixes.iter();
             let prefixes = prefixes.map(|v| ("image prefix", v));
             for (what, value) in handlers.chain(targets).chain(prefixes) {
@@ -189,7 +190,7 @@ impl Config {
 fn check_secondary(secondary: &Secondary) -> Result<(), Contradiction> {
     let lists = [
         ("handler", secondary.handlers.as_slice()),
-        ("annotation value", secondary.targets()),
+        ("annotation value", secondary.target_runtimes.as_slice()),
         ("image prefix", secondary.image_prefixes.as_slice()),
     ];
     for (what, values) in lists {

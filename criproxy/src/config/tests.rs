@@ -25,7 +25,6 @@ socket = "/run/containerd/containerd.sock"
 name = "vmlet"
 socket = "/run/vmlet/vmlet.sock"
 handlers = ["vmlet", "vmlet-process"]
-target_runtimes = ["vmlet", "virtlet.cloud"]
 image_prefixes = ["vmlet.dev/", "virtlet.cloud/"]
 id_suffix = "766d6c74"
 [metrics]
@@ -78,7 +77,7 @@ fn the_installed_settings_are_those_of_the_example() {
 #[test]
 fn the_documented_example_loads() {
     let config = read(EXAMPLE).unwrap();
-    assert_eq!(config.secondary[0].targets(), ["vmlet", "virtlet.cloud"]);
+    assert_eq!(config.secondary[0].target_runtimes, [""; 0]);
     assert_eq!(config.limits, Limits::default());
 }
 
@@ -124,8 +123,8 @@ fn flags_and_variables_replace_the_file() {
     "handler \"a\" is given"
 )]
 #[case::target_of_primary(
-    "\"virtlet.cloud\"]",
-    "\"containerd\"]",
+    "id_suffix",
+    "target_runtimes = [\"containerd\"]\nid_suffix",
     "annotation value \"containerd\""
 )]
 #[case::own_socket(

@@ -48,7 +48,7 @@ fn config(target: &str) -> SandboxConfig {
 #[case::both("vmlet", "virtlet.cloud", VM, false)]
 #[case::primary_by_name("", "containerd", PRIMARY, false)]
 #[case::annotation_beside_another_handler("runc", "vmlet", VM, true)]
-#[case::name_as_target("", "other", BackendIndex(2), false)]
+#[case::name_beside_its_handler("other", "other", BackendIndex(2), false)]
 fn a_sandbox_goes_where_its_hints_say(
     #[case] handler: &str,
     #[case] target: &str,
@@ -73,12 +73,39 @@ fn a_contradiction_and_an_unknown_value_are_errors() {
     assert_eq!(choice, Err(Unclear::UnknownTarget("docker".into())));
 }
 
+/// As a new installation has it.
+#[rstest]
+#[case::name("vmlet")]
+#[case::virtlet("virtlet.cloud")]
+fn what_no_list_has_agrees_with_a_handler_alone(#[case] target: &str) {
+    let text = include_str!("../../../deploy/systemd/criproxy.toml");
+    let routes = Routes::new(&toml::from_str(text).unwrap());
+    let pod = config(target);
+    let choice = |handler| routes.sandbox(handler, Some(&pod));
+    let expected = Choice {
+        backend: VM,
+        blank_handler: false,
+    };
+    assert_eq!(choice("vmlet"), Ok(expected));
+    assert_eq!(choice(""), Err(Unclear::ClassRequired(target.into())));
+    assert_eq!(routes.annotated(&pod), Ok(Some(VM)));
+}
+
+#[rstest]
+#[case::no_class("")]
+#[case::another_class("runc")]
+fn a_value_that_is_not_listed_selects_no_runtime_for_a_pod(#[case] handler: &str) {
+    let choice = routes().sandbox(handler, Some(&config("other")));
+    assert_eq!(choice, Err(Unclear::ClassRequired("other".into())));
+}
+
 #[rstest]
 #[case::nothing("debian", "", "", None)]
 #[case::handler("debian", "vmlet", "", Some(VM))]
 #[case::annotation("debian", "", "vmlet", Some(VM))]
 #[case::prefix("virtlet.cloud/debian", "", "", Some(VM))]
 #[case::longest_prefix("vmlet.dev/other/x", "", "", Some(BackendIndex(2)))]
+#[case::name_that_is_not_listed("debian", "", "other", Some(BackendIndex(2)))]
 #[case::annotation_before_prefix("vmlet.dev/debian", "", "containerd", Some(PRIMARY))]
 fn an_image_goes_where_its_hints_say(
     #[case] name: &str,

@@ -26,7 +26,7 @@ securityContext:
 
 {{/* Of: root. */}}
 {{- define "vmlet.hook-container" -}}
-image: {{ include "vmlet.image" . }}
+image: {{ include "vmlet.image" (dict "root" . "part" "") }}
 {{- with .Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}

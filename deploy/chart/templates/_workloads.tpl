@@ -43,8 +43,9 @@
 {{/* Of: root, container, resources by container. */}}
 {{- define "vmlet.container" -}}
 {{- $values := .root.Values }}
-{{- if eq .container.image "localhost/vmlet-node" }}
-{{- $_ := set .container "image" (include "vmlet.image" .root) }}
+{{- $parts := dict "localhost/vmlet-node" "" "localhost/vmlet-controller" "controller" "localhost/vmlet-agent" "agent" }}
+{{- if hasKey $parts .container.image }}
+{{- $_ := set .container "image" (include "vmlet.image" (dict "root" .root "part" (get $parts .container.image))) }}
 {{- if $values.image.pullPolicy }}
 {{- $_ := set .container "imagePullPolicy" $values.image.pullPolicy }}
 {{- end }}
@@ -58,11 +59,22 @@
 {{- end }}
 {{- end }}
 
-{{/* The image with our programs. Of: root. */}}
+{{/* An image with our programs: that of nodes, or of a part with a program of its own. Of: root, part. */}}
 {{- define "vmlet.image" -}}
-{{- $image := merge (dict) .Values.image }}
+{{- $values := .root.Values.image }}
+{{- $image := merge (dict) $values }}
+{{- if .part }}
+{{- $own := get $values .part | default dict }}
+{{- $repository := printf "vmlet-%s" .part }}
+{{- $folder := dir ($values.repository | default "") }}
+{{- if ne $folder "." }}{{ $repository = printf "%s/%s" $folder $repository }}{{ end }}
+{{- $image = merge (dict) (pick $values "registry" "tag") (dict "repository" ($own.repository | default $repository) "digest" $own.digest) }}
+{{- if and $own.digest $values.tag (not $values.digest) }}
+{{- fail (printf "image.%s.digest pins an image, and image.digest is empty beside image.tag: the values of a release pin its images. Set the digests of all images, or all to \"\"" .part) }}
+{{- end }}
+{{- end }}
 {{- if not (or $image.tag $image.digest) }}
-{{- $_ := set $image "tag" .Chart.AppVersion }}
+{{- $_ := set $image "tag" .root.Chart.AppVersion }}
 {{- end }}
 {{- include "vmlet.image-name" $image }}
 {{- end }}

@@ -1,7 +1,7 @@
 //! File systems that an agent left frozen when it was killed together with its watchdog.
 //!
 //! Invariant: their mount points are recorded before they are frozen, and the record is removed after they are
-//! thawed.
+//! thawed, and the programs of the guest have run.
 //! Failure: none; in a guest that has no place for the record, its watchdog alone thaws.
 
 use std::ffi::OsStr;
@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use super::Freezing;
 use crate::mounts::{self, Point};
 use crate::sys;
 
@@ -27,8 +28,8 @@ pub(super) fn record(file: &Path, points: &[Point]) {
 }
 
 /// Thaws what an earlier agent has left frozen.
-pub(crate) fn thaw_left(record: &Path) {
-    let Ok(paths) = fs::read(record) else {
+pub(crate) fn thaw_left(of: &Freezing) {
+    let Ok(paths) = fs::read(&of.record) else {
         return;
     };
     let paths = paths.split(|byte| *byte == END).rev();
@@ -38,5 +39,6 @@ pub(crate) fn thaw_left(record: &Path) {
             let _ = sys::thaw(&file);
         }
     }
-    let _ = fs::remove_file(record);
+    of.hooks.thaw_all();
+    let _ = fs::remove_file(&of.record);
 }

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, pipe};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -69,6 +69,15 @@ impl Mounts {
     fn bind(&mut self, from: &Path, name: &str) {
         let point = self.point(name);
         run("mount", &[Path::new("--bind"), from, &point]);
+    }
+
+    /// The program that runs before and after a freeze.
+    fn hook(&self, text: &str) {
+        let folder = self.folder.path().join("qemu");
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("fsfreeze-hook");
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     /// An agent that has all of them in its table.
@@ -228,6 +237,28 @@ fn a_file_system_that_another_program_has_frozen_is_refused_and_left_alone() {
     host.disconnect();
 }
 
+/// The program writes to what is frozen between its two runs.
+#[test]
+#[ignore = "needs root"]
+fn a_program_of_the_guest_runs_before_the_freeze_and_after_the_thaw() {
+    let mut mounts = Mounts::new();
+    let file = mounts.folder.path().join("file");
+    let point = mounts.ext4(&file, 8 * MIB, "mounted");
+    let log = point.join("log");
+    mounts.hook(&format!("echo \"$1\" >> {}", log.display()));
+    let lines = || fs::read_to_string(&log).unwrap();
+    let mut host = mounts.agent();
+    assert_eq!(count(&freeze(&mut host, 1, LONGEST_FREEZE)), 1);
+    assert!(!needs_recovery(&file), "it is frozen");
+    assert_eq!(lines(), "freeze\n");
+    assert_eq!(count(&thaw(&mut host, 2)), 1);
+    // The next freeze begins when the programs have run.
+    assert_eq!(count(&freeze(&mut host, 3, LONGEST_FREEZE)), 1);
+    assert_eq!(lines(), "freeze\nthaw\nfreeze\n");
+    assert_eq!(count(&thaw(&mut host, 4)), 1);
+    host.disconnect();
+}
+
 #[test]
 #[ignore = "needs root"]
 fn nothing_is_frozen_without_a_watchdog() {
@@ -303,10 +334,15 @@ fn an_agent_thaws_what_one_that_was_killed_with_its_watchdog_has_left() {
     let point = mounts.ext4(&file, 8 * MIB, "mounted");
     let record = mounts.folder.path().join("frozen");
     fs::write(&record, format!("{}\0", point.display())).unwrap();
+    let log = mounts.folder.path().join("log");
+    mounts.hook(&format!("echo \"$1\" >> {}", log.display()));
     run("fsfreeze", &[Path::new("-f"), &point]);
-    let host = mounts.agent();
+    let mut host = mounts.agent();
     let (_, written) = write(&point);
     written.recv_timeout(PATIENCE).expect("it is thawed");
+    // It serves its port when it is through with that.
+    assert_eq!(count(&thaw(&mut host, 1)), 0);
     assert!(!record.exists());
+    assert_eq!(fs::read_to_string(&log).unwrap(), "thaw\n");
     host.disconnect();
 }

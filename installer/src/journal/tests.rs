@@ -128,3 +128,30 @@ fn a_withdrawal_that_was_not_finished_has_no_way_back() {
     journal.begin(Operation::Install, target()).unwrap();
     assert!(!journal.state().has_way_back());
 }
+
+#[test]
+#[ignore = "needs root"]
+fn a_power_cut_takes_no_record_and_no_content_that_was_saved() {
+    let disk = testfs::StrictDisk::new().unwrap();
+    for folder in ["opt", "etc"] {
+        std::fs::create_dir(disk.path().join(folder)).unwrap();
+    }
+    std::fs::write(disk.path().join("etc/file"), "theirs").unwrap();
+    disk.settle().unwrap();
+    let root = Root::new(&disk.path()).unwrap();
+    let mut journal = journal(&root);
+    journal.open().unwrap();
+    journal.begin(Operation::Install, target()).unwrap();
+    write(&root, &mut journal, "ours");
+    for is_finished in [false, true] {
+        if is_finished {
+            journal.finish(target()).unwrap();
+        }
+        let left = disk.cut().unwrap();
+        let read = self::journal(&Root::new(left.path()).unwrap());
+        assert_eq!(baseline(&read), "theirs");
+        assert_eq!(read.state().installed, is_finished.then(target));
+        let file = std::fs::read_to_string(left.path().join("etc/file"));
+        assert_eq!(file.unwrap(), "ours");
+    }
+}

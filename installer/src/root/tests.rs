@@ -85,3 +85,23 @@ fn only_empty_folders_go() {
     assert!(root.remove_folder(Path::new("/a/b")).unwrap());
     assert!(root.remove_folder(Path::new("/a/b")).unwrap());
 }
+
+#[test]
+#[ignore = "needs root"]
+fn a_power_cut_undoes_nothing_that_was_done() {
+    let disk = testfs::StrictDisk::new().unwrap();
+    let root = Root::new(&disk.path()).unwrap();
+    let path = Path::new("/etc/file");
+    root.create_folder(Path::new("/etc")).unwrap();
+    for text in ["first", "second"] {
+        root.write(path, &Content::new(text, 0o640)).unwrap();
+        let left = disk.cut().unwrap();
+        let read = fs::read_to_string(left.path().join("etc/file"));
+        assert_eq!(read.unwrap(), text);
+    }
+    root.remove(path).unwrap();
+    assert!(disk.names_after_cut("etc").unwrap().is_empty());
+    assert_eq!(disk.names_after_cut("").unwrap(), ["etc"]);
+    assert!(root.remove_folder(Path::new("/etc")).unwrap());
+    assert!(disk.names_after_cut("").unwrap().is_empty());
+}

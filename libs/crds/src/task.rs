@@ -138,7 +138,7 @@ pub struct VirtualMachineTaskSpec {
     /// SetProbe: the probe that the node makes from then on. If unset, the node makes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<NodeProbe>,
-    /// Snapshot, Revert, DeleteSnapshot: the snapshot that the task is for.
+    /// Snapshot, Revert, DeleteSnapshot, Freeze: the snapshot that the task is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotRequest>,
     /// CloneDisk: the disk that is copied.
@@ -236,7 +236,7 @@ pub struct SnapshotRequest {
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub uid: String,
     /// Snapshot: the maximum time for which the guest freezes its file systems, in seconds. If
-    /// unset, the guest does not freeze them.
+    /// unset, the guest does not freeze them. Freeze: the same, a minute at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub quiesce_seconds: Option<u32>,
@@ -314,6 +314,8 @@ pub enum TaskKind {
     Revert,
     /// Deletes a snapshot of the root disk.
     DeleteSnapshot,
+    /// Has the guest freeze its file systems until the task is cancelled.
+    Freeze,
     /// Reads the first bytes of an image from its source.
     InspectImage,
     /// Pulls an image into the image store of the node.

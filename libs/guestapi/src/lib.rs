@@ -79,3 +79,6 @@ pub const LONGEST_FREEZE: u32 = 60;
 
 /// Bytes of each file that a report has.
 pub const PUBLISHED: usize = 4096;
+
+/// Longest text of a report, in bytes.
+pub const REPORT_TEXT: usize = 256;

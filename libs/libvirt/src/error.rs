@@ -27,17 +27,22 @@ pub(crate) fn sort(error: &VirtError, context: Context, alive: bool) -> Error {
     if !alive {
         return Error::Unavailable { reason };
     }
-    match (error.code().known(), context.domain) {
+    sort_known(error.code().known(), reason, context)
+}
+
+/// Sorts an error of a connection that is alive by its code.
+fn sort_known(code: Option<ErrorNumber>, reason: String, context: Context) -> Error {
+    let call = context.call;
+    match (code, context.domain) {
         (Some(ErrorNumber::NoDomain), Some(domain)) => Error::NoDomain(domain),
         (Some(ErrorNumber::NoConnect | ErrorNumber::InvalidConn), _) => {
             Error::Unavailable { reason }
         }
+        // The request of another client, or one that was given up, has its lock.
+        (Some(ErrorNumber::OperationTimeout), Some(_)) => Error::Locked { call, reason },
         (Some(code), _) if is_silence(code) => silence(reason),
         (Some(ErrorNumber::InternalError), _) if forbids(&reason) => Error::AgentForbids { reason },
-        _ => Error::Refused {
-            call: context.call,
-            reason,
-        },
+        _ => Error::Refused { call, reason },
     }
 }
 
@@ -80,6 +85,26 @@ pub(crate) fn readable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_that_waited_for_another_one_may_succeed_later() {
+        let sorted = |code| {
+            let reason = "cannot acquire state change lock (held by monitor=another)".to_owned();
+            let context = Context {
+                call: "save memory and switch disk",
+                domain: Some(Uuid::nil()),
+            };
+            sort_known(Some(code), reason, context)
+        };
+        let locked = sorted(ErrorNumber::OperationTimeout);
+        assert!(
+            locked.is_unavailable() && locked.to_string().contains("held by"),
+            "{locked}"
+        );
+        assert_eq!(locked.kind(), "locked");
+        let failed = sorted(ErrorNumber::OperationFailed);
+        assert!(!failed.is_unavailable(), "{failed}");
+    }
 
     #[test]
     fn absent_unresponsive_and_refusing_agents_are_distinguished() {

@@ -60,6 +60,13 @@ struct Inner {
     restores_outlive_kills: bool,
     /// Why a switch of a disk fails, and whether it takes place all the same.
     switch_failure: Option<(String, bool)>,
+    is_locked: bool,
+    /// How long an agent takes for each answer.
+    agent_pause: Duration,
+    /// How many orders to agents get no turn.
+    busy_orders: usize,
+    /// How long each of them waits for it.
+    order_wait: Duration,
     /// What a guest that runs while its memory is written fills its file with, until that is aborted.
     busy_memory: Option<u64>,
     /// What libvirt writes of the memory of a busy guest at present.
@@ -119,6 +126,10 @@ impl Default for FakeHypervisor {
                 restores_outlive_kills: false,
                 resumes: BTreeMap::new(),
                 switch_failure: None,
+                is_locked: false,
+                agent_pause: Duration::ZERO,
+                busy_orders: 0,
+                order_wait: Duration::ZERO,
                 busy_memory: None,
                 busy_save: None,
                 memory_switches: Vec::new(),
@@ -171,6 +182,11 @@ impl FakeHypervisor {
         self
     }
 
+    /// Agents take this time for each answer from now on.
+    pub fn slow_agents(&self, pause: Duration) {
+        self.lock().agent_pause = pause;
+    }
+
     /// The agent of a guest starts: it answers from now on, as with [`Self::agent_answering`].
     pub fn start_agent(&self, domain: Uuid, replies: impl IntoIterator<Item = Value>) {
         self.lock().agent = Some(replies.into_iter().collect());
@@ -182,9 +198,16 @@ impl FakeHypervisor {
         self.lock().switch_failure = Some((reason.to_owned(), takes_place));
     }
 
+    /// Another request has the machines for longer than switches of disks wait, from now on.
+    pub fn lock_machines(&self) {
+        self.lock().is_locked = true;
+    }
+
     /// Switches of disks succeed again.
     pub fn accept_switches(&self) {
-        self.lock().switch_failure = None;
+        let mut inner = self.lock();
+        inner.switch_failure = None;
+        inner.is_locked = false;
     }
 
     /// Starts succeed again.

@@ -6,11 +6,12 @@
 use serde_json::Value;
 
 use crate::Result;
-use crate::libvirt::{agent_reply as of_agent, monitor_reply as of_monitor};
+use crate::guest::AgentReply;
+use crate::libvirt::monitor_reply as of_monitor;
 
 /// The content of a reply of a guest agent.
 pub fn agent_reply(reply: &str) -> Result<Value> {
-    of_agent(reply)
+    AgentReply::new(reply.to_owned()).read(usize::MAX)
 }
 
 /// The content of a reply of the emulator.

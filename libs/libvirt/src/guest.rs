@@ -1,21 +1,27 @@
 //! The commands of the QEMU guest agent that run programs and read small files in a guest.
 //!
-//! Invariant: what an agent answers is checked: sizes are bounded by the reply that carries it,
+//! Invariant: what an agent answers is checked: sizes are bounded by the [reply](AgentReply) that carries it,
 //! base64 is decoded, numbers are in range. An agent keeps a result until it is requested once.
-//! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`].
+//! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`], and of a file no
+//! content.
 
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{Error, Hypervisor, Result};
 
+mod reply;
 mod vcpus;
 
+use reply::LONGEST;
+pub use reply::{AgentReply, Few, Object, SHORT_REPLY};
 pub use vcpus::use_vcpus;
 
 /// What one stream of a program may hold so that the agent's one answer with both reaches us:
@@ -23,6 +29,9 @@ pub use vcpus::use_vcpus;
 /// connection with the agent for good. The agent itself only cuts at 16 MiB for each stream, so the
 /// program in the guest has to.
 pub const LARGEST_STREAM: usize = 1 << 20;
+
+/// Least time to close a file.
+const CLOSE: Duration = Duration::from_secs(1);
 
 /// A program to be run in a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -97,7 +106,7 @@ impl Default for How {
 /// Proves that the agent answers.
 pub async fn ping<H: Hypervisor>(hypervisor: &H, domain: Uuid, deadline: Duration) -> Result<()> {
     let ping = json!({"execute": "guest-ping"});
-    hypervisor.agent(domain, ping, deadline).await.map(drop)
+    hypervisor.agent(domain, ping, deadline).await?.check()
 }
 
 /// Starts a program; the agent answers as soon as it runs.
@@ -110,7 +119,8 @@ pub async fn exec<H: Hypervisor>(
     deadline: Duration,
 ) -> Result<Process> {
     let command = json!({"execute": "guest-exec", "arguments": program});
-    object(hypervisor.agent(domain, command, deadline).await?)
+    let reply = hypervisor.agent(domain, command, deadline).await?;
+    object(&reply, SHORT_REPLY)
 }
 
 /// How a program ended; `None` while it runs or something it started holds its output open. The
@@ -123,7 +133,8 @@ pub async fn exec_status<H: Hypervisor>(
     deadline: Duration,
 ) -> Result<Option<Ended>> {
     let command = json!({"execute": "guest-exec-status", "arguments": {"pid": process.pid}});
-    let status: Status = object(hypervisor.agent(domain, command, deadline).await?)?;
+    let reply = hypervisor.agent(domain, command, deadline).await?;
+    let status: Status = object(&reply, LONGEST)?;
     if !status.exited {
         return Ok(None);
     }
@@ -147,8 +158,9 @@ struct Part {
     data: String,
 }
 
-/// What is in a file of the guest, at most `most` bytes of it, which must be far less than
-/// [`LARGEST_STREAM`].
+/// What is in a file of the guest, at most `most` bytes of it, which must be less than half of
+/// [`SHORT_REPLY`]; `None` when what the agent answers makes no sense. `deadline` is for all of it; the file
+/// is closed within a second more, and what was read counts however that ends.
 ///
 /// [`Error::Refused`] when it cannot be read, for example because it is not there or the agent may
 /// not.
@@ -158,9 +170,14 @@ pub async fn read_file<H: Hypervisor>(
     path: &str,
     most: usize,
     deadline: Duration,
-) -> Result<Vec<u8>> {
+) -> Result<Option<Vec<u8>>> {
+    let end = Instant::now() + deadline;
+    let left = || end.saturating_duration_since(Instant::now());
     let open = json!({"execute": "guest-file-open", "arguments": {"path": path, "mode": "r"}});
-    let handle: i64 = parse(hypervisor.agent(domain, open, deadline).await?)?;
+    let opened = hypervisor.agent(domain, open, deadline).await?;
+    let Ok(handle) = opened.read::<i64>(SHORT_REPLY) else {
+        return Ok(None);
+    };
     let of = |command: &str, count: Option<usize>| {
         let mut arguments = json!({"handle": handle});
         if let Some(count) = count {
@@ -169,27 +186,21 @@ pub async fn read_file<H: Hypervisor>(
         json!({"execute": command, "arguments": arguments})
     };
     let read = of("guest-file-read", Some(most));
-    let read = hypervisor.agent(domain, read, deadline).await;
+    let read = hypervisor.agent(domain, read, left()).await;
     // Handles that stay open are the guest's, and it has not many.
-    let closed = hypervisor.agent(domain, of("guest-file-close", None), deadline);
-    let closed = closed.await;
-    let part: Part = object(read?)?;
-    closed?;
-    let mut data = decode(&part.data)?;
-    data.truncate(most);
-    Ok(data)
+    let close = of("guest-file-close", None);
+    let _ = hypervisor.agent(domain, close, left().max(CLOSE)).await;
+    let part = object::<Part>(&read?, SHORT_REPLY);
+    let data = part.and_then(|part| decode(&part.data)).ok();
+    Ok(data.map(|mut data| {
+        data.truncate(most);
+        data
+    }))
 }
 
-/// A type with fields, which could be read from a list, too.
-fn object<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T> {
-    match answer.is_object() {
-        true => parse(answer),
-        false => Err(nonsense("an object is needed")),
-    }
-}
-
-fn parse<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T> {
-    serde_json::from_value(answer).map_err(|e| nonsense(&e.to_string()))
+fn object<T: DeserializeOwned>(reply: &AgentReply, most: usize) -> Result<T> {
+    let Object(content) = reply.read(most)?;
+    Ok(content)
 }
 
 fn decode(data: &str) -> Result<Vec<u8>> {

@@ -21,6 +21,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -206,13 +207,16 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Requests a running guest to use this many bytes on top of those that it was started with.
     /// Returns before the guest has done anything: see [`Self::size`].
     fn set_memory(&self, domain: Uuid, bytes: u64) -> impl Future<Output = Result<()>> + Send;
-    /// Sends one QEMU guest agent command and returns its `return` value.
+    /// Sends one QEMU guest agent command.
     fn agent(
         &self,
         domain: Uuid,
         command: Value,
         deadline: Duration,
-    ) -> impl Future<Output = Result<Value>> + Send;
+    ) -> impl Future<Output = Result<guest::AgentReply>> + Send;
+    /// Calls to the agents of guests are shared among namespaces: that of this domain. Until it is
+    /// known the domain counts for itself.
+    fn set_namespace(&self, _domain: Uuid, _namespace: &Arc<str>) {}
     /// Versions of the library and the emulator; proves that the hypervisor answers.
     fn versions(&self) -> impl Future<Output = Result<Versions>> + Send;
     /// The versions of the board q35 that the emulator has, oldest first.
@@ -421,6 +425,14 @@ pub enum Error {
         /// How long it waited.
         wait: Duration,
     },
+    /// Another request had the domain for too long; what this one has done of its work is unknown.
+    #[error("libvirt did not get to {call}, because another request has the machine: {reason}")]
+    Locked {
+        /// The operation.
+        call: &'static str,
+        /// libvirt's own message.
+        reason: String,
+    },
     /// The domain does not exist.
     #[error("libvirt knows no domain {0}")]
     NoDomain(Uuid),
@@ -453,11 +465,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed once libvirt is back.
+    /// Whether the same call may succeed once libvirt is back, or has ended other requests.
     pub const fn is_unavailable(&self) -> bool {
         matches!(
             self,
-            Self::Unavailable { .. } | Self::Deadline { .. } | Self::Busy { .. }
+            Self::Unavailable { .. }
+                | Self::Deadline { .. }
+                | Self::Busy { .. }
+                | Self::Locked { .. }
         )
     }
 }
@@ -469,6 +484,7 @@ impl Error {
             Self::Unavailable { .. } => "unavailable",
             Self::Deadline { .. } => "deadline",
             Self::Busy { .. } => "busy",
+            Self::Locked { .. } => "locked",
             Self::NoDomain(_) => "no_domain",
             Self::Agent { .. } => "agent_silent",
             Self::NoAgent { .. } => "no_agent",

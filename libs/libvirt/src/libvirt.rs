@@ -35,7 +35,6 @@ mod turns;
 
 use crate::error::Context;
 use crate::{Observer, Result};
-pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
 use connection::Link;
 use domains::{absent_is_fine, absent_is_none, find, unless_off};

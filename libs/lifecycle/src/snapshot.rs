@@ -52,6 +52,8 @@ pub struct Facts<'a> {
     pub ability: Ability,
     /// Whether it takes them with memory.
     pub saves_memory: bool,
+    /// Whether the node of the machine has guests freeze for others.
+    pub freezes: Ability,
 }
 
 /// What becomes of the oldest snapshot that was not taken.
@@ -92,7 +94,9 @@ pub fn verdict(
             .to_owned()
     } else if facts.is_promoting || facts.is_busy {
         "another task of the machine has not ended".to_owned()
-    } else if facts.ability == Ability::Unknown && !facts.is_claim {
+    } else if facts.ability == Ability::Unknown && !facts.is_claim
+        || facts.freezes == Ability::Unknown && needs_freeze(snapshot, facts)
+    {
         format!("vmlet-agent on node {node} does not reach its daemon, or does not renew its lease")
     } else {
         return Verdict::Take;
@@ -118,11 +122,11 @@ fn refusal(
             facts.claims
         ));
     }
-    if snapshot.quiesce.is_some() && !facts.claims.is_empty() {
+    if facts.freezes == Ability::Unable && needs_freeze(snapshot, facts) {
         return Some(format!(
-            "the storage system takes snapshots of these claims, for which the guest is not frozen: {}; \
-             remove quiesce, and power the machine off first if its data has to be consistent",
-            facts.claims
+            "the programs of node {} cannot have the guest frozen while the storage system takes snapshots of these \
+             claims: {}; upgrade vmlet and vmlet-agent there, or remove quiesce",
+            facts.node, facts.claims
         ));
     }
     let is_saved = facts.power_state == Some(PowerState::Suspended)
@@ -155,6 +159,20 @@ fn refusal(
             "the programs of node {node} cannot take {what}: upgrade vmlet and vmlet-agent there"
         )
     })
+}
+
+fn needs_freeze(snapshot: &VirtualMachineSnapshotSpec, facts: &Facts<'_>) -> bool {
+    freezes_claims(snapshot, !facts.claims.is_empty(), facts.power_state)
+}
+
+/// Whether the guest is frozen while the storage system takes snapshots of its claims.
+#[must_use]
+pub fn freezes_claims(
+    snapshot: &VirtualMachineSnapshotSpec,
+    has_claims: bool,
+    power_state: Option<PowerState>,
+) -> bool {
+    snapshot.quiesce.is_some() && has_claims && power_state == Some(PowerState::PoweredOn)
 }
 
 /// The time that the guest has to flush its file systems, in seconds; `None`: it is not asked.

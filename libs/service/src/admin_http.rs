@@ -29,8 +29,7 @@ mod places;
 pub use endpoint::Endpoint;
 pub use http::StatusCode;
 pub use metrics::MetricsServer;
-
-use places::Places;
+pub use places::Places;
 
 use crate::listener::{self, Claim, Listener};
 
@@ -193,7 +192,7 @@ impl Server {
         stop: CancellationToken,
         page: impl Fn(&str) -> Option<Page> + Send + Sync + 'static,
     ) {
-        let mut places = Places::of(limits.connections);
+        let mut places = Places::new(limits.connections);
         let page = Arc::new(page);
         loop {
             let accepted = tokio::select! {

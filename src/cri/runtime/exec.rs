@@ -11,7 +11,8 @@ use tonic::Status;
 
 use super::Runtime;
 use crate::cri::convert;
-use crate::streaming::{AttachTarget, ExecTarget, Target, Wanted};
+use crate::streaming::{AttachTarget, ExecTarget, Pod, Target, Wanted};
+use crate::vm::Container;
 
 /// Time for `vmlet-guest` to answer a new connection before the QEMU guest agent serves, whose
 /// output comes at the end only. The connection is made when the machine, or the daemon, starts.
@@ -59,11 +60,12 @@ impl Runtime {
                  vmlet-guest in the guest, or omit -i and -t"
             )));
         }
-        let url = self.url(Target::Exec(ExecTarget {
+        let target = ExecTarget {
             container: container.id.clone(),
             command,
             streams,
-        }))?;
+        };
+        let url = self.url(self.pod_of(&container), Target::Exec(target))?;
         Ok(v1::ExecResponse { url })
     }
 
@@ -83,12 +85,19 @@ impl Runtime {
             socket: self.app.containers.console_socket(&container.id)?,
             streams,
         };
-        let url = self.url(Target::Attach(target))?;
+        let url = self.url(self.pod_of(&container), Target::Attach(target))?;
         Ok(v1::AttachResponse { url })
     }
 
-    pub(super) fn url(&self, target: Target) -> Result<String, Status> {
-        let url = self.gate.url(target);
+    fn pod_of(&self, container: &Container) -> Pod {
+        Pod {
+            namespace: self.app.containers.namespace(container),
+            sandbox: container.sandbox.as_str().into(),
+        }
+    }
+
+    pub(super) fn url(&self, pod: Pod, target: Target) -> Result<String, Status> {
+        let url = self.gate.url(pod, target);
         url.map_err(|e| Status::resource_exhausted(e.to_string()))
     }
 }

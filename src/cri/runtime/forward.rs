@@ -15,7 +15,7 @@ use tonic::Status;
 use super::Runtime;
 use crate::images;
 use crate::sandbox::state::Phase;
-use crate::streaming::{PortForwardTarget, Target};
+use crate::streaming::{Pod, PortForwardTarget, Target};
 
 impl Runtime {
     pub(super) async fn port_forward(
@@ -53,7 +53,12 @@ impl Runtime {
             ));
         }
         let ports = ports(&request.port)?;
-        let url = self.url(Target::PortForward(PortForwardTarget { addresses, ports }))?;
+        let pod = Pod {
+            namespace: sandbox.config.metadata.namespace.as_str().into(),
+            sandbox: sandbox.id.as_str().into(),
+        };
+        let target = Target::PortForward(PortForwardTarget { addresses, ports });
+        let url = self.url(pod, target)?;
         Ok(v1::PortForwardResponse { url })
     }
 }

@@ -8,7 +8,7 @@ use podspec::VmUid;
 
 use super::methods::alone_in;
 use super::*;
-use crate::config::Protocol;
+use crate::config::{Protocol, RawData};
 use crate::disk::DesiredDisk;
 use crate::testkit::Node;
 
@@ -40,6 +40,7 @@ async fn an_image_is_pinned_as_long_as_a_disk_is_based_on_it() {
     let mut config = alone_in(state.path());
     config.images.protocol = Protocol::Http;
     config.images.allowed_addresses = vec!["127.0.0.1".to_owned().try_into().unwrap()];
+    config.images.raw_data = RawData::Allow;
     config.images.reserve = "1".parse().unwrap();
     let app = App::start(&config).await.unwrap();
     let simple = FakeRuntime::default();

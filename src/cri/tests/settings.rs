@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::methods::alone_in;
 use crate::app::App;
+use crate::config::RawData;
 use crate::images::Error;
 use crate::node_settings::{Given, Request};
 use crate::testkit::Node;
@@ -19,6 +20,7 @@ use crate::testkit::Node;
 fn with_daemon<T, F: Future<Output = T>>(state: &Path, work: impl FnOnce(App) -> F) -> T {
     let mut config = alone_in(state);
     config.images.allowed_addresses = vec!["127.0.0.1".to_owned().try_into().unwrap()];
+    config.images.raw_data = RawData::Allow;
     config.images.reserve = "1".parse().unwrap();
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async { work(App::start(&config).await.unwrap()).await })

@@ -23,6 +23,17 @@ pub struct BackupBase {
     pub sha256: String,
 }
 
+/// A backup that was complete in its target, and was the base of the next one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EarlierBackup {
+    uid: SnapshotUid,
+    /// Of its manifest, in hexadecimal digits.
+    sha256: String,
+}
+
+/// Maximum number of those that are on record.
+const EARLIER: usize = 8;
+
 impl Layer {
     /// Why it is not merged.
     pub(super) fn kept(&self) -> Option<Snapshot> {
@@ -63,10 +74,14 @@ impl Layers {
         true
     }
 
-    /// The digest of the manifest of a backup that was noted last.
+    /// The digest of the manifest of a backup that was noted, if it is one of the last ones.
     pub fn noted_backup(&self, uid: SnapshotUid) -> Option<&str> {
         let mut all = self.all.values().filter_map(|layer| layer.backup.as_ref());
-        let found = all.find(|backup| backup.taken.uid == uid);
+        if let Some(found) = all.find(|backup| backup.taken.uid == uid) {
+            return Some(&found.sha256);
+        }
+        let mut earlier = self.earlier.iter().rev();
+        let found = earlier.find(|backup| backup.uid == uid);
         found.map(|backup| backup.sha256.as_str())
     }
 
@@ -79,6 +94,13 @@ impl Layers {
         };
         if !self.all.values().any(is_meant) {
             return false;
+        }
+        if let Some((_, base)) = self.backup() {
+            let uid = base.taken.uid;
+            let sha256 = base.sha256.clone();
+            self.earlier.push(EarlierBackup { uid, sha256 });
+            let surplus = self.earlier.len().saturating_sub(EARLIER);
+            self.earlier.drain(..surplus);
         }
         self.release_backup();
         if let Some(layer) = self.all.values_mut().find(|layer| is_meant(layer)) {
@@ -148,6 +170,24 @@ mod tests {
         assert_eq!(serde_json::from_str::<Layers>(&read).unwrap(), layers);
         let (layer, base) = layers.backup().unwrap();
         assert_eq!((layer, base.taken), layers.layer_of(uid(1)).unwrap());
+    }
+
+    #[test]
+    fn the_digests_of_the_last_backups_stay_on_record() {
+        let mut layers = Layers::single(8);
+        for n in 1..=12 {
+            take(&mut layers, n);
+            assert!(keep(&mut layers, n));
+            for merge in layers.merges() {
+                assert!(layers.remove(merge));
+            }
+        }
+        let read = serde_json::to_string(&layers).unwrap();
+        let layers: Layers = serde_json::from_str(&read).unwrap();
+        for (n, is_there) in [(12, true), (11, true), (4, true), (3, false)] {
+            let expected = is_there.then(|| format!("{n:064x}"));
+            assert_eq!(layers.noted_backup(uid(n)), expected.as_deref(), "{n}");
+        }
     }
 
     #[test]

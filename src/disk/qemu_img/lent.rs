@@ -6,16 +6,16 @@
 
 use std::any::Any;
 use std::fs::{File, Metadata, Permissions};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 use super::QemuImg;
 use super::shared::Reader;
 use crate::foreign::Open;
-use crate::helper::User;
 
 /// A file that the user of the helper may write to for as long as this lives.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ pub(super) struct Loan {
 }
 
 /// How a file was before it was lent.
-#[derive(Debug, Clone, Copy)]
-enum Before {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
     /// It belonged to this user and group.
     Owner(u32, u32),
     /// It had this mode.
@@ -70,7 +70,8 @@ impl QemuImg {
                 _guard: guard,
             };
             if !has_access {
-                loan.before = Some(grant(file, &is, user)?);
+                let give = |file: &File| fchown(file, Some(user.uid), Some(user.gid));
+                loan.before = Some(grant(file, &is, give)?);
             }
             Ok((loan, is.file_type().is_block_device()))
         };
@@ -143,18 +144,30 @@ impl Drop for Loan {
     }
 }
 
-/// Lets this user write to a file; what is to be put back afterwards.
-fn grant(file: &File, is: &Metadata, user: User) -> io::Result<Before> {
-    match fchown(file, Some(user.uid), Some(user.gid)) {
+/// Lets another user write to a file, which `give` makes its owner; what is to be put back afterwards.
+pub(super) fn grant(
+    file: &File,
+    is: &Metadata,
+    give: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<Before> {
+    match give(file) {
         Ok(()) => Ok(Before::Owner(is.uid(), is.gid())),
-        // Storage that maps root to another user lets only that one write, and gives no file away.
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+        Err(error) if keeps_owner(&error) => {
             let mode = is.mode() & 0o7777;
             file.set_permissions(Permissions::from_mode(mode | 0o006))?;
             Ok(Before::Mode(mode))
         }
-        Err(e) => Err(e),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether storage refuses to give a file away by this error: it maps root to another user, does not know the
+/// number of the user (NFS with names, mapped owners), or has no owners.
+fn keeps_owner(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(Errno::from_raw),
+        Some(Errno::EPERM | Errno::EACCES | Errno::EINVAL | Errno::EOVERFLOW | Errno::EOPNOTSUPP)
+    )
 }
 
 /// Works on what is open within a deadline; an error begins with the step.

@@ -14,6 +14,8 @@ use crate::testkit::Node;
 
 mod branches;
 mod in_use;
+mod leftovers;
+mod power_cut;
 
 const SIZE: u64 = 8 << 20;
 
@@ -400,31 +402,6 @@ async fn a_disk_without_a_machine_has_no_file_of_a_machine_s_user() {
         let is = std::fs::metadata(file).unwrap();
         assert_eq!((is.uid(), is.gid()), (0, 0), "{}", file.display());
     }
-}
-
-#[tokio::test]
-async fn a_disk_that_cannot_be_tidied_keeps_no_other_from_it() {
-    let node = with_disk(true).await;
-    let other = snapshot(77);
-    let desired = DesiredDisk {
-        vm: other,
-        name: "default/other".to_owned(),
-        image: node.image("disk"),
-        url: None,
-        size: SIZE,
-        linked: true,
-    };
-    node.disks.make(&desired, |_| {}).await.unwrap();
-    let all: Vec<_> = node.disks.all().iter().map(|disk| disk.vm).collect();
-    for (vm, name) in [(all[0], "1.new/x"), (all[1], "1.new")] {
-        let path = node.disks.layers_directory(vm).join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, "x").unwrap();
-    }
-    let refused = node.disks.collect().await.unwrap_err();
-    assert!(matches!(refused, Error::Files(_)), "{refused:?}");
-    let left = node.disks.layers_directory(all[1]).read_dir().unwrap();
-    assert_eq!(left.count(), 0);
 }
 
 #[tokio::test]

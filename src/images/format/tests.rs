@@ -134,7 +134,27 @@ fn rules(convert: &[Convertible]) -> Rules {
     Rules {
         max_virtual_bytes: LIMIT,
         convert: convert.to_vec(),
+        raw_data: RawData::Allow,
     }
+}
+
+#[test]
+fn a_raw_file_has_to_begin_as_a_disk_unless_the_settings_take_other_data() {
+    let open = rules(&[]);
+    let closed = Rules {
+        raw_data: RawData::Refuse,
+        ..open.clone()
+    };
+    // What a service answers, made a whole number of sectors by a part of the request.
+    let mut answer = br#"{"status":"success","data":"hush"}"#.to_vec();
+    answer.resize(1024, b' ');
+    for other in [answer, vec![0; 1024]] {
+        assert_eq!(closed.judge(&other, Some(1024)), Err(Error::NoSignature));
+        assert!(open.judge(&other, Some(1024)).is_ok());
+    }
+    let disk = padded(&[0x55, 0xaa], 510);
+    assert!(closed.judge(&disk, Some(4096)).is_ok());
+    assert_eq!(closed.judge(b"", Some(0)), Err(Error::Empty));
 }
 
 #[rstest]

@@ -47,6 +47,25 @@ fn a_partial_is_taken_up_where_it_was_left() {
 }
 
 #[test]
+#[ignore = "needs root"]
+fn a_power_cut_leaves_a_complete_file_under_its_name() {
+    let disk = testfs::StrictDisk::new().unwrap();
+    let [partial, data] = ["partial", "data"].map(|name| disk.path().join(name));
+    for directory in [&partial, &data] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    disk.settle().unwrap();
+    let mut partial = open(&partial);
+    partial.restart(note(6)).unwrap();
+    partial.append(b"abcdef").unwrap();
+    partial.finish().unwrap();
+    partial.place(&data.join("target")).unwrap();
+    let left = disk.cut().unwrap();
+    let read = std::fs::read(left.path().join("data/target"));
+    assert_eq!(read.unwrap(), b"abcdef");
+}
+
+#[test]
 fn bytes_of_another_boot_are_not_continued() {
     let dir = scratch();
     let boot = dir.path().join("boot-id");

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use super::super::Inner;
+use super::super::access::Identity;
 use super::super::catalog::{Entry, Facts, Image, names_of};
 use super::super::digest::Digest;
 use super::super::error::{Error, Result};
@@ -27,6 +28,8 @@ pub(super) struct Download {
     pub(super) name: Name,
     /// Stands for its source in the database and in file names.
     pub(super) key: String,
+    /// By which credentials it came, where there is a server that knows some.
+    pub(super) identity: Option<Identity>,
     /// Host and path, for messages.
     pub(super) location: String,
     pub(super) shape: Shape,
@@ -99,6 +102,10 @@ impl Inner {
         let (store, target) = (self.store.clone(), self.catalog.path(digest));
         let place = unpacked.file.work(move |p| {
             if store.holds(digest, facts.size) {
+                // Who gave it its name may have ended before that was on the disk.
+                if let Some(directory) = target.parent() {
+                    service::files::sync_directory(directory)?;
+                }
                 p.discard()
             } else {
                 p.place(&target)
@@ -117,6 +124,7 @@ impl Inner {
             arrived,
             facts,
             source: download.key.clone(),
+            identity: download.identity,
             validators: download.validators.clone(),
             user: download.user.clone(),
             names: names.clone(),
@@ -132,6 +140,7 @@ impl Inner {
             entry.user.clone_from(&download.user);
             (entry.pulled_at, entry.used_at) = (at, at);
             rows.name(digest, &names);
+            rows.admit(digest, download.identity);
             let sourced = (arrived, download.validators.clone());
             rows.sources.insert(download.key.clone(), sourced);
         });

@@ -75,7 +75,7 @@ impl Inner {
             let location = LOCATION.to_owned();
             return Err(Error::TooLarge { location, limit });
         }
-        if let Some(image) = self.adopt(names_of(&name, digest), digest).await? {
+        if let Some(image) = self.adopt(names_of(&name, digest), digest, None).await? {
             return Ok(Upload::Present(image));
         }
         let key = format!("upload-{}", digest.hex());
@@ -83,7 +83,8 @@ impl Inner {
             Turn::Lead(leadership) => leadership,
             Turn::Follow(outcome) => {
                 let arrived = outcome?;
-                let image = self.adopt(names_of(&name, digest), arrived.digest).await?;
+                let names = names_of(&name, digest);
+                let image = self.adopt(names, arrived.digest, None).await?;
                 let absent = || Error::Absent {
                     reference: name.to_string(),
                 };
@@ -107,6 +108,7 @@ impl Inner {
         let download = Download {
             name,
             key,
+            identity: None,
             location: LOCATION.to_owned(),
             shape: Shape::Disk,
             expected: Some(digest),
@@ -128,7 +130,7 @@ impl Inner {
     /// An uploaded image that is sound; only a node that has it knows it.
     pub(in crate::images) async fn uploaded(self: &Arc<Self>, name: &Name) -> Result<Image> {
         let digest = self.stored(name)?.digest;
-        let image = self.adopt(names_of(name, digest), digest).await?;
+        let image = self.adopt(names_of(name, digest), digest, None).await?;
         image.ok_or_else(|| Error::Uploaded {
             name: name.bare().to_owned(),
         })

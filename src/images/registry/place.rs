@@ -71,7 +71,7 @@ impl Place {
     }
 
     /// The registry's host, with its port, as image names have it.
-    pub(super) fn host(&self) -> &str {
+    pub(in crate::images) fn host(&self) -> &str {
         &self.host
     }
 

@@ -151,6 +151,12 @@ impl Server {
             .insert(format!("/{path}"), offer);
     }
 
+    /// Offers a file no more.
+    pub(super) fn forget(&self, path: &str) {
+        let mut files = self.state.files.lock().unwrap();
+        files.remove(&format!("/{path}"));
+    }
+
     pub(super) fn script(&self, steps: impl IntoIterator<Item = Step>) {
         self.state.script.lock().unwrap().extend(steps);
     }

@@ -333,10 +333,16 @@ async fn a_secret_has_authorities_and_a_client_certificate_for_one_image() {
         .inspect(plain.with_tls(Some(&tls)))
         .await
         .unwrap();
-    node.images.pull(plain.with_tls(Some(&tls))).await.unwrap();
-    // What came by these certificates is nothing to a pull without them.
-    let refused = node.images.pull(plain).await.unwrap_err();
-    assert!(matches!(refused, Error::Untrusted { .. }), "{refused}");
+    let image = node.images.pull(plain.with_tls(Some(&tls))).await.unwrap();
+    // What came by these certificates is nothing to a pull without them, nor to a disk.
+    let by_digest = format!("{name}@{}", image.digest);
+    for name in [&name, &by_digest] {
+        let plain = Locator::new(name, Some(&url));
+        let refused = node.images.pull(plain).await.unwrap_err();
+        assert!(matches!(refused, Error::Untrusted { .. }), "{refused}");
+        assert!(!node.images.is_usable(plain));
+    }
+    assert!(node.images.is_usable(plain.with_tls(Some(&tls))));
     assert!(!format!("{tls:?} {:?}", plain.with_tls(Some(&tls))).contains("hush"));
 }
 

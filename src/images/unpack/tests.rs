@@ -13,6 +13,7 @@ use rstest::rstest;
 use tempfile::TempDir;
 
 use super::*;
+use crate::images::RawData;
 use crate::images::digest::Digest;
 use crate::images::partial::Room;
 use crate::space::Space;
@@ -86,6 +87,7 @@ const fn rules() -> Rules {
     Rules {
         max_virtual_bytes: 1 << 30,
         convert: Vec::new(),
+        raw_data: RawData::Allow,
     }
 }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use libvirt::Hypervisor;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{Outcome, Report};
 use crate::clock;
-use crate::disk::{DesiredClone, DesiredDisk};
+use crate::disk::{DesiredClone, DesiredDisk, SnapshotUid, TakenSnapshot};
 use crate::image_tls;
 use crate::images::{Locator, ServerTls};
 use crate::node::agenda::Agenda;
@@ -29,7 +30,12 @@ const LONGEST_TIMEOUT: u32 = 7 * 24 * 60 * 60;
 
 impl<P: Platform> Agenda<P> {
     /// Does it; an error ends the task with its sentence.
-    pub(super) async fn execute(&self, task: &Task, progress: Progress) -> Outcome {
+    pub(super) async fn execute(
+        &self,
+        task: &Task,
+        progress: Progress,
+        cancel: &CancellationToken,
+    ) -> Outcome {
         let (machines, vm) = (&self.containers, task.vm);
         if task.work.needs_hypervisor() {
             self.await_hypervisor().await;
@@ -44,10 +50,13 @@ impl<P: Platform> Agenda<P> {
                 tls_secret,
             } => {
                 let there = self.disks.get(vm).is_some_and(|d| d.phase.is_complete());
-                if tls_secret.is_some() && !there && self.images.find(image).is_none() {
-                    let tls = self.tls(task, tls_secret.as_deref()).await?;
-                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
-                    self.images.pull(locator).await?;
+                // An image without certificates that is not here is pulled with the disk.
+                let is_here = self.images.find(image).is_some();
+                let mut tls = None;
+                if !there && (is_here || tls_secret.is_some()) {
+                    let locator = Locator::new(image, url.as_deref());
+                    let secret = tls_secret.as_deref();
+                    tls = self.bring(task, locator, secret, |_| ()).await?;
                 }
                 let desired = DesiredDisk {
                     vm,
@@ -60,7 +69,9 @@ impl<P: Platform> Agenda<P> {
                 let reported = move |percent| {
                     progress.send_replace(percent);
                 };
-                self.disks.make(&desired, reported).await?;
+                self.disks
+                    .make_with(&desired, tls.as_ref(), reported)
+                    .await?;
             }
             Work::DeleteDisk => machines.delete_disk(vm).await?,
             Work::GuestShutdown { timeout } => self.shut_down(task, *timeout).await?,
@@ -133,6 +144,10 @@ impl<P: Platform> Agenda<P> {
                 };
                 machines.delete_snapshot(vm, *snapshot, reported).await?;
             }
+            Work::Freeze { snapshot, seconds } => {
+                let held = self.hold_guest(task, *snapshot, *seconds, cancel).await?;
+                return Ok(Report::Snapshot(held));
+            }
             Work::Backup(backup) => {
                 return Ok(Report::Backup(self.back_up(vm, backup, progress).await?));
             }
@@ -167,18 +182,82 @@ impl<P: Platform> Agenda<P> {
                 url,
                 tls_secret,
             } => {
-                // The daemon does not pull an image again whose name is in the store: machines use that image.
-                if self.images.find(image).is_none() {
-                    let reported = move |percent| {
-                        progress.send_replace(percent);
-                    };
-                    let tls = self.tls(task, tls_secret.as_deref()).await?;
-                    let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
-                    self.images.pull_reporting(locator, reported).await?;
-                }
+                let reported = move |percent| {
+                    progress.send_replace(percent);
+                };
+                let locator = Locator::new(image, url.as_deref());
+                self.bring(task, locator, tls_secret.as_deref(), reported)
+                    .await?;
             }
         }
         Ok(Report::Nothing)
+    }
+
+    /// Has the guest freeze, and thaw when the task is to end, or its time is over.
+    async fn hold_guest(
+        &self,
+        task: &Task,
+        snapshot: SnapshotUid,
+        seconds: u32,
+        cancel: &CancellationToken,
+    ) -> Result<TakenSnapshot, Failure> {
+        let makes_way = self.makes_way(task.uid);
+        let guest = tokio::select! {
+            guest = self.containers.freeze_guest(task.vm, seconds) => guest?,
+            () = either(cancel, &makes_way) => {
+                return Err(Failure::new("ended before the guest was frozen", true));
+            }
+        };
+        let mut held = TakenSnapshot {
+            uid: snapshot,
+            parent: None,
+            virtual_bytes: 0,
+            used_bytes: 0,
+            created_at: clock::now(),
+            quiesced: false,
+            running: true,
+            memory_bytes: 0,
+        };
+        let noted = self.records.change(&task.uid, |task| {
+            task.snapshot = Some(held);
+            true
+        });
+        // Without it no other program knows that the guest is frozen.
+        noted
+            .await
+            .map_err(|error| Failure::new(&crate::one_line(&error), true))?;
+        faultpoint::point("node.freeze.held");
+        let is_requested = tokio::select! {
+            biased;
+            () = cancel.cancelled() => true,
+            () = makes_way.cancelled() => false,
+            () = guest.await_due() => false,
+        };
+        let was_frozen = guest.thaw().await;
+        // Who takes the snapshots cancels after the last one.
+        held.quiesced = was_frozen && is_requested;
+        Ok(held)
+    }
+
+    /// Pulls an image that is not here, or that came by other certificates than those of the task. The
+    /// daemon does not pull an image again whose name is in the store: machines use that image. Returns the
+    /// certificates, where they were needed.
+    async fn bring(
+        &self,
+        task: &Task,
+        image: Locator<'_>,
+        secret: Option<&str>,
+        reported: impl Fn(u8) + Send + Sync,
+    ) -> Result<Option<ServerTls>, Failure> {
+        if self.images.is_usable(image) {
+            return Ok(None);
+        }
+        let tls = self.tls(task, secret).await?;
+        let image = image.with_tls(tls.as_ref());
+        if !self.images.is_usable(image) {
+            self.images.pull_reporting(image, reported).await?;
+        }
+        Ok(tls)
     }
 
     /// The certificates for the server of a task's image, if it names a Secret with some.
@@ -214,6 +293,14 @@ impl<P: Platform> Agenda<P> {
     /// task is tried all the same, so that its failure states why.
     pub(in crate::node) async fn await_hypervisor(&self) {
         let _ = timeout(CONNECT, self.hypervisor.connected()).await;
+    }
+}
+
+/// Returns when one of them is cancelled.
+async fn either(one: &CancellationToken, other: &CancellationToken) {
+    tokio::select! {
+        () = one.cancelled() => {}
+        () = other.cancelled() => {}
     }
 }
 

@@ -103,6 +103,10 @@ impl Backups {
         let restored = self.run_of(NEW, restore(n, "default/new")).await;
         assert_eq!(restored.state, State::Success, "{restored:?}");
         assert!(self.content(NEW) == expected, "backup {n}");
+        let disks = &self.node.disks;
+        let source = disks.generation(uid(VM)).await.ok();
+        let copy = disks.generation(uid(NEW)).await.unwrap();
+        assert_ne!(source, Some(copy), "its guest finds out that it is a copy");
         let file = self.node.disks.file(uid(NEW));
         let folder = file.parent().unwrap();
         assert!(!folder.join("backup").exists());

@@ -4,6 +4,7 @@
 //! Failure: as of the other tests of tasks.
 
 use podspec::{Content, url_image_name};
+use rstest::rstest;
 
 use super::*;
 
@@ -60,6 +61,39 @@ async fn an_image_is_pulled_by_its_url_for_the_machine_that_comes_later() {
     agenda.submit(uid(2), uid(8), make).await.unwrap();
     assert_eq!(ended(&agenda, uid(2)).await.state, State::Success);
     assert_eq!(node.requests(), before);
+}
+
+#[rstest]
+#[case::of_an_earlier_version("DELETE FROM image_access", 0)]
+#[case::by_other_certificates("UPDATE image_access SET identity = printf('%064d', 0)", 1)]
+#[tokio::test]
+async fn the_server_of_an_image_that_came_by_other_certificates_is_asked_before_a_disk_is_made(
+    #[case] statement: &'static str,
+    #[case] requests: usize,
+) {
+    let node = Node::new().await;
+    let url = format!("http://{}", node.image("other"));
+    let image = url_image_name(&url);
+    let locator = crate::images::Locator::new(&image, Some(&url));
+    node.images.pull(locator).await.unwrap();
+    let changed = node.db.write(move |t| t.execute(statement, [])).await;
+    assert!(changed.unwrap() > 0);
+    let node = node.restarted().await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let before = node.requests();
+    let make = Work::Provision {
+        image,
+        url: Some(url),
+        size: 0,
+        linked: true,
+        name: String::new(),
+        tls_secret: None,
+    };
+    agenda.submit(uid(1), uid(8), make).await.unwrap();
+    let done = ended(&agenda, uid(1)).await;
+    assert_eq!(done.state, State::Success, "{done:?}");
+    assert_eq!(node.requests(), before + requests);
 }
 
 #[tokio::test]

@@ -33,6 +33,20 @@ pub(super) fn take(requested: &v1::Snapshot) -> Result<Work, Invalid> {
     })
 }
 
+/// The work of a request to freeze a guest.
+pub(super) fn freeze(requested: &v1::Freeze) -> Result<Work, Invalid> {
+    if !(1..=QUIESCE).contains(&requested.seconds) {
+        return Err(Invalid {
+            field: "freeze.seconds",
+            reason: "from 1 to 600 are allowed",
+        });
+    }
+    Ok(Work::Freeze {
+        snapshot: uid("freeze.uid", &requested.uid)?,
+        seconds: requested.seconds,
+    })
+}
+
 /// The work of a request to go back to a snapshot.
 pub(super) fn revert(requested: &v1::Revert) -> Result<Work, Invalid> {
     let snapshot = uid("revert.uid", &requested.uid)?;

@@ -122,6 +122,10 @@ fn stored_work_and_its_request_have_one_name_for_the_kind() {
         Kind::DeleteSnapshot(v1::DeleteSnapshot {
             uid: UID.to_owned(),
         }),
+        Kind::Freeze(v1::Freeze {
+            uid: UID.to_owned(),
+            seconds: 60,
+        }),
         Kind::Adopt(v1::Adopt {
             vm_name: "default/vm".to_owned(),
         }),
@@ -211,6 +215,10 @@ fn a_request_about_a_snapshot_is_bounded_and_names_it() {
         })
     };
     let take = |uid: &str, quiesce_seconds| with(uid, quiesce_seconds, false);
+    let freeze = |uid: &str, seconds| {
+        let uid = uid.to_owned();
+        Kind::Freeze(v1::Freeze { uid, seconds })
+    };
     let uid = "x".to_owned();
     let revert = v1::Revert {
         uid: uid.clone(),
@@ -221,6 +229,9 @@ fn a_request_about_a_snapshot_is_bounded_and_names_it() {
         (take(UID, 601), "snapshot.quiesce_seconds"),
         (with(UID, 1, true), "snapshot.quiesce_seconds"),
         (Kind::Revert(revert), "revert.uid"),
+        (freeze("", 1), "freeze.uid"),
+        (freeze(UID, 0), "freeze.seconds"),
+        (freeze(UID, 601), "freeze.seconds"),
         (
             Kind::DeleteSnapshot(v1::DeleteSnapshot { uid }),
             "delete_snapshot.uid",

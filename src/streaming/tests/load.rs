@@ -279,8 +279,9 @@ impl Load {
         let is_spdy = random.bool();
         let output = if random.u8(..) < 64 { MUCH } else { 100 };
         let script = format!("cat; head -c {output} /dev/zero");
+        let machine = &self.machines[number % MACHINES];
         let target = Target::Exec(ExecTarget {
-            container: self.machines[number % MACHINES].clone(),
+            container: machine.clone(),
             command: ["sh", "-c", &script].map(str::to_owned).into(),
             streams: Wanted {
                 stdin: true,
@@ -289,7 +290,7 @@ impl Load {
                 resize: false,
             },
         });
-        let url = self.server.gate.url(target).unwrap();
+        let url = self.server.url(machine, target);
         let path = url.splitn(4, '/').nth(3).unwrap();
         let request = if is_spdy { spdy(path) } else { websocket(path) };
         let conduct = match random.u8(..4) {

@@ -69,7 +69,7 @@ async fn a_session_runs_over_tls() {
         stdout: true,
         ..Wanted::default()
     });
-    let url = server.gate.url(target.clone()).unwrap();
+    let url = server.url(&server.machine, target.clone());
     let (scheme, rest) = url.split_once(':').unwrap();
     assert_eq!(scheme, "https");
     let request = format!("wss:{rest}").into_client_request().unwrap();

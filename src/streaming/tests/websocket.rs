@@ -40,7 +40,7 @@ impl Client {
         query: &str,
         protocol: &str,
     ) -> Result<Self, StatusCode> {
-        let url = server.gate.url(target).unwrap() + query;
+        let url = server.url(&server.machine, target) + query;
         let mut request = url.replace("http", "ws").into_client_request().unwrap();
         if !protocol.is_empty() {
             let value = HeaderValue::try_from(protocol).unwrap();

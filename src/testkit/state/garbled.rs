@@ -186,6 +186,10 @@ async fn start(
     "image_sources",
     "UPDATE image_sources SET digest = 'lost' WHERE digest = (SELECT digest FROM image_pins WHERE owner = 'ONE')"
 )]
+#[case::access(
+    "image_access",
+    "UPDATE image_access SET identity = 'lost' WHERE digest = (SELECT digest FROM image_pins WHERE owner = 'ONE')"
+)]
 #[tokio::test]
 async fn a_row_that_cannot_be_read_stops_nothing_and_loses_nothing(
     #[case] table: &'static str,

@@ -123,7 +123,7 @@ impl Domain {
             max_memory: MaxMemory::new(&spec.room),
             memory: room::total(&spec.room),
             current_memory: room::used(&spec.room),
-            memory_backing: MemoryBacking::new(&spec.shares),
+            memory_backing: MemoryBacking::new(spec),
             vcpu: Vcpus::new(spec),
             vcpus: VcpuList::new(&spec.room),
             os: Os::new(&spec.machine_type),

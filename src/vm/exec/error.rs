@@ -53,9 +53,10 @@ pub enum Error {
          command later, or have it write its output to a file in the guest"
     )]
     Budget(usize),
-    /// Commands in other machines take all places of the node.
+    /// Commands in other machines take all places of the node, or of the namespace.
     #[error(
-        "too many commands run in the virtual machines of this node already: repeat the command later"
+        "too many commands of the QEMU guest agent run in the virtual machines of this namespace or \
+         of this node already: repeat the command later, or install vmlet-guest in the guest"
     )]
     Crowded,
     /// Commands that do not end take all places of the machine.

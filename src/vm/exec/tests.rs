@@ -138,7 +138,7 @@ async fn the_wait_for_commands_of_other_machines_is_no_time_of_a_command() {
     let node = answering([json!({"pid": 7}), ended]).await;
     let id = node.started().await;
     let command = || vec!["probe".to_owned()];
-    let full = node.containers.exec_slots.fill().await;
+    let full = node.containers.exec_slots.fill("default").await;
     tokio::time::pause();
     let refused = node.containers.exec(&id, command(), second).await;
     assert!(
@@ -168,4 +168,27 @@ async fn a_command_without_a_time_out_is_refused_in_a_machine_that_stays_full() 
         "{refused:?}"
     );
     assert!(node.hypervisor.agent_commands().is_empty());
+}
+
+#[tokio::test]
+async fn a_command_of_vmlet_guest_runs_while_no_place_of_the_node_is_free() {
+    let node = answering([]).await;
+    let id = node.started().await;
+    let socket = node.containers.paths().guest_socket(&id);
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        let connection = listener.accept().unwrap().0;
+        let port = ::guest::Port::of_socket(connection).unwrap();
+        // It serves until the daemon disconnects.
+        let _ = ::guest::serve(&port, &crate::testkit::no_places());
+    });
+    let minute = Duration::from_secs(60);
+    let agent = node.containers.guest_agent(&id, minute).await;
+    assert!(agent.unwrap().is_some());
+    let _full = node.containers.exec_slots.fill("default").await;
+    let command = ["echo", "here"].map(str::to_owned).into();
+    let output = node.containers.exec(&id, command, Some(minute)).await;
+    assert_eq!(&*output.unwrap().out, b"here\n");
+    assert!(scripts(&node).is_empty());
 }

@@ -25,6 +25,9 @@ use super::error::{Error, Result};
 use crate::images::{Format, head_of, judge};
 use crate::vm::shares::below;
 
+#[cfg(test)]
+mod tests;
+
 /// Sizes of raw disks are multiples of this.
 const SECTOR: u64 = 512;
 

@@ -79,6 +79,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         guest_socket: has_guest_port(row, parts.saved).then(|| paths.guest_socket(&row.id)),
         shares: shares(row, paths),
         system_uuid: machine.system_uuid,
+        mergeable: is_mergeable(parts.saved),
         generation: parts.generation,
         owner: parts.owner,
     }
@@ -164,6 +165,11 @@ fn has_guest_port(row: &Container, saved: Option<&str>) -> bool {
     wanted && saved.is_none_or(|xml| xml.contains(guestapi::PORT))
 }
 
+/// Memory returns as it was saved, and earlier versions let the kernel merge its pages.
+fn is_mergeable(saved: Option<&str>) -> bool {
+    saved.is_some_and(|xml| !xml.contains(domain::NO_SHARED_PAGES))
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -217,5 +223,13 @@ mod tests {
         #[case] expected: CpuMode,
     ) {
         assert_eq!(cpu(model, saved), expected);
+    }
+
+    #[test]
+    fn only_a_guest_that_was_saved_with_mergeable_pages_has_them() {
+        assert!(!is_mergeable(None));
+        let saved = "<memoryBacking>\n <nosharepages/>\n</memoryBacking>";
+        assert!(!is_mergeable(Some(saved)));
+        assert!(is_mergeable(Some("<domain/>")));
     }
 }

@@ -131,7 +131,7 @@ impl<P: Platform> Containers<P> {
         self.give_sockets(row).await?;
         let saved = self.saved_description(row).await?;
         let accelerator = fitting_accelerator(accelerator, saved.as_deref());
-        let generation = self.generation(row, saved.as_deref()).await?;
+        let generation = self.generation(row, sandbox, saved.as_deref()).await?;
         let parts = (accelerator, permit, generation);
         let spec = self.domain(row, sandbox, parts, saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;

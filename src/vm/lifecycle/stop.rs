@@ -7,6 +7,7 @@
 //! request or by reconciliation. A guest that cannot run is killed at once.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ use crate::vm::state::{Event, Phase};
 
 /// Interval of the requests to the guest: a booting guest ignores the first ones.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long the power button waits for the guest agent, which may have to wait for agents of other guests.
+const AGENT_FIRST: Duration = Duration::from_secs(5);
 
 /// How long after a kill its confirmation is waited for.
 const CONFIRMATION: Duration = Duration::from_secs(20);
@@ -175,24 +179,60 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn keep_requesting_power_off(&self, row: &Container) -> Result<Infallible, Unresponsive> {
-        let id = &row.id;
-        let domain = row.domain();
-        let hypervisor = &self.parts.hypervisor;
         let mut attempts = Attempts::default();
         self.wake(row, &mut attempts).await?;
-        let by_agent = hypervisor.shutdown(domain, Shutdown::Agent).await;
-        tracing::debug!(
-            container = %id,
-            agent = by_agent.is_ok(),
-            "power-off requested from the guest"
-        );
-        if by_agent.is_ok() {
-            tokio::time::sleep(ASK_AGAIN).await;
+        let mut order = pin!(self.order_power_off(row));
+        match tokio::time::timeout(AGENT_FIRST, &mut order).await {
+            Ok(is_sent) => {
+                if is_sent {
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+                self.keep_pressing(row, attempts).await
+            }
+            // Many guests may stop at once: the agent's turn comes while the button is pressed.
+            Err(_) => tokio::select! {
+                unresponsive = self.keep_pressing(row, attempts) => unresponsive,
+                never = async {
+                    order.await;
+                    std::future::pending().await
+                } => never,
+            },
         }
+    }
+
+    /// Requests the power-off from the agent until the request has reached it, or it has refused or cannot
+    /// answer; true: it was requested.
+    async fn order_power_off(&self, row: &Container) -> bool {
+        loop {
+            let next = Instant::now() + ASK_AGAIN;
+            let order = self
+                .parts
+                .hypervisor
+                .shutdown(row.domain(), Shutdown::Agent);
+            let order = order.await;
+            if order.as_ref().is_err_and(libvirt::Error::is_unavailable) {
+                tokio::time::sleep_until(next).await;
+                continue;
+            }
+            tracing::debug!(
+                container = %row.id,
+                agent = order.is_ok(),
+                "power-off requested from the guest"
+            );
+            return order.is_ok();
+        }
+    }
+
+    async fn keep_pressing(
+        &self,
+        row: &Container,
+        mut attempts: Attempts,
+    ) -> Result<Infallible, Unresponsive> {
+        let hypervisor = &self.parts.hypervisor;
         loop {
             self.wake(row, &mut attempts).await?;
-            if let Err(e) = hypervisor.shutdown(domain, Shutdown::Acpi).await {
-                tracing::debug!(container = %id, error = %e, "ACPI power button event failed");
+            if let Err(e) = hypervisor.shutdown(row.domain(), Shutdown::Acpi).await {
+                tracing::debug!(container = %row.id, error = %e, "ACPI power button event failed");
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }

@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use libvirt::Hypervisor;
+use libvirt::guest::SHORT_REPLY;
 use podspec::VmUid;
 use serde_json::json;
 use tokio::time::Instant;
@@ -27,13 +28,13 @@ use crate::vm::model::Container;
 use crate::vm::service::Containers;
 
 /// Time for the agent of a guest to show that it is there.
-const PING: Duration = Duration::from_secs(10);
+pub(super) const PING: Duration = Duration::from_secs(10);
 
 /// Time for `vmlet-guest` to answer a new connection before the QEMU guest agent is tried.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// The longest time for which `vmlet-guest` freezes.
-const LONGEST: Duration = Duration::from_secs(guestapi::LONGEST_FREEZE as u64);
+pub(super) const LONGEST: Duration = Duration::from_secs(guestapi::LONGEST_FREEZE as u64);
 
 /// Time for the answer of a guest that is requested to thaw.
 const THAW: Duration = Duration::from_secs(10);
@@ -53,6 +54,12 @@ pub enum FreezeError {
     /// That of `vmlet-guest`.
     #[error(transparent)]
     Own(guest::Error),
+    /// What takes the snapshots may be away when it is to thaw.
+    #[error(
+        "no vmlet-guest answers in the guest that thaws by itself, and the QEMU guest agent thaws on request alone: \
+         install vmlet-guest of this version"
+    )]
+    NoOwnAgent,
     /// It has none that its kernel can freeze.
     #[error("the guest has no file system that it can freeze")]
     Nothing,
@@ -64,7 +71,7 @@ impl FreezeError {
         match self {
             Self::Qemu(error) => error.is_unavailable(),
             Self::Own(error) => *error == guest::Error::Lost,
-            Self::Nothing => false,
+            Self::NoOwnAgent | Self::Nothing => false,
         }
     }
 }
@@ -173,13 +180,14 @@ impl<P: Platform> Containers<P> {
         let command = json!({"execute": "guest-fsfreeze-freeze"});
         let limit = freeze.deadline.saturating_duration_since(Instant::now());
         let driver = &self.parts.hypervisor;
-        let source = match driver.agent(row.domain(), command, limit).await {
-            Ok(number) if number.as_u64().unwrap_or_default() > 0 => {
+        let answer = driver.agent(row.domain(), command, limit).await;
+        let source = match answer.and_then(|reply| reply.read::<u64>(SHORT_REPLY)) {
+            Ok(1..) => {
                 freeze.answered();
                 let own = None;
                 return Ok(FrozenGuest { freeze, own });
             }
-            Ok(_) => FreezeError::Nothing,
+            Ok(0) => FreezeError::Nothing,
             Err(error) => FreezeError::Qemu(error),
         };
         let is_certain = matches!(

@@ -141,6 +141,15 @@ impl Stack {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    /// The VM generation ID that the emulator of a running domain shows its guest.
+    pub fn generation(&self, domain: &str) -> Result<String> {
+        let query = "info vm-generation-id";
+        let text = self.virsh(&["qemu-monitor-command", "--hmp", domain, query])?;
+        let id = text.trim();
+        ensure!(id.len() == 36, "{domain} has no generation ID: {id}");
+        Ok(id.to_owned())
+    }
+
     fn log_readers(&self) -> Vec<String> {
         let Ok(pid) = self.pid("vmlet") else {
             return Vec::new();

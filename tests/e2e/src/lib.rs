@@ -33,6 +33,7 @@ mod node_server;
 mod objects;
 mod outcome;
 mod poll;
+mod power;
 pub mod program;
 mod reader;
 pub mod samples;

@@ -3,19 +3,21 @@
 //! Invariant: a second run with the same inputs builds nothing.
 //! Failure: names the image and the step.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use super::build::Packed;
-use crate::{node_image, pod_images};
+use crate::node_image::{self, AGENT, CONTROLLER, ProgramImage};
+use crate::pod_images;
 
 /// Builds container images, as archives that `ctr images import` reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Image {
-    /// Images to build [default: the node image].
+    /// Images to build [default: those of Vmlet].
     names: Vec<Name>,
-    /// Tag of the node image.
+    /// Tag of the images of Vmlet.
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
     tag: String,
     #[command(flatten)]
@@ -25,33 +27,53 @@ pub(crate) struct Image {
 /// A container image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
-    /// The programs of Vmlet with libvirt and QEMU, for the DaemonSet in deploy/.
+    /// The programs of nodes with libvirt and QEMU, for the DaemonSet vmlet-node in deploy/.
     Node,
+    /// The controller alone.
+    Controller,
+    /// The agent alone.
+    Agent,
     /// Pause image, which holds the namespaces of a test cluster's pods.
     Pause,
     /// A shell and common tools, for a test cluster's pods.
     Tools,
 }
 
+impl Name {
+    /// Whether our programs, which are built first, are in it.
+    const fn has_programs(self) -> bool {
+        matches!(self, Self::Node | Self::Controller | Self::Agent)
+    }
+}
+
 impl Image {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let names = match self.names.as_slice() {
-            [] => &[Name::Node],
+            [] => &[Name::Node, Name::Controller, Name::Agent],
             names => names,
         };
+        if names.iter().any(|name| name.has_programs()) {
+            self.build.programs()?;
+        }
         for name in names {
             let (reference, archive) = match name {
                 Name::Node => {
-                    self.build.programs()?;
                     let archive = node_image::ensure(self.build.profile(), &self.tag)?;
                     (format!("{}:{}", node_image::NAME, self.tag), archive)
                 }
+                Name::Controller => self.of_program(CONTROLLER)?,
+                Name::Agent => self.of_program(AGENT)?,
                 Name::Pause => (pod_images::PAUSE.to_owned(), pod_images::pause_image()?),
                 Name::Tools => (pod_images::TOOLS.to_owned(), pod_images::tool_image()?),
             };
             println!("image: {reference} is {}", archive.display());
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn of_program(&self, image: ProgramImage) -> Result<(String, PathBuf)> {
+        let archive = image.ensure(self.build.profile(), &self.tag)?;
+        Ok((format!("{}:{}", image.name(), self.tag), archive))
     }
 }

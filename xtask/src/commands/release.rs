@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::build::Packed;
-use crate::node_image::{self, FOR_THE_NODE, Lock};
+use crate::node_image::{self, AGENT, CONTROLLER, FOR_THE_NODE, Lock};
 use crate::release::{Commit, Parts, Version, changelog, compare, is_release};
 use crate::static_program::StaticProgram;
 use crate::{deb, image, workspace};
@@ -132,7 +132,12 @@ impl Release {
             // Those of the image are checked with it.
             node_image::check(&[built.join("vmlet-criproxy"), VMLETCTL.path()])?;
         }
-        let image = node_image::ensure(self.build.profile(), &version.to_string())?;
+        let profile = self.build.profile();
+        let tag = version.to_string();
+        let mut images = vec![node_image::ensure(profile, &tag)?];
+        for image in [CONTROLLER, AGENT] {
+            images.push(image.ensure(profile, &tag)?);
+        }
         let parts = deb::Built {
             programs: Some(&built),
             agent: Some(&guest),
@@ -145,7 +150,7 @@ impl Release {
             commit,
             notes,
             debug: self.build.debug,
-            image,
+            images,
             packages,
             debs,
             programs,

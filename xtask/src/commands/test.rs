@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::suite::{self, Order, Part};
+use crate::suite::{self, Order, Part, Selection};
 
 /// Runs all tests, tests by name, or a part with --only.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,11 @@ pub(crate) struct Test {
     /// Run the long forms of tests: thirty machines with measurements, twenty minutes of chaos.
     #[arg(long)]
     long: bool,
-    /// Print the names of the parts.
+    /// Only tests that the changes since a commit can affect, those that are not committed included.
+    #[arg(long, value_name = "REF", num_args = 0..=1, default_missing_value = "HEAD")]
+    #[arg(conflicts_with_all = ["names", "only"])]
+    changed: Option<String>,
+    /// Only print the names of the parts, or what --changed chooses.
     #[arg(long)]
     list: bool,
 }
@@ -35,18 +39,31 @@ pub(crate) struct Test {
 impl Test {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        if self.list {
+        let selection = self.selection()?;
+        let mut parts = Part::all().to_vec();
+        parts.retain(|part| self.only.is_empty() || self.only.contains(part));
+        if let Some(selection) = &selection {
+            println!("{selection}");
+            if self.list || selection.is_empty() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            parts = selection.parts();
+        } else if self.list {
             Part::all().iter().for_each(|part| println!("{part}"));
             return Ok(ExitCode::SUCCESS);
         }
-        let mut parts = Part::all().to_vec();
-        parts.retain(|part| self.only.is_empty() || self.only.contains(part));
         suite::run(&Order {
             parts,
             names: self.names.clone(),
+            selection: selection.filter(|selection| !selection.is_everything()),
             repeat: self.repeat.get(),
             load: self.load,
             long: self.long,
         })
+    }
+
+    fn selection(&self) -> Result<Option<Selection>> {
+        let reference = self.changed.as_deref();
+        reference.map(Selection::since).transpose()
     }
 }

@@ -1,5 +1,5 @@
 //! What kubeadm needs to make a cluster in the machine: programs of the node, and the images of the
-//! control plane; and the installer, the node image and the chart that put Vmlet into that cluster.
+//! control plane; and the installer, the images and the chart that put Vmlet into that cluster.
 //!
 //! Invariant: all programs of Kubernetes are of the version that was asked for; the folder is
 //! complete when the function returns, and has nothing of an earlier call.
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::commands::tools::{self, Minor, Tool};
 use crate::image::fresh_folder;
-use crate::node_image::{self, FOR_THE_NODE, Profile};
+use crate::node_image::{self, AGENT, CONTROLLER, FOR_THE_NODE, Profile};
 use crate::static_program::StaticProgram;
 use crate::{run, workspace};
 
@@ -27,9 +27,8 @@ const NODE: &[Tool] = &[Tool::Kubeadm, Tool::Kubectl, Tool::Kubelet];
 /// Those of containerd 2.
 const CONTAINERD: &[Tool] = &[Tool::Containerd, Tool::ContainerdShimRuncV2, Tool::Ctr];
 
-/// Tag of the node image, and its archive's name.
-const NODE_TAG: &str = "machine";
-const NODE_IMAGE: &str = "node.tar";
+/// Tag of the images.
+const TAG: &str = "machine";
 
 /// What the cluster is made of.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -54,8 +53,8 @@ enum Containerd {
 }
 
 impl Cluster {
-    /// Makes `folder` one with `bin`, `images`, `installer`, `version`, `helm`, `chart` and the node
-    /// image. Without a containerd in `bin` the steps use that of the machine.
+    /// Makes `folder` one with `bin`, `images`, `installer`, `version`, `helm`, `chart` and the images
+    /// `node.tar`, `controller.tar` and `agent.tar`. Without a containerd in `bin` the steps use that of the machine.
     pub(crate) fn write(self, folder: PathBuf) -> Result<()> {
         tools::ensure_with(self.kubernetes, tools::CLUSTER)?;
         tools::ensure_with(self.kubernetes, TOOLS)?;
@@ -77,7 +76,7 @@ impl Cluster {
     }
 }
 
-/// What installs Vmlet: the installer with its programs, Helm with the chart, the node image.
+/// What installs Vmlet: the installer with its programs, Helm with the chart, the images.
 fn vmlet(folder: &Path) -> Result<()> {
     let installer = create(folder.join("installer"))?;
     for program in FOR_THE_NODE {
@@ -97,8 +96,14 @@ fn vmlet(folder: &Path) -> Result<()> {
             .arg(chart)
             .arg(folder.join("chart")),
     )?;
-    let node = node_image::ensure(Profile::Debug, NODE_TAG)?;
-    copy(&node, &folder.join(NODE_IMAGE))
+    let images = [
+        ("node.tar", node_image::ensure(Profile::Debug, TAG)?),
+        ("controller.tar", CONTROLLER.ensure(Profile::Debug, TAG)?),
+        ("agent.tar", AGENT.ensure(Profile::Debug, TAG)?),
+    ];
+    images
+        .iter()
+        .try_for_each(|(name, archive)| copy(archive, &folder.join(name)))
 }
 
 fn create(folder: PathBuf) -> Result<PathBuf> {

@@ -116,17 +116,19 @@ pub(super) fn tree(root: &Path) -> Result<Tree> {
     tree.link("var/run", "../run")?;
     tree.bytes("etc/passwd", 0o644, PASSWD)?;
     tree.bytes("etc/group", 0o644, GROUP)?;
-    tree.bytes("etc/nsswitch.conf", 0o644, "hosts: files dns\n")?;
-    tree.bytes(
-        "etc/ssl/certs/ca-certificates.crt",
-        0o644,
-        certificates(root)?,
-    )?;
+    names_and_certificates(root, &mut tree)?;
     for name in IPTABLES {
         tree.link(Path::new("usr/sbin").join(name), "xtables-nft-multi")?;
     }
     shell(&mut tree, root)?;
     Ok(tree)
+}
+
+/// How names of hosts are resolved, and who vouches for servers.
+pub(super) fn names_and_certificates(root: &Path, tree: &mut Tree) -> Result<()> {
+    tree.bytes("etc/nsswitch.conf", 0o644, "hosts: files dns\n")?;
+    let bundle = certificates(root)?;
+    tree.bytes("etc/ssl/certs/ca-certificates.crt", 0o644, bundle)
 }
 
 fn add(tree: &mut Tree, root: &Path, below: &Path) -> Result<()> {

@@ -42,6 +42,12 @@ impl Archived {
         })
     }
 
+    /// The reference without its tag.
+    pub(crate) fn name(&self) -> &str {
+        let parts = self.reference.rsplit_once(':');
+        parts.map_or(self.reference.as_str(), |(name, _)| name)
+    }
+
     /// Files of the image in this folder, by their name.
     pub(crate) fn folder(&self, folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         within(&self.file, &place(&self.layer), |layer| {

@@ -1,43 +1,64 @@
-//! Chart and manifests of a release: those of `deploy/`, with the digest of the image in the place of its tag.
+//! Chart and manifests of a release: those of `deploy/`, with the digests of the images in the place of their tags.
 //!
 //! Invariant: nothing else of them changes but the version of the chart.
 //! Failure: names the line that a file does not have.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use super::source::Version;
+use crate::chart;
 use crate::text_files::{self, TextFiles};
-use crate::{chart, node_image};
 
 /// Folders of `deploy/` that are no manifests: the chart, and what image and packages are made of.
 const LEFT_OUT: [&str; 3] = ["chart", "deb", "image"];
 
+/// Names of images, each with its digest.
+pub(crate) type Digests = BTreeMap<String, String>;
+
+/// Where the values of the chart have the digest of an image.
+const VALUES: [(&str, &[&str]); 3] = [
+    ("localhost/vmlet-node", &["image:", "  digest: "]),
+    (
+        "localhost/vmlet-controller",
+        &["image:", "  controller:", "    digest: "],
+    ),
+    (
+        "localhost/vmlet-agent",
+        &["image:", "  agent:", "    digest: "],
+    ),
+];
+
 /// The files of the chart.
-pub(crate) fn chart(version: &Version, digest: &str) -> Result<TextFiles> {
+pub(crate) fn chart(version: &Version, digests: &Digests) -> Result<TextFiles> {
     let mut files = text_files::below(&chart::folder())?;
     edit(&mut files, "Chart.yaml", |text| {
         let text = replace(text, &["version: "], &format!("version: {version}"))?;
         replace(&text, &["appVersion: "], &format!("appVersion: {version}"))
     })?;
-    edit(&mut files, "values.yaml", |text| {
-        replace(
-            text,
-            &["image:", "  digest: "],
-            &format!("  digest: {digest}"),
-        )
-    })?;
+    for (image, place) in VALUES {
+        let digest = digests
+            .get(image)
+            .with_context(|| format!("the release has no image {image}"))?;
+        let line = place.last().copied().unwrap_or_default();
+        edit(&mut files, "values.yaml", |text| {
+            replace(text, place, &format!("{line}{digest}"))
+        })?;
+    }
     Ok(files)
 }
 
 /// The manifests.
-pub(crate) fn manifests(digest: &str) -> Result<TextFiles> {
+pub(crate) fn manifests(digests: &Digests) -> Result<TextFiles> {
     let mut files = text_files::below(&chart::deploy())?;
     files.retain(|path, _| !LEFT_OUT.iter().any(|folder| path.starts_with(folder)));
     for (path, text) in &mut files {
         if path.extension().is_some_and(|ending| ending == "yaml") {
-            *text = pin(text, digest);
+            for (image, digest) in digests {
+                *text = pin(text, image, digest);
+            }
         }
     }
     Ok(files)
@@ -71,10 +92,10 @@ fn replace(text: &str, beginnings: &[&str], with: &str) -> Result<String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Names the image by its digest, in pods and in the list of images of a kustomization.
-fn pin(text: &str, digest: &str) -> String {
-    let image = format!("image: {}", node_image::NAME);
-    let entry = format!("- name: {}", node_image::NAME);
+/// Names an image by its digest, in pods and in the list of images of a kustomization.
+fn pin(text: &str, name: &str, digest: &str) -> String {
+    let image = format!("image: {name}");
+    let entry = format!("- name: {name}");
     let mut pinned = String::with_capacity(text.len());
     let mut before = "";
     for line in text.lines() {
@@ -97,6 +118,7 @@ mod tests {
     use super::super::source::Commit;
     use super::*;
 
+    const NODE: &str = "localhost/vmlet-node";
     const DIGEST: &str = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef";
 
     #[test]
@@ -105,12 +127,13 @@ mod tests {
         let expected = format!(
             "  - image: localhost/vmlet-node@{DIGEST}\n    image: localhost/vmlet-node@{DIGEST}\n    image: quay.io/x:1\n"
         );
-        assert_eq!(pin(pod, DIGEST), expected);
+        assert_eq!(pin(pod, NODE, DIGEST), expected);
         let list = "images:\n  - name: x\n    newTag: 1\n  - name: localhost/vmlet-node\n    newTag: 0.1.0\n";
         let expected = format!(
             "images:\n  - name: x\n    newTag: 1\n  - name: localhost/vmlet-node\n    digest: {DIGEST}\n"
         );
-        assert_eq!(pin(list, DIGEST), expected);
+        assert_eq!(pin(list, NODE, DIGEST), expected);
+        assert_eq!(pin(list, "localhost/vmlet", DIGEST), list);
     }
 
     #[test]
@@ -126,9 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_has_the_version_and_the_digest() {
+    fn the_chart_has_the_version_and_the_digests() {
         let version = Version::snapshot("0.2.0", &Commit::read().unwrap());
-        let chart = chart(&version, DIGEST).unwrap();
+        let names = ["node", "controller", "agent"];
+        let digests =
+            names.map(|name| (format!("localhost/vmlet-{name}"), format!("{DIGEST}{name}")));
+        let mut digests = Digests::from(digests);
+        let chart = chart(&version, &digests).unwrap();
         let lines: Vec<_> = chart[Path::new("Chart.yaml")].lines().collect();
         for key in ["version", "appVersion"] {
             assert!(
@@ -138,7 +165,19 @@ mod tests {
         }
         let values: serde_json::Value =
             serde_saphyr::from_str(&chart[Path::new("values.yaml")]).unwrap();
-        assert_eq!(values["image"]["digest"], DIGEST);
+        let image = &values["image"];
+        let found = [
+            &image["digest"],
+            &image["controller"]["digest"],
+            &image["agent"]["digest"],
+        ];
+        assert_eq!(
+            found,
+            names.map(|name| format!("{DIGEST}{name}")).each_ref()
+        );
         assert_eq!(values["monitoring"]["nodeMetrics"]["image"]["digest"], "");
+        digests.remove("localhost/vmlet-agent");
+        let error = super::chart(&version, &digests).unwrap_err().to_string();
+        assert!(error.ends_with("no image localhost/vmlet-agent"), "{error}");
     }
 }

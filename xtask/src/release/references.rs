@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::pinned::Digests;
 use crate::text_files::TextFiles;
 
 /// Images of others, and what names them.
@@ -33,8 +34,12 @@ pub(crate) struct Other {
     pub(crate) use_case: &'static str,
 }
 
-/// Fails unless these images, `NAME@DIGEST`, are all that the files name, but for those of [`OTHERS`].
-pub(crate) fn check(chart: &TextFiles, manifests: &TextFiles, images: &[String]) -> Result<()> {
+/// Fails unless these images, by their digests, are all that the files name, but for those of [`OTHERS`].
+pub(crate) fn check(chart: &TextFiles, manifests: &TextFiles, images: &Digests) -> Result<()> {
+    let images: Vec<_> = images
+        .iter()
+        .map(|(name, digest)| format!("{name}@{digest}"))
+        .collect();
     let values = Path::new("values.yaml");
     let values = chart
         .get(values)
@@ -75,6 +80,19 @@ fn walk(value: &Value, found: &mut BTreeMap<String, usize>) {
     if let Some(image) = value.get("image") {
         add(image.as_str().map(str::to_owned));
         add(reference(image, "repository", "tag"));
+        // Images of other programs, in the same registry.
+        let parts = image.as_object().into_iter().flatten();
+        for (name, part) in parts.filter(|(_, part)| part.get("repository").is_some()) {
+            let mut whole = part.clone();
+            if whole["repository"] == "" {
+                // As the templates have it.
+                whole["repository"] = Value::from(format!("vmlet-{name}"));
+            }
+            for key in ["registry", "tag"] {
+                whole[key] = image[key].clone();
+            }
+            add(reference(&whole, "repository", "tag"));
+        }
     }
     // The list of a kustomization.
     for image in value
@@ -121,8 +139,11 @@ mod tests {
 
     const DIGEST: &str = "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef";
 
-    fn images() -> Vec<String> {
-        vec![format!("localhost/vmlet-node@{DIGEST}")]
+    fn images() -> Digests {
+        let names = ["node", "controller", "agent"];
+        names
+            .map(|name| (format!("localhost/vmlet-{name}"), DIGEST.to_owned()))
+            .into()
     }
 
     fn of(path: &str, text: &str) -> TextFiles {
@@ -133,7 +154,8 @@ mod tests {
     fn pods_values_and_lists_of_a_kustomization_name_images() {
         let text = "kind: A\nspec:\n  containers:\n    - image: a:1\n    - image: &b b:2\n    - image: *b\n---\n\
                     images:\n  - name: c\n    newTag: '3'\n---\nimage:\n  registry: d\n  repository: e\n  tag: ''\n  \
-                    digest: sha256:4\n";
+                    digest: sha256:4\n  part:\n    repository: f\n    digest: sha256:5\n  other:\n    repository: ''\n    \
+                    digest: sha256:6\n";
         let found = named(text).unwrap();
         let found: Vec<_> = found
             .iter()
@@ -141,7 +163,14 @@ mod tests {
             .collect();
         assert_eq!(
             found,
-            [("a:1", 1), ("b:2", 2), ("c:3", 1), ("d/e@sha256:4", 1)]
+            [
+                ("a:1", 1),
+                ("b:2", 2),
+                ("c:3", 1),
+                ("d/e@sha256:4", 1),
+                ("d/f@sha256:5", 1),
+                ("d/vmlet-other@sha256:6", 1)
+            ]
         );
     }
 
@@ -149,8 +178,8 @@ mod tests {
     fn everything_that_a_release_names_is_in_it() {
         let commit = source::Commit::read().unwrap();
         let version = source::Version::snapshot("0.2.0", &commit);
-        let chart = pinned::chart(&version, DIGEST).unwrap();
-        let manifests = pinned::manifests(DIGEST).unwrap();
+        let chart = pinned::chart(&version, &images()).unwrap();
+        let manifests = pinned::manifests(&images()).unwrap();
         check(&chart, &manifests, &images()).unwrap();
         let pinned: usize = manifests
             .values()
@@ -159,8 +188,13 @@ mod tests {
         let plain = crate::text_files::below(&chart::deploy()).unwrap();
         let of_programs = plain.iter().filter(|(path, _)| !path.starts_with("chart"));
         let named: usize = of_programs
-            .map(|(_, text)| text.matches("localhost/vmlet-node\n").count())
-            .sum();
+            .flat_map(|(_, text)| text.lines())
+            .filter(|line| {
+                images()
+                    .keys()
+                    .any(|name| line.ends_with(&format!(": {name}")))
+            })
+            .count();
         assert_eq!(pinned, named, "each place has the digest");
     }
 

@@ -1,6 +1,6 @@
-//! A small release: an image with one package in its list, and programs that do nothing.
+//! A small release: images with one package in their list, and programs that do nothing.
 //!
-//! Invariant: everything but image and programs is what a real release has.
+//! Invariant: everything but images and programs is what a real release has.
 //! Failure: names the file that differs or lacks something.
 
 mod registry;
@@ -12,19 +12,19 @@ use crate::{deb, oci, run};
 
 const PACKAGE: &str = "Package: libc6\nVersion: 2.36-9+deb12u10\nArchitecture: amd64\n";
 
-/// The archive of an image in `folder`, with `content` in one of its files.
-fn image(folder: &Path, tag: &str, content: &str) -> PathBuf {
+/// The archive of the image of this program in `folder`, with `content` in one of its files.
+fn image(folder: &Path, program: &str, tag: &str, content: &str) -> PathBuf {
     let mut tree = oci::Tree::new();
     tree.bytes("etc/hello", 0o644, content).unwrap();
     let status = Path::new(crate::node_image::STATUS).join("libc6");
     tree.bytes(status, 0o644, PACKAGE).unwrap();
     let image = oci::Image {
-        name: &format!("{}:{tag}", crate::node_image::NAME),
+        name: &format!("localhost/vmlet-{program}:{tag}"),
         tree: &tree,
         config: json!({}),
         level: 1,
     };
-    let file = folder.join("image.tar");
+    let file = folder.join(format!("{program}.tar"));
     oci::write(&image, &file).unwrap();
     file
 }
@@ -42,8 +42,9 @@ fn parts(folder: &Path, content: &str) -> Parts {
         agent: None,
     };
     let deb = deb::build(&deb::VMLETCTL, &version.of_debian(), parts, folder).unwrap();
+    let image = |program| image(folder, program, &version.to_string(), content);
     Parts {
-        image: image(folder, &version.to_string(), content),
+        images: ["node", "controller", "agent"].map(image).into(),
         version,
         commit,
         notes: "### Added\n\n- A thing.".to_owned(),
@@ -70,6 +71,8 @@ fn two_builds_of_a_commit_have_the_same_bytes_and_a_change_is_named() {
     changed.write(&second, None).unwrap();
     let version = &changed.version;
     let differing = [
+        format!("images/vmlet-agent-{version}.tar"),
+        format!("images/vmlet-controller-{version}.tar"),
         format!("images/vmlet-node-{version}.tar"),
         "images.json".to_owned(),
         "sbom.cdx.json".to_owned(),
@@ -81,20 +84,35 @@ fn two_builds_of_a_commit_have_the_same_bytes_and_a_change_is_named() {
 }
 
 #[test]
-fn chart_and_manifests_install_the_image_of_the_release_by_its_digest() {
+fn chart_and_manifests_install_the_images_of_the_release_by_their_digests() {
     let dir = tempfile::tempdir().unwrap();
     let parts = parts(dir.path(), "hello");
     let release = dir.path().join("release");
     parts.write(&release, None).unwrap();
     let listed = document(&release, "images.json");
-    let digest = listed["images"][0]["digest"].as_str().unwrap();
-    let archive = release.join(listed["images"][0]["file"].as_str().unwrap());
-    assert_eq!(Archived::open(&archive).unwrap().digest, digest);
-    for (archive, file) in [
-        ("vmlet", "vmlet/values.yaml"),
-        ("vmlet-manifests", "node/daemonset.yaml"),
-        ("vmlet-manifests", "kustomization.yaml"),
-        ("vmlet-manifests", "installer/kustomization.yaml"),
+    let listed = listed["images"].as_array().unwrap();
+    let digests = listed.iter().map(|image| {
+        let digest = image["digest"].as_str().unwrap();
+        let archive = release.join(image["file"].as_str().unwrap());
+        assert_eq!(Archived::open(&archive).unwrap().digest, digest);
+        digest
+    });
+    let digests: Vec<_> = digests.collect();
+    for (archive, file, images) in [
+        ("vmlet", "vmlet/values.yaml", &digests[..]),
+        ("vmlet-manifests", "node/daemonset.yaml", &digests[..1]),
+        (
+            "vmlet-manifests",
+            "controller/deployment.yaml",
+            &digests[1..2],
+        ),
+        ("vmlet-manifests", "agent/daemonset.yaml", &digests[2..]),
+        ("vmlet-manifests", "kustomization.yaml", &digests[..]),
+        (
+            "vmlet-manifests",
+            "installer/kustomization.yaml",
+            &digests[..1],
+        ),
     ] {
         let name = format!("{archive}-{}", parts.version);
         let file = match archive {
@@ -104,7 +122,9 @@ fn chart_and_manifests_install_the_image_of_the_release_by_its_digest() {
         let mut tar = run::command("tar");
         tar.args(["--extract", "--to-stdout", "--gzip", "--file"]);
         let text = run::output(tar.arg(release.join(name + ".tgz")).arg(&file)).unwrap();
-        assert!(text.contains(digest), "{file}: {text}");
+        for digest in images {
+            assert!(text.contains(digest), "{file}: {text}");
+        }
     }
 }
 
@@ -130,7 +150,7 @@ fn the_bill_of_materials_has_the_packages_of_the_image() {
         .iter()
         .find(|found| found["ref"] == "release")
         .unwrap();
-    assert_eq!(release["dependsOn"].as_array().unwrap().len(), 11);
+    assert_eq!(release["dependsOn"].as_array().unwrap().len(), 13);
     let image = dependencies.iter().find(|found| {
         let reference = found["ref"].as_str().unwrap();
         reference.starts_with("pkg:oci/vmlet-node@sha256:")

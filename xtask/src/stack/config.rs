@@ -79,7 +79,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [images]\nprotocol = \"http\"\n\
          # Tests need their images, however full the disk of the machine is.\n\
          high_water_percent = 0\n\
-         allowed_addresses = [\"127.0.0.1/32\"]\nregistries_dir = {registries}\n\n\
+         allowed_addresses = [\"127.0.0.1/32\"]\nprivate_addresses = \"allow\"\nregistries_dir = {registries}\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n\n\
          [[images.translations]]\nname = {generic}\nurl = {generic_url}\n\n\
          [[images.translations]]\nname = {debian}\nurl = {debian_url}\n",

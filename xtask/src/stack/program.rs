@@ -31,7 +31,7 @@ const TRIM: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "131072");
 
 /// Programs in Go collect their garbage less often than by default: processor time limits the
 /// suite, memory does not.
-const COLLECTOR: (&str, &str) = ("GOGC", "400");
+pub(crate) const COLLECTOR: (&str, &str) = ("GOGC", "400");
 
 /// One supervised program.
 #[derive(

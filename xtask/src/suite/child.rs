@@ -72,10 +72,25 @@ fn kill_all(pid: Pid) -> String {
     let lines = all.iter().skip(1).take(MOST_LINES);
     let lines = lines.filter_map(|child| command_line(*child));
     let lines: Vec<_> = lines.map(|line| format!("  {line}")).collect();
-    for pid in all {
-        signal(pid, Signal::SIGKILL);
+    for pid in &all {
+        signal(*pid, Signal::SIGKILL);
     }
+    all.into_iter().for_each(end_served);
     lines.join("\n")
+}
+
+/// Ends the file systems that a process served to itself (`testfs::StrictDisk`): it would wait for their replies
+/// and not end.
+fn end_served(pid: Pid) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mark = format!("/strict-{pid}-");
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for place in places.filter(|place| place.contains(&mark)) {
+        let mut umount = run::root_command("umount");
+        if let Err(error) = run::check(umount.args(["-f", "-l", place])) {
+            eprintln!("{error:#}");
+        }
+    }
 }
 
 /// It may have ended before; then there is nothing to do.

@@ -5,9 +5,9 @@
 //! Failure: a job whose kit cannot be built fails with that reason.
 
 use std::fs;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::job::Job;
 use super::kit::Shelf;
@@ -29,8 +29,38 @@ pub(super) struct Lanes<'a> {
     pub(super) variables: &'a [(&'a str, String)],
     /// Whether what passed is shown with all that it printed.
     pub(super) show: bool,
+    /// Gets the time of the first result of a stack.
+    pub(super) first_stack: &'a FirstStack,
     /// What the machine holds.
     pub(super) capacity: Capacity,
+}
+
+/// How long a developer waits for a result of a real node, API server or cluster.
+#[derive(Debug)]
+pub(super) struct FirstStack {
+    begun: Instant,
+    took: OnceLock<Duration>,
+}
+
+impl FirstStack {
+    /// The wait begins.
+    pub(super) fn from_now() -> Self {
+        Self {
+            begun: Instant::now(),
+            took: OnceLock::new(),
+        }
+    }
+
+    /// How long it was; `None` without such a result.
+    pub(super) fn seconds(&self) -> Option<u64> {
+        self.took.get().map(Duration::as_secs)
+    }
+
+    fn ended(&self, job: &Job) {
+        if job.part.has_stacks() {
+            self.took.get_or_init(|| self.begun.elapsed());
+        }
+    }
 }
 
 impl Lanes<'_> {
@@ -44,6 +74,7 @@ impl Lanes<'_> {
                 scope.spawn(|| {
                     while let Some((job, weight)) = self.next(&queue, &changed) {
                         let outcome = self.one(&job);
+                        self.first_stack.ended(&job);
                         self.print_outcome(&job, &outcome);
                         let mut all = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
                         all.push((job, outcome));

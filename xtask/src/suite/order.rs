@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::changed::Selection;
 use super::checks::Check;
 use super::job::{Job, What};
 use super::manifest::Manifest;
 use super::part::Part;
 use super::programs::{self, Built};
 use super::speed;
+use crate::stack;
 
 /// The variable by which tests learn that they are to take their long form.
 const LONG: &str = "VMLET_TEST_LONG";
@@ -24,6 +26,8 @@ pub(crate) struct Order {
     pub(crate) parts: Vec<Part>,
     /// Only tests with one of these in their name; all of them when empty.
     pub(crate) names: Vec<String>,
+    /// Only tests that a change can affect.
+    pub(crate) selection: Option<Selection>,
     /// How often.
     pub(crate) repeat: usize,
     /// Busy processes beside it.
@@ -39,7 +43,10 @@ impl Order {
     }
 
     fn matches(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|word| name.contains(word.as_str()))
+        let is_named =
+            self.names.is_empty() || self.names.iter().any(|word| name.contains(word.as_str()));
+        let selection = self.selection.as_ref();
+        is_named && selection.is_none_or(|selection| selection.has(name))
     }
 
     /// The tests of single crates, a job for each program.
@@ -115,7 +122,11 @@ impl Order {
 
     /// What tests are given in their environment.
     pub(super) fn variables(&self, slowness: f64) -> Vec<(&'static str, String)> {
-        let mut variables = vec![(speed::VARIABLE, format!("{slowness:.2}"))];
+        let mut variables = vec![
+            (speed::VARIABLE, format!("{slowness:.2}")),
+            // kubectl, crictl and critest as the programs of a stack.
+            (stack::COLLECTOR.0, stack::COLLECTOR.1.to_owned()),
+        ];
         variables.extend(self.long.then(|| (LONG, "1".to_owned())));
         variables
     }
@@ -126,6 +137,7 @@ pub(crate) fn list() -> Result<String> {
     let order = Order {
         parts: Part::all().to_vec(),
         names: Vec::new(),
+        selection: None,
         repeat: 1,
         load: 0,
         long: false,

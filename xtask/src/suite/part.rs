@@ -55,11 +55,6 @@ impl Part {
         )
     }
 
-    /// Whether its tests are those of single crates.
-    pub(super) fn is_of_crates(self) -> bool {
-        matches!(self, Self::Unit | Self::Integration)
-    }
-
     /// Whether the test programs have to be built for it.
     pub(super) fn needs_programs(self) -> bool {
         !matches!(

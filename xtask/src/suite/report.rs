@@ -39,6 +39,9 @@ pub(super) struct Report {
     slowness: f64,
     seconds: u64,
     stages: Vec<Stage>,
+    /// When the first test of a node, an API server or a cluster had ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_stack_seconds: Option<u64>,
     jobs: Vec<Outcome>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
@@ -74,6 +77,7 @@ impl Report {
             slowness,
             seconds: 0,
             stages: Vec::new(),
+            first_stack_seconds: None,
             jobs: Vec::new(),
             notes: Vec::new(),
             history,
@@ -97,6 +101,11 @@ impl Report {
     /// Adds what became of jobs.
     pub(super) fn add(&mut self, outcomes: impl IntoIterator<Item = Outcome>) {
         self.jobs.extend(outcomes);
+    }
+
+    /// Notes when the first test of a stack had ended.
+    pub(super) fn first_stack(&mut self, seconds: Option<u64>) {
+        self.first_stack_seconds = seconds;
     }
 
     /// Adds a line that stands above the counts.
@@ -152,6 +161,9 @@ impl fmt::Display for Report {
             let idle = stage.idle_percent.map(|idle| format!("{idle} %"));
             let (name, seconds, idle) = (stage.name, stage.seconds, idle.unwrap_or_default());
             writeln!(formatter, "  {name:<16}  {seconds:>7}  {idle:>4}")?;
+        }
+        if let Some(seconds) = self.first_stack_seconds {
+            writeln!(formatter, "  to the first stack {seconds:>6}")?;
         }
         writeln!(formatter, "  all               {:>7}\n", self.seconds)?;
 

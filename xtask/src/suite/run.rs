@@ -18,7 +18,7 @@ use super::frozen::Frozen;
 use super::host::Host;
 use super::job::{self, Job};
 use super::kit::{Kit, Shelf};
-use super::lanes::Lanes;
+use super::lanes::{FirstStack, Lanes};
 use super::load::Load;
 use super::manifest::{self, Manifest};
 use super::order::{Order, manifest_of};
@@ -33,9 +33,9 @@ use super::{retry, space, speed};
 use crate::commands::setup;
 use crate::workspace;
 
-/// How much of each processor is given out, in percent. Tests that wait look again and again, so
-/// that more of them at a time take longer together.
-const GIVEN_OUT: u64 = 110;
+/// How much of each processor is given out, in percent: with 110 a tenth of their time stayed idle. Tests
+/// that wait look again and again, so that more of them at a time take longer together.
+const GIVEN_OUT: u64 = 120;
 /// Memory that is left to everything else.
 const RESERVE_MIB: u64 = 2048;
 /// Processes that keep the machine busy while tests run once more.
@@ -70,6 +70,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
             shelf,
             demand,
             variables: order.variables(slowness),
+            first_stack: FirstStack::from_now(),
         };
         suite.stages(&mut report)
     })?;
@@ -90,6 +91,7 @@ struct Suite<'a> {
     /// Kits that only some tests of a part need.
     demand: mpsc::Sender<Kit>,
     variables: Vec<(&'static str, String)>,
+    first_stack: FirstStack,
 }
 
 impl Suite<'_> {
@@ -153,6 +155,7 @@ impl Suite<'_> {
                 report.stage("tests", run);
             }
         }
+        report.first_stack(self.first_stack.seconds());
         report.add(frozen.changed().into_iter().map(|file| {
             let why = format!("{} was built again during the run", file.display());
             eprintln!("{why}");
@@ -161,8 +164,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// What runs, in the order in which it starts: the tests of single crates first, which need no
-    /// kit and soon find what is wrong; then the longest.
+    /// What runs, in the order in which it starts.
     fn jobs(&self, built: &Built, report: &mut Report) -> Result<Vec<Job>> {
         let weights = weights()?;
         let mut jobs = self.order.crates(built)?;
@@ -182,7 +184,11 @@ impl Suite<'_> {
         for job in &mut jobs {
             job.expected = Duration::from_secs(weights.of(&job.name).seconds);
         }
-        jobs.sort_by_key(|job| (!job.part.is_of_crates(), Reverse(job.expected)));
+        jobs.sort_by_key(|job| (rank(job.part), Reverse(job.expected)));
+        if self.order.selection.is_some() {
+            // After a change the first result is awaited, and in a whole run the last one.
+            jobs.sort_by_key(|job| (rank(job.part), job.expected));
+        }
         Ok(jobs)
     }
 
@@ -225,11 +231,22 @@ impl Suite<'_> {
             shelf: self.shelf,
             variables: &self.variables,
             show: !self.order.names.is_empty(),
+            first_stack: &self.first_stack,
             capacity: capacity(),
         };
         let weights = weights().unwrap_or_default();
         let weighted = jobs.into_iter().map(|job| (weights.of(&job.name), job));
         lanes.run(weighted.collect())
+    }
+}
+
+/// When jobs of a part start. The documentation keeps one processor busy for minutes, which nothing else would
+/// use at the end; the tests of single crates need no kit, and soon find what is wrong.
+fn rank(part: Part) -> u8 {
+    match part {
+        Part::Doc => 0,
+        Part::Unit | Part::Integration => 1,
+        _ => 2,
     }
 }
 

@@ -261,6 +261,7 @@ mod tests {
         let order = Order {
             parts: parts.to_vec(),
             names: names.iter().map(ToString::to_string).collect(),
+            selection: None,
             repeat: 1,
             load: 0,
             long,

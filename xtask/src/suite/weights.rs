@@ -84,7 +84,7 @@ impl Weights {
 }
 
 /// Whole segments only: `api::agent` is no beginning of `api::agent_facts::x`.
-fn begins_with(job: &str, name: &str) -> bool {
+pub(super) fn begins_with(job: &str, name: &str) -> bool {
     let rest = job.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }

@@ -1,4 +1,4 @@
-//! Rules of the workspace, of its sources, of its metrics and of its systemd units.
+//! Rules of the workspace, of its sources, of its metrics, of its systemd units and of its threat model.
 //!
 //! Invariant: only files are read.
 //! Failure: the test names the crate or the unit.
@@ -9,6 +9,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod durable;
 mod edges;
 mod leaks;
 mod logs;
@@ -16,6 +17,7 @@ mod metrics;
 mod mounts;
 mod policies;
 mod sources;
+mod threat_model;
 mod units;
 mod virtlet;
 mod workspace;

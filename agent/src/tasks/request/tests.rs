@@ -128,6 +128,16 @@ fn a_task_for_a_snapshot_names_it_and_a_time_that_is_unset_is_none() {
     wanted.kind = TaskKind::DeleteSnapshot;
     let deleted = DeleteSnapshot { uid: uid() };
     assert_eq!(requested(&wanted), Some(Kind::DeleteSnapshot(deleted)));
+    wanted.kind = TaskKind::Freeze;
+    for (seconds, expected) in [(Some(30), 30), (None, 60)] {
+        wanted.snapshot.as_mut().unwrap().quiesce_seconds = seconds;
+        let uid = uid();
+        let freeze = Freeze {
+            uid,
+            seconds: expected,
+        };
+        assert_eq!(requested(&wanted), Some(Kind::Freeze(freeze)));
+    }
 }
 
 #[test]

@@ -47,6 +47,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings.push(cgroup(facts.cgroup));
     findings.extend(answers.map(|a| host::all(&a.info.node)).unwrap_or_default());
     findings.extend(apparmor(&facts.apparmor));
+    findings.extend(facts.hardening.findings());
     findings.extend(disk(facts));
     findings
 }

@@ -10,6 +10,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
 use super::apparmor::AppArmor;
+use super::hardening::Hardening;
 use super::info::Info;
 use super::kernel::{Device, Feature, Sources, device};
 use crate::context::{ConnectError, Endpoint};
@@ -32,6 +33,7 @@ pub(super) struct Facts {
     pub(super) features: Vec<(&'static str, Feature)>,
     pub(super) cgroup: Cgroup,
     pub(super) apparmor: AppArmor,
+    pub(super) hardening: Hardening,
     /// Of the file system that holds images; `None` when it is not known.
     pub(super) disk: Option<Disk>,
     /// Both are empty when the daemon responds and does not report its paths.
@@ -168,6 +170,7 @@ pub(super) fn node(daemon: Daemon) -> Facts {
         features: features.to_vec(),
         cgroup: cgroup(Path::new("/sys/fs/cgroup")),
         apparmor: AppArmor::look(Path::new("/"), Path::new(wrapper)).or_of_daemon(seen),
+        hardening: Hardening::look(Path::new("/")),
         disk: answers
             .and_then(|a| a.image_directory.as_deref())
             .and_then(disk),

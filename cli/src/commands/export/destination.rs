@@ -173,7 +173,13 @@ impl Destination {
         };
         file.sync_all().map_err(failed("write", &part))?;
         refuse_existing(&path, force)?;
-        std::fs::rename(&part, &path).map_err(failed("name", &path))
+        std::fs::rename(&part, &path).map_err(failed("name", &path))?;
+        let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+        match service::files::sync_directory(directory.unwrap_or(Path::new("."))) {
+            // One that only takes files cannot be opened; the file is complete all the same.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            synced => synced.map_err(failed("name", &path)),
+        }
     }
 }
 
@@ -220,6 +226,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Destinat
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
@@ -252,6 +259,34 @@ mod tests {
         forced.write(b"other").unwrap();
         forced.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"other");
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_power_cut_leaves_a_complete_file_under_its_name() {
+        let disk = testfs::StrictDisk::new().unwrap();
+        let path = disk.path().join("d");
+        let mut destination = Destination::open(&path, false).unwrap();
+        destination.write(b"all of it").unwrap();
+        destination.finish().unwrap();
+        let left = disk.cut().unwrap();
+        assert_eq!(fs::read(left.path().join("d")).unwrap(), b"all of it");
+        assert_eq!(disk.names_after_cut("").unwrap(), ["d"]);
+    }
+
+    /// Such a directory cannot be opened, and so not be synced.
+    #[test]
+    fn a_file_is_complete_in_a_directory_that_only_takes_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("drop");
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o300)).unwrap();
+        let path = place.join("d");
+        let mut destination = Destination::open(&path, false).unwrap();
+        destination.write(b"all of it").unwrap();
+        destination.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"all of it");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     }
 
     #[test]

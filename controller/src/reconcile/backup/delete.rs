@@ -24,6 +24,9 @@ const DELETION_FAILED: &str = "VirtualMachineBackupDeletionFailed";
 /// Longest delay before an attempt is repeated, in seconds.
 const LONGEST_HOLD: i64 = 1800;
 
+/// Attempts of a node that has the target no more, before another one takes its place.
+const ATTEMPTS: u32 = 3;
+
 /// What becomes of the data in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Data {
@@ -201,6 +204,14 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
         }
         Some(TaskState::Success) => write::release(pass).await,
         Some(TaskState::Error | TaskState::Cancelled) => {
+            let has_failed = status.state == Some(TaskState::Error);
+            // Nodes of earlier versions do not say that they have let go of the layer.
+            let is_over = task::is_judged(task) || pass.draft.failed_attempts >= ATTEMPTS;
+            let target = &pass.backup.spec.target;
+            let other = node::successor(pass.ctx, node, TaskKind::DeleteBackup, target);
+            if let Some(other) = other.filter(|_| has_failed && is_over) {
+                return hand_over(pass, task, other).await;
+            }
             let why = format!(
                 "node {node} failed to delete it from the target: {}. It is tried again; with spec.deletionPolicy: \
                  Retain the object goes, and the data stay",
@@ -215,6 +226,14 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
             task::remove(pass, task).await
         }
     }
+}
+
+/// The node that made it has let go of the layer, as far as it could, and has the target no more.
+async fn hand_over(pass: &mut Pass<'_>, task: &VirtualMachineTask, other: String) -> Outcome<()> {
+    let why = format!("node {other} deletes it from the target");
+    pass.draft.node_name = Some(other);
+    show(pass, DELETING, &why).await?;
+    task::remove(pass, task).await
 }
 
 async fn show(pass: &mut Pass<'_>, reason: &str, why: &str) -> Outcome<()> {

@@ -46,13 +46,14 @@ pub(crate) fn reach(ctx: &Context, node: &str, kind: TaskKind, target: &str) -> 
 
 /// A node that works on what the target has of a backup: the one that made it. Another one only if that no longer exists,
 /// or has the target no more: a target of another node may be another place by mistake, and have nothing of the backup.
+/// A deletion begins at the one that made it all the same, which lets go of the layer that it keeps.
 pub(super) fn any(
     ctx: &Context,
     backup: &VirtualMachineBackup,
     kind: TaskKind,
 ) -> Result<String, String> {
     let target = &backup.spec.target;
-    let is_able = |node: &str| reach(ctx, node, kind, target) == Reach::Able;
+    let other = other(ctx, kind, target);
     let own = backup.status.as_ref().and_then(|s| s.node_name.clone());
     if let Some(node) = own.filter(|node| exists(ctx, node)) {
         match reach(ctx, &node, kind, target) {
@@ -62,18 +63,33 @@ pub(super) fn any(
                     "{why}. It made the backup; another node takes its place when its Node object is deleted"
                 ));
             }
+            Reach::NoTarget(_) if kind == TaskKind::DeleteBackup && other.is_some() => {
+                return Ok(node);
+            }
             Reach::NoTarget(_) => {}
         }
     }
-    let able = ctx.stores.agents.able(&format!("{kind:?}"));
-    let mut able = able.into_iter();
-    let other = able.find(|node| exists(ctx, node) && is_able(node));
     other.ok_or_else(|| {
         format!(
             "no node with a vmlet-agent that renews its lease has the backup target {target}: bring one back, or add the target \
              to backup.targets of a node that reaches it"
         )
     })
+}
+
+/// Another node, in the place of one that has the target no more.
+pub(super) fn successor(ctx: &Context, node: &str, kind: TaskKind, target: &str) -> Option<String> {
+    match reach(ctx, node, kind, target) {
+        Reach::NoTarget(_) => other(ctx, kind, target),
+        Reach::Able | Reach::Unable(_) => None,
+    }
+}
+
+fn other(ctx: &Context, kind: TaskKind, target: &str) -> Option<String> {
+    let able = ctx.stores.agents.able(&format!("{kind:?}"));
+    let is_able = |node: &str| reach(ctx, node, kind, target) == Reach::Able;
+    let mut able = able.into_iter();
+    able.find(|node| exists(ctx, node) && is_able(node))
 }
 
 /// Whether the cluster has the node.

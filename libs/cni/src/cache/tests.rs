@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -110,5 +111,24 @@ fn a_file_that_is_no_entry_is_passed_over() {
             matches!(super::read(&path), Err(CacheError::Format { .. })),
             "{container}"
         );
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_power_cut_takes_no_entry_that_was_put() {
+    let disk = testfs::StrictDisk::new().unwrap();
+    let cache = Cache::new(disk.path().join("cni"));
+    // The directories are made with the first one.
+    let first = Entry::pending(&network(), &attachment("c1"));
+    cache.put(&first).unwrap();
+    disk.settle().unwrap();
+    let mut entry = Entry::pending(&network(), &attachment("c2"));
+    for result in [None, Some(json!({"cniVersion": "1.0.0", "ips": []}))] {
+        entry.result = result;
+        cache.put(&entry).unwrap();
+        let left = disk.cut().unwrap();
+        let read = |root: &Path| std::fs::read(root.join("cni/results/net-c2-eth0")).unwrap();
+        assert_eq!(read(left.path()), read(&disk.path()));
     }
 }

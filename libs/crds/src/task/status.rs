@@ -37,7 +37,7 @@ pub struct VirtualMachineTaskStatus {
     /// InspectImage: properties of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<InspectedImage>,
-    /// Snapshot: properties of the snapshot.
+    /// Snapshot: properties of the snapshot. Freeze: since when the guest is frozen, before the task ends, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<TakenSnapshot>,
     /// Backup: properties of the backup.
@@ -91,11 +91,11 @@ pub struct TakenBackup {
     pub created_time: Option<Time>,
 }
 
-/// Properties of a snapshot that a node has taken.
+/// Properties of a snapshot that a node has taken, or of a freeze.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TakenSnapshot {
-    /// Whether the guest had frozen its file systems.
+    /// Whether the guest had frozen its file systems. Freeze: whether they were frozen until the end.
     #[serde(default)]
     pub quiesced: bool,
     /// Whether the machine ran.
@@ -114,7 +114,7 @@ pub struct TakenSnapshot {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub memory_bytes: i64,
-    /// Time at which the node took the snapshot.
+    /// Time at which the node took the snapshot. Freeze: time since which the guest is frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_time: Option<Time>,
 }

@@ -1,6 +1,13 @@
 //! What a guest reports about itself.
+//!
+//! Invariant: within 64 KiB a guest may repeat an empty part some ten thousand times, each of which
+//! takes fifty times its bytes in memory. [`Facts::bounded`] has no more parts than a report may
+//! have, no longer texts, and no memory beyond that.
+//! Failure: none; what is beyond a bound is dropped.
 
 use bytes::Bytes;
+
+use crate::{FILE_SYSTEMS, INTERFACES, PUBLISHED, REPORT_TEXT};
 
 /// What a guest reports about itself. Numbers that it does not know are 0.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -38,19 +45,19 @@ pub struct Facts {
     /// Bytes of swap space that are free.
     #[prost(uint64, tag = "11")]
     pub swap_free: u64,
-    /// File systems on disks, at most [`FILE_SYSTEMS`](crate::FILE_SYSTEMS).
+    /// File systems on disks, at most [`FILE_SYSTEMS`].
     #[prost(message, repeated, tag = "12")]
     pub file_systems: Vec<FileSystem>,
-    /// Network interfaces, at most [`INTERFACES`](crate::INTERFACES).
+    /// Network interfaces, at most [`INTERFACES`].
     #[prost(message, repeated, tag = "13")]
     pub interfaces: Vec<Interface>,
     /// The beginning of `/run/vmlet/guestinfo`, by which programs of the guest publish values; at
-    /// most [`PUBLISHED`](crate::PUBLISHED) bytes.
+    /// most [`PUBLISHED`] bytes.
     #[prost(bytes = "bytes", tag = "14")]
     pub published: Bytes,
     /// The beginning of `/run/vmlet/not-mounted`, by which the boot script of the cloud-init disk
     /// names the shares that it could not mount and the files that it could not write; at most
-    /// [`PUBLISHED`](crate::PUBLISHED) bytes.
+    /// [`PUBLISHED`] bytes.
     #[prost(bytes = "bytes", tag = "15")]
     pub not_mounted: Bytes,
 }
@@ -94,3 +101,65 @@ pub struct Interface {
     #[prost(string, repeated, tag = "3")]
     pub addresses: Vec<String>,
 }
+
+impl Facts {
+    /// The same within the bounds of a report, to be kept: no capacity is left of what was more.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self {
+            host_name: text(self.host_name),
+            os_id: text(self.os_id),
+            os_name: text(self.os_name),
+            os_version: text(self.os_version),
+            kernel: text(self.kernel),
+            file_systems: few(self.file_systems, FILE_SYSTEMS, FileSystem::bounded),
+            interfaces: few(self.interfaces, INTERFACES, Interface::bounded),
+            published: beginning(&self.published),
+            not_mounted: beginning(&self.not_mounted),
+            ..self
+        }
+    }
+}
+
+impl FileSystem {
+    fn bounded(self) -> Self {
+        Self {
+            mount_point: text(self.mount_point),
+            device: text(self.device),
+            kind: text(self.kind),
+            ..self
+        }
+    }
+}
+
+impl Interface {
+    fn bounded(self) -> Self {
+        Self {
+            name: text(self.name),
+            mac: text(self.mac),
+            addresses: few(self.addresses, INTERFACES, text),
+        }
+    }
+}
+
+/// The first of them, in a list of its own: a collected iterator may keep the memory of all.
+pub(super) fn few<T>(all: Vec<T>, most: usize, bounded: impl Fn(T) -> T) -> Vec<T> {
+    let mut few = Vec::with_capacity(all.len().min(most));
+    few.extend(all.into_iter().take(most).map(bounded));
+    few
+}
+
+/// The beginning of a text.
+pub(super) fn text(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(REPORT_TEXT));
+    text.shrink_to_fit();
+    text
+}
+
+/// The beginning of a file, apart from the frame that it came in, which would stay in memory with it.
+fn beginning(file: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&file[..file.len().min(PUBLISHED)])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Requests that are no commands, and their answers.
 
-use super::facts::Facts;
+use super::facts::{Facts, few, text};
 use super::session::Setting;
+use crate::SESSIONS;
 
 /// Requests one action that is no command. The host has one answer for each.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -123,7 +124,24 @@ pub struct Answer {
     /// File systems that are frozen, or were thawed.
     #[prost(uint32, tag = "4")]
     pub file_systems: u32,
-    /// What was requested by [`ReportUsage`]; at most [`SESSIONS`](crate::SESSIONS).
+    /// What was requested by [`ReportUsage`]; at most [`SESSIONS`].
     #[prost(message, repeated, tag = "5")]
     pub usage: Vec<Usage>,
+}
+
+impl Answer {
+    /// The same within the bounds of an answer, see [`Facts::bounded`]. The reason of a refusal stays
+    /// as it is: it is bounded where it is shown.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let named = |usage: Usage| Usage {
+            keep: text(usage.keep),
+            ..usage
+        };
+        Self {
+            facts: self.facts.map(Facts::bounded),
+            usage: few(self.usage, SESSIONS, named),
+            ..self
+        }
+    }
 }

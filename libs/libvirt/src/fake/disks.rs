@@ -162,6 +162,7 @@ impl FakeHypervisor {
 impl Inner {
     pub(super) fn switch(&mut self, domain: Uuid, file: PathBuf) -> Result<()> {
         let failure = self.switch_failure.clone();
+        let is_locked = self.is_locked;
         let found = self.domain(domain)?;
         let refused = |reason: &str| Error::Refused {
             call: "switch disk",
@@ -169,6 +170,12 @@ impl Inner {
         };
         if found.state != State::Active {
             return Err(refused("the domain is not running"));
+        }
+        if is_locked {
+            return Err(Error::Locked {
+                call: "switch disk",
+                reason: "cannot acquire state change lock".to_owned(),
+            });
         }
         if found.job.is_some() {
             return Err(refused("the disk has an active block job"));

@@ -38,6 +38,14 @@ impl FakeHypervisor {
         }
     }
 
+    /// The next `orders` to agents to power off get no turn: each is [`Error::Busy`] after this wait, and is not
+    /// sent.
+    pub fn delay_orders(&self, orders: usize, wait: Duration) {
+        let mut inner = self.lock();
+        inner.busy_orders = orders;
+        inner.order_wait = wait;
+    }
+
     /// The emulator of the next start ends before the start does, which fails with `reason`.
     pub fn start_partly(&self, reason: &str) {
         self.lock().partial_start = Some(reason.to_owned());
@@ -68,6 +76,21 @@ impl FakeHypervisor {
             call,
             deadline: Duration::from_secs(60),
         })
+    }
+
+    /// The wait of an order to an agent for its turn.
+    pub(super) async fn order_turn(&self) -> Result<()> {
+        let wait = {
+            let mut inner = self.lock();
+            match inner.busy_orders.checked_sub(1) {
+                None => return Ok(()),
+                Some(left) => inner.busy_orders = left,
+            }
+            inner.order_wait
+        };
+        tokio::time::sleep(wait).await;
+        let call = "guest agent command";
+        Err(Error::Busy { call, wait })
     }
 
     /// Nothing of a domain comes late any more.

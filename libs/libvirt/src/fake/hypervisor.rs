@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::error::readable;
+use crate::guest::AgentReply;
 use crate::read::{console_file, is_emulated, machine_type};
 use crate::{
     BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, End, Error,
@@ -229,6 +230,9 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
+        if how == Shutdown::Agent {
+            self.order_turn().await?;
+        }
         self.request_shutdown(domain, how)
     }
 
@@ -316,8 +320,17 @@ impl Hypervisor for FakeHypervisor {
         self.lock().set_memory(domain, bytes)
     }
 
-    async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
-        self.lock().answer(domain, command, deadline)
+    async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<AgentReply> {
+        let pause = self.lock().agent_pause;
+        if pause > deadline {
+            tokio::time::sleep(deadline).await;
+            return Err(silence(deadline));
+        }
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let answer = self.lock().answer(domain, command, deadline);
+        answer.map(|content| AgentReply::returning(&content))
     }
 
     async fn versions(&self) -> Result<Versions> {

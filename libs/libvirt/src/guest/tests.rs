@@ -4,6 +4,8 @@
 //! Failure: the answer that was read differently.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use serde_json::Value;
+
 use super::*;
 use crate::FakeHypervisor;
 
@@ -97,12 +99,21 @@ async fn a_file_is_read_up_to_the_requested_length_and_closed() {
         json!({"error": "an error of input"}),
         close,
         json!("no handle"),
+        json!(1003),
+        json!({"count": 3, "buf-b64": "no base64!", "eof": true}),
+        json!({}),
+        json!(1004),
+        json!({"count": 3, "buf-b64": "YT1i", "eof": true}),
     ])
     .await;
     let read = async || read_file(&hv, ID, "/f", 4, SOON).await;
-    assert_eq!(read().await.unwrap(), b"a=b");
-    assert_eq!(read().await.unwrap(), b"abcd");
+    assert_eq!(read().await.unwrap().unwrap(), b"a=b");
+    assert_eq!(read().await.unwrap().unwrap(), b"abcd");
     assert!(matches!(read().await, Err(Error::Refused { .. })));
+    assert_eq!(read().await.unwrap(), None);
+    assert_eq!(read().await.unwrap(), None);
+    // The close has no answer.
+    assert_eq!(read().await.unwrap().unwrap(), b"a=b");
     assert!(matches!(read().await, Err(Error::Agent { .. })));
     let commands = hv.agent_commands();
     let arguments = |n: usize| commands[n]["arguments"].clone();

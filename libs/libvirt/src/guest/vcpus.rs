@@ -1,7 +1,7 @@
 //! Virtual CPUs as a guest sees them: the commands of the QEMU guest agent that list them and take
 //! them on or off line.
 //!
-//! Invariant: a CPU that the guest cannot do without stays; at most 255 are looked at.
+//! Invariant: a CPU that the guest cannot do without stays; of a list the first 255 are looked at.
 //! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`].
 
 use std::time::Duration;
@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{Error, Hypervisor, Result};
+use super::{AgentReply, Few, Object, SHORT_REPLY};
+use crate::{Hypervisor, Result};
 
 /// The most that a machine has.
 const MOST: usize = 255;
@@ -35,7 +36,7 @@ pub async fn use_vcpus<H: Hypervisor>(
 ) -> Result<u16> {
     let list = || async {
         let command = json!({"execute": "guest-get-vcpus"});
-        read(hypervisor.agent(domain, command, deadline).await?)
+        read(&hypervisor.agent(domain, command, deadline).await?)
     };
     let all = list().await?;
     let changes = changes(&all, number.into());
@@ -43,21 +44,13 @@ pub async fn use_vcpus<H: Hypervisor>(
         return Ok(online(&all));
     }
     let command = json!({"execute": "guest-set-vcpus", "arguments": {"vcpus": changes}});
-    hypervisor.agent(domain, command, deadline).await?;
+    hypervisor.agent(domain, command, deadline).await?.check()?;
     Ok(online(&list().await?))
 }
 
-fn read(reply: Value) -> Result<Vec<Vcpu>> {
-    let nonsense = || Error::Agent {
-        reason: "its list of virtual CPUs makes no sense".to_owned(),
-    };
-    // A list could be read as a CPU, too.
-    let is_list = |list: &Vec<Value>| list.iter().all(Value::is_object);
-    if !reply.as_array().is_some_and(is_list) {
-        return Err(nonsense());
-    }
-    let mut all: Vec<Vcpu> = serde_json::from_value(reply).map_err(|_| nonsense())?;
-    all.truncate(MOST);
+fn read(reply: &AgentReply) -> Result<Vec<Vcpu>> {
+    let Few(all) = reply.read::<Few<Object<Vcpu>, MOST>>(SHORT_REPLY)?;
+    let mut all: Vec<Vcpu> = all.into_iter().map(|Object(vcpu)| vcpu).collect();
     all.sort_by_key(|vcpu| vcpu.logical_id);
     Ok(all)
 }
@@ -112,6 +105,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_checked() {
+        let read = |list: Value| read(&AgentReply::new(json!({"return": list}).to_string()));
         let reply = json!([{"logical-id": 1, "online": true, "can-offline": true},
             {"logical-id": 0, "online": true}]);
         let all = read(reply).unwrap();

@@ -1,31 +1,41 @@
 //! The QEMU guest agent. The guest controls its replies.
 //!
 //! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit.
-//! An agent that answered last time never waits for one that did not. Replies are bounded and
-//! parsed before callers get them.
+//! An agent that answered promptly last time never waits for one that did not, and an order to power
+//! off waits for orders alone. The time of an order begins with its permit, which serves for the ping
+//! before it as well; an order that its caller has given up is not sent. Callers read
+//! [replies](AgentReply) within a bound.
 //! Failure: [`Error::NoAgent`] when there is none, [`Error::Agent`] when it is silent or talks
 //! nonsense, [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it
-//! will not.
+//! will not. An order that got no permit in time is [`Error::Busy`]: it was not sent.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::domain::Domain;
 use virt::error::{Error as VirtError, ErrorNumber};
 
-use super::calls::Calls;
+use super::calls::{Calls, Domains};
 use super::lane::Lane;
 use super::plan::{Access, Plan, Time};
 use super::turns::{Key, Turn};
 use crate::error::{Context, readable};
+use crate::guest::AgentReply;
 use crate::read::is_agent_port_open;
 use crate::{Error, Result, ffi};
 
-/// Longest reply that is parsed; libvirt's own protocol carries no longer string.
-const MAX_REPLY: usize = 4 << 20;
+/// What an agent takes at most that answers promptly.
+const PROMPT: Duration = Duration::from_secs(1);
+/// How commands begin that an agent answers from memory.
+const QUESTIONS: [&str; 3] = ["guest-ping", "guest-get-", "guest-network-"];
+/// What libvirt calls are about here.
+const CALL: &str = "guest agent command";
+/// How long an order waits for commands to the same agent and for other orders, together.
+const ORDER_TURN: Duration = Duration::from_secs(5);
 /// Time for an agent to show that it is there before it is requested to power off.
 const PING: Duration = Duration::from_secs(2);
 /// Time given to a refusal. An agent that obeys a shutdown does not answer.
@@ -35,16 +45,55 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// libvirt's timeout for the synchronisation with an agent, unless it is set shorter.
 const LIBVIRT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// When a guest has to have answered.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    /// The request ends then, wherever it is.
+    Until(Instant),
+    /// The same, of a question that a guest answers promptly, or counts as slow.
+    Question(Instant),
+    /// An order: the guest has this time from the permit on.
+    Order(Duration),
+}
+
+impl Limit {
+    /// What is left for the guest.
+    fn left(self) -> Duration {
+        match self {
+            Self::Until(end) | Self::Question(end) => end.saturating_duration_since(Instant::now()),
+            Self::Order(time) => time,
+        }
+    }
+
+    fn time(self) -> Time {
+        match self {
+            Self::Until(end) | Self::Question(end) => Time::Until(end + MARGIN),
+            Self::Order(time) => Time::Apart {
+                wait: ORDER_TURN,
+                call: time + MARGIN,
+            },
+        }
+    }
+
+    const fn lane(self, is_known: bool) -> Lane {
+        match self {
+            Self::Order(_) => Lane::AgentOrders,
+            Self::Until(_) | Self::Question(_) if is_known => Lane::Agents,
+            Self::Until(_) | Self::Question(_) => Lane::UnresponsiveAgents,
+        }
+    }
+}
+
 impl Calls {
-    /// Sends one command and returns the agent's `return` value.
+    /// Sends one command.
     pub(super) async fn agent_command(
         &self,
         domain: Uuid,
         command: &Value,
         deadline: Duration,
-    ) -> Result<Value> {
-        let reply = self.query(domain, command.to_string(), deadline).await?;
-        parse(&reply)
+    ) -> Result<AgentReply> {
+        let reply = self.query(domain, command, deadline).await?;
+        Ok(AgentReply::new(reply))
     }
 
     /// Requests the agent to power the guest off.
@@ -61,19 +110,34 @@ impl Calls {
         if self.is_off(domain).await? {
             return Ok(());
         }
-        let begun = Instant::now();
-        // Kept until the order is out: one that waits for its turn without success is silent, too,
-        // and was never sent. Nor does a command of another client come between, whose end libvirt
+        let begun = tokio::time::Instant::now();
+        // Kept until the order is out: no command of another client comes between, whose end libvirt
         // would have to wait for first.
-        let turn = self.turn_within(domain, PING).await?;
-        let ping = json!({"execute": "guest-ping"});
-        let left = PING.saturating_sub(begun.elapsed());
-        self.ask_in_turn(domain, ping.to_string(), left, Arc::clone(&turn))
-            .await?;
+        let turn = self.turn_within(domain, ORDER_TURN).await;
+        let turn = turn.map_err(|_| Error::Busy {
+            call: CALL,
+            wait: ORDER_TURN,
+        })?;
         // libvirt's own call for this would wait a minute for the reply that never comes.
-        let order = json!({"execute": "guest-shutdown", "arguments": {"mode": mode}});
-        let order = self.ask_in_turn(domain, order.to_string(), SHUTDOWN_REFUSAL, turn);
-        match order.await {
+        let order = json!({"execute": "guest-shutdown", "arguments": {"mode": mode}}).to_string();
+        let sent = Arc::new(AtomicBool::new(false));
+        let is_wanted = Arc::downgrade(&sent);
+        let known = self.known.clone();
+        let work = move |connect: &Connect| match Agent::find(connect, domain, known)? {
+            Ok(agent) => order_after_ping(&order, &is_wanted, |command, time| {
+                agent.command(command, time)
+            }),
+            Err(reason) => Ok(Err(reason)),
+        };
+        let time = Time::Apart {
+            wait: ORDER_TURN.saturating_sub(begun.elapsed()),
+            call: PING + MARGIN + SHUTDOWN_REFUSAL + MARGIN,
+        };
+        let result = self
+            .run_for_agent(domain, Lane::AgentOrders, time, turn, work)
+            .await;
+        match result {
+            Err(error) if !sent.load(Ordering::Acquire) => Err(error),
             // Silence after a ping that was answered is how an agent obeys.
             Ok(_)
             | Err(
@@ -110,12 +174,21 @@ impl Calls {
         .await
     }
 
-    async fn query(&self, domain: Uuid, command: String, deadline: Duration) -> Result<String> {
+    async fn query(&self, domain: Uuid, command: &Value, deadline: Duration) -> Result<String> {
         self.check_connected()?;
-        let begun = Instant::now();
+        let end = Instant::now() + deadline;
+        let name = command["execute"].as_str().unwrap_or_default();
+        let limit = if name.starts_with("guest-fsfreeze-") {
+            // No slow guest keeps another one frozen.
+            Limit::Order(deadline)
+        } else if QUESTIONS.iter().any(|question| name.starts_with(question)) {
+            Limit::Question(end)
+        } else {
+            Limit::Until(end)
+        };
+        let command = command.to_string();
         let turn = self.turn_within(domain, deadline).await?;
-        let left = deadline.saturating_sub(begun.elapsed());
-        self.ask_in_turn(domain, command, left, turn).await
+        self.ask_in_turn(domain, command, limit, turn).await
     }
 
     /// One command; the caller holds the turn of the domain.
@@ -123,42 +196,47 @@ impl Calls {
         &self,
         domain: Uuid,
         command: String,
-        left: Duration,
+        limit: Limit,
         turn: Turn,
     ) -> Result<String> {
-        let context = Context {
-            call: "guest agent command",
-            domain: Some(domain),
-        };
-        let is_known = self.known.has(domain);
-        let lane = if is_known {
-            Lane::Agents
-        } else {
-            Lane::UnresponsiveAgents
-        };
+        let lane = limit.lane(self.known.has(domain));
         let known = self.known.clone();
-        let end = Instant::now() + left;
         let work = move |connect: &Connect| {
-            // Noted before the next in turn looks, and trusted only while it answers.
-            known.remove(domain);
-            // The wait for a permit was part of the request's time.
-            let left = end.saturating_duration_since(Instant::now());
-            let found = connect.lookup_domain_by_uuid(domain)?;
-            // libvirt logs an error for each command to an agent that is not there.
-            if !is_known && is_port_closed(&found) {
-                let reason = "its port is not open in the guest";
-                return Ok(Err(reason.to_owned()));
-            }
-            let reply = command_guest(&found, &command, left);
-            if has_answered(&reply) {
-                known.add(domain);
+            // The wait for a permit was part of a request's time.
+            let left = limit.left();
+            let agent = match Agent::find(connect, domain, known)? {
+                Ok(agent) => agent,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            let begun = Instant::now();
+            let reply = agent.command(&command, left);
+            if matches!(limit, Limit::Question(_)) && begun.elapsed() > PROMPT {
+                agent.known.remove(domain);
             }
             reply
+        };
+        self.run_for_agent(domain, lane, limit.time(), turn, work)
+            .await
+    }
+
+    /// Calls the agent of a domain, whose turn the caller holds. The inner error of `work` is the reason
+    /// why no agent can answer.
+    async fn run_for_agent(
+        &self,
+        domain: Uuid,
+        lane: Lane,
+        time: Time,
+        turn: Turn,
+        work: impl FnOnce(&Connect) -> Answer + Send + 'static,
+    ) -> Result<String> {
+        let context = Context {
+            call: CALL,
+            domain: Some(domain),
         };
         let plan = Plan {
             context,
             lane,
-            time: Time::Until(end + MARGIN),
+            time,
             access: Access::Held(turn),
         };
         let result = self.run(plan, work).await;
@@ -174,12 +252,63 @@ impl Calls {
     }
 }
 
-/// The inner error is the reason why no agent can answer.
-fn command_guest(
-    domain: &Domain,
-    command: &str,
-    time: Duration,
-) -> Result<Result<String, String>, VirtError> {
+/// What libvirt returns of a command; the inner error is the reason why no agent can answer.
+type Answer = Result<Result<String, String>, VirtError>;
+
+/// The agent of a domain, in the turn of its commands.
+struct Agent {
+    id: Uuid,
+    domain: Domain,
+    known: Domains,
+}
+
+impl Agent {
+    /// The inner error is the reason why no agent can answer.
+    fn find(
+        connect: &Connect,
+        id: Uuid,
+        known: Domains,
+    ) -> Result<Result<Self, String>, VirtError> {
+        // Noted before the next in turn looks, and trusted only while it answers.
+        let was_known = known.remove(id);
+        let domain = connect.lookup_domain_by_uuid(id)?;
+        // libvirt logs an error for each command to an agent that is not there.
+        if !was_known && is_port_closed(&domain) {
+            return Ok(Err("its port is not open in the guest".to_owned()));
+        }
+        Ok(Ok(Self { id, domain, known }))
+    }
+
+    fn command(&self, command: &str, time: Duration) -> Answer {
+        self.known.remove(self.id);
+        let reply = command_guest(&self.domain, command, time);
+        if has_answered(&reply) {
+            self.known.add(self.id);
+        }
+        reply
+    }
+}
+
+/// Sends an order to an agent that answers a ping: one that waits without success is silent, too, and
+/// was never sent. `is_wanted` is set just before, and nothing is sent when it is gone.
+fn order_after_ping(
+    order: &str,
+    is_wanted: &Weak<AtomicBool>,
+    command: impl Fn(&str, Duration) -> Answer,
+) -> Answer {
+    let ping = json!({"execute": "guest-ping"}).to_string();
+    let pong = command(&ping, PING);
+    if !matches!(pong, Ok(Ok(_))) {
+        return pong;
+    }
+    let Some(sent) = is_wanted.upgrade() else {
+        return Ok(Err("the order was given up".to_owned()));
+    };
+    sent.store(true, Ordering::Release);
+    command(order, SHUTDOWN_REFUSAL)
+}
+
+fn command_guest(domain: &Domain, command: &str, time: Duration) -> Answer {
     let seconds = whole_seconds(time);
     // Otherwise a call to an agent that has ended takes five seconds before the command is even
     // sent, or the timeout that an earlier client has set. A driver without this call is only
@@ -199,7 +328,7 @@ fn is_port_closed(domain: &Domain) -> bool {
 }
 
 /// Whether there was an answer, if only a refusal.
-fn has_answered(reply: &Result<Result<String, String>, VirtError>) -> bool {
+fn has_answered(reply: &Answer) -> bool {
     match reply {
         Ok(answer) => answer.is_ok(),
         Err(error) => error.code().is(ErrorNumber::InternalError),
@@ -218,31 +347,17 @@ fn is_mute(error: &VirtError) -> bool {
     ])
 }
 
-/// libvirt counts in seconds, and gives a meaning of its own to zero.
+/// libvirt counts in seconds, and gives a meaning of its own to zero. What is begun of a second counts:
+/// a guest has the time that it was promised.
 fn whole_seconds(time: Duration) -> i32 {
-    i32::try_from(time.as_secs()).unwrap_or(i32::MAX).max(1)
-}
-
-pub(crate) fn parse(reply: &str) -> Result<Value> {
-    if reply.len() > MAX_REPLY {
-        return Err(Error::Agent {
-            reason: format!("its reply of {} bytes is too long", reply.len()),
-        });
-    }
-    let malformed = |reason: &str| Error::Agent {
-        // The parser's words repeat what it met.
-        reason: format!("its reply is malformed: {}", readable(reason)),
-    };
-    // Not a type of its own: that could be read from a list, too.
-    let reply: Result<Map<String, Value>, _> = serde_json::from_str(reply);
-    let mut reply = reply.map_err(|e| malformed(&e.to_string()))?;
-    reply
-        .remove("return")
-        .ok_or_else(|| malformed("it has no return value"))
+    let seconds = time.as_millis().div_ceil(1000);
+    i32::try_from(seconds).unwrap_or(i32::MAX).max(1)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use tokio::sync::broadcast;
 
     use super::super::connection::Link;
@@ -265,26 +380,43 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reply_with_a_return_value_is_believed() {
-        assert_eq!(
-            parse(r#"{"return": {"pid": 7}}"#).unwrap(),
-            json!({"pid": 7})
-        );
-        let deep = format!("{{\"return\": {}", "[".repeat(100_000));
-        for nonsense in ["", "{}", "{\"error\": 1}", "[]", "[1]", "\0", deep.as_str()] {
-            assert!(matches!(parse(nonsense), Err(Error::Agent { .. })));
-        }
-        let long = format!("{{\"return\": \"{}\"}}", "x".repeat(MAX_REPLY));
-        assert!(matches!(parse(&long), Err(Error::Agent { .. })));
-        let text = format!("\"{}\"", "x".repeat(MAX_REPLY / 2));
-        let error = parse(&text).unwrap_err().to_string();
-        assert!(error.len() < 2000, "{} bytes", error.len());
+    fn a_deadline_below_a_second_does_not_mean_no_wait() {
+        assert_eq!(whole_seconds(Duration::from_millis(20)), 1);
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
     }
 
     #[test]
-    fn a_deadline_below_a_second_does_not_mean_no_wait() {
-        assert_eq!(whole_seconds(Duration::from_millis(20)), 1);
-        assert_eq!(whole_seconds(Duration::from_millis(2900)), 2);
-        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
+    fn a_guest_that_answers_within_its_time_is_not_cut_off_at_a_whole_second() {
+        assert_eq!(whole_seconds(Duration::from_millis(1800)), 2);
+        assert_eq!(whole_seconds(Duration::from_millis(2999)), 3);
+        assert_eq!(whole_seconds(PING), 2);
+    }
+
+    /// What an agent was sent that answers its ping so.
+    fn sent(pong: Result<String, String>, is_wanted: &Weak<AtomicBool>) -> Vec<String> {
+        let commands = RefCell::new(Vec::new());
+        let command = |command: &str, _: Duration| {
+            commands.borrow_mut().push(command.to_owned());
+            Ok(pong.clone())
+        };
+        assert_eq!(
+            order_after_ping("order", is_wanted, command).unwrap().ok(),
+            pong.ok().filter(|_| is_wanted.strong_count() > 0)
+        );
+        commands.into_inner()
+    }
+
+    #[test]
+    fn an_order_follows_a_ping_that_was_answered_while_its_caller_waits() {
+        let flag = Arc::new(AtomicBool::new(false));
+        let is_wanted = Arc::downgrade(&flag);
+        assert_eq!(sent(Err("silent".to_owned()), &is_wanted).len(), 1);
+        assert!(!flag.load(Ordering::Acquire), "the order was not sent");
+        let all = sent(Ok("{}".to_owned()), &is_wanted);
+        assert!(all[0].contains("guest-ping"), "{all:?}");
+        assert_eq!(all[1..], ["order"]);
+        assert!(flag.load(Ordering::Acquire));
+        drop(flag);
+        assert_eq!(sent(Ok("{}".to_owned()), &is_wanted).len(), 1);
     }
 }

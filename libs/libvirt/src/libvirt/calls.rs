@@ -3,16 +3,17 @@
 //! Invariant: a permit stays with the blocking thread, so that calls which outlive their deadline
 //! still count; at most as many threads as a lane is wide are ever inside libvirt for it. A call's
 //! deadline begins with its permit: what waits for others does not fail because they are slow.
+//! Permits of lanes that guests can hold up are shared among the namespaces of the domains.
 //! Failure: no session, no permit in time or given up before, and nothing was done; or no answer in time, and the
 //! effect in libvirt is unknown.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use fair::{Owner, Places};
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::error::Error as VirtError;
@@ -21,7 +22,7 @@ use super::connection::Link;
 use super::lane::Lane;
 use super::plan::{Access, Plan};
 use super::turns::{Key, Turn, Turns};
-use crate::error::sort;
+use crate::error::{Context, sort};
 use crate::{Error, Observer, Result};
 
 /// A set of domains.
@@ -47,14 +48,42 @@ impl Domains {
     }
 }
 
+/// The namespaces of domains.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces(Mutex<HashMap<Uuid, Owner>>);
+
+impl Namespaces {
+    pub(super) fn set(&self, domain: Uuid, namespace: &Owner) {
+        self.all().insert(domain, Arc::clone(namespace));
+    }
+
+    pub(super) fn remove(&self, domain: Uuid) {
+        self.all().remove(&domain);
+    }
+
+    /// That of a domain; one of which it is not known counts for itself.
+    fn owner(&self, domain: Option<Uuid>) -> Owner {
+        let domain = domain.unwrap_or_default();
+        let known = self.all().get(&domain).cloned();
+        known.unwrap_or_else(|| domain.to_string().into())
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Uuid, Owner>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Everything needed to call libvirt.
 #[derive(Debug)]
 pub(super) struct Calls {
     link: Arc<Link>,
     observer: Option<Arc<dyn Observer>>,
     /// By lane.
-    permits: [Arc<Semaphore>; Lane::ALL.len()],
-    /// Those whose agent answered when it was last queried.
+    permits: [Places; Lane::ALL.len()],
+    /// In whose name permits of a lane are taken that is not shared.
+    everyone: Owner,
+    pub(super) namespaces: Namespaces,
+    /// Those whose agent answered promptly when it was last queried.
     pub(super) known: Domains,
     /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt
     /// boots them again when they power off, for any caller.
@@ -70,7 +99,7 @@ pub(super) struct Calls {
 #[derive(Debug)]
 struct Place {
     lane: Lane,
-    _permit: OwnedSemaphorePermit,
+    _permit: fair::Place,
     _turn: Option<Turn>,
 }
 
@@ -83,7 +112,9 @@ impl Calls {
         Self {
             link,
             observer,
-            permits: Lane::ALL.map(|lane| Arc::new(Semaphore::new(lane.width(parallel)))),
+            permits: Lane::ALL.map(|lane| Places::new(lane.bounds(parallel))),
+            everyone: Owner::from(""),
+            namespaces: Namespaces::default(),
             known: Domains::default(),
             rebooting: Domains::default(),
             late: Domains::default(),
@@ -189,7 +220,7 @@ impl Calls {
     /// Waits for turn and permit of a call.
     async fn place(&self, plan: Plan) -> Result<Place> {
         let wait = plan.time.wait();
-        let call = plan.context.call;
+        let Context { call, domain } = plan.context;
         let waiting = async {
             let (turn, lane) = match plan.access {
                 Access::Shared => (None, plan.lane),
@@ -199,16 +230,19 @@ impl Calls {
                     (Some(turn), self.lane(key, plan.lane))
                 }
             };
-            let permit = Arc::clone(&self.permits[lane as usize]).acquire_owned();
-            let permit = permit.await.ok()?;
-            Some(Place {
+            let owner = if lane.is_shared() {
+                self.namespaces.owner(domain)
+            } else {
+                Arc::clone(&self.everyone)
+            };
+            Place {
                 lane,
-                _permit: permit,
+                _permit: self.permits[lane as usize].take(&owner).await,
                 _turn: turn,
-            })
+            }
         };
         let place = tokio::time::timeout(wait, waiting).await;
-        place.ok().flatten().ok_or(Error::Busy { call, wait })
+        place.map_err(|_| Error::Busy { call, wait })
     }
 
     fn note_kill<T>(&self, domain: Uuid, result: &Result<T>) {

@@ -4,6 +4,7 @@
 //! Failure: libvirt's own error; a domain that is gone is success where that is what the call is for.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -19,6 +20,7 @@ use super::{
     Access, Key, Lane, Libvirt, Plan, absent_is_fine, find, listing, memory, monitor, pin,
     unless_off,
 };
+use crate::guest::AgentReply;
 use crate::{
     BlockCommit, BlockJob, BlockJobEnd, Cable, DomainInfo, DomainStats, DomainType, Event,
     FailedDisk, Hypervisor, MemorySwitch, OpenFile, Power, Result, Shutdown, Size, State, Versions,
@@ -227,6 +229,7 @@ impl Hypervisor for Libvirt {
         self.calls.known.remove(domain);
         self.calls.rebooting.remove(domain);
         self.calls.late.remove(domain);
+        self.calls.namespaces.remove(domain);
         // A start that is given up is undone without a wait for other starts.
         let plan = Plan {
             lane: Lane::Removals,
@@ -295,8 +298,12 @@ impl Hypervisor for Libvirt {
         self.request_memory(domain, bytes).await
     }
 
-    async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
+    async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<AgentReply> {
         self.calls.agent_command(domain, &command, deadline).await
+    }
+
+    fn set_namespace(&self, domain: Uuid, namespace: &Arc<str>) {
+        self.calls.namespaces.set(domain, namespace);
     }
 
     async fn versions(&self) -> Result<Versions> {

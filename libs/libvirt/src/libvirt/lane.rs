@@ -1,8 +1,11 @@
 //! The kinds of call to libvirt, each with permits and connections of its own.
 //!
 //! Invariant: a call waits for calls of its own kind only; a lane has as many connections as
-//! permits. What a hung emulator can hold up shares no lane with starts, kills or looks.
+//! permits. What a hung emulator can hold up shares no lane with starts, kills or looks. What a guest
+//! can hold up shares no lane with orders to power off, and leaves permits to other namespaces.
 //! Failure: none.
+
+use fair::Bounds;
 
 /// Which of a session's connections a call uses: what must not wait for others does not share
 /// theirs.
@@ -25,14 +28,16 @@ pub(super) enum Lane {
     Late,
     /// Requests to running emulators, which hang with them.
     Emulators,
-    /// Guest agents that answered when they were last queried.
+    /// Orders to guest agents to power off or to reboot, which take seconds.
+    AgentOrders,
+    /// Guest agents that answered promptly when they were last queried.
     Agents,
-    /// Guest agents that were not called yet, or did not answer.
+    /// Guest agents that were not called yet, or did not answer promptly.
     UnresponsiveAgents,
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Control,
         Self::Removals,
         Self::Memory,
@@ -41,6 +46,7 @@ impl Lane {
         Self::States,
         Self::Late,
         Self::Emulators,
+        Self::AgentOrders,
         Self::Agents,
         Self::UnresponsiveAgents,
     ];
@@ -57,8 +63,27 @@ impl Lane {
             | Self::Kills
             | Self::States
             | Self::Late
+            | Self::AgentOrders
             | Self::Agents
             | Self::UnresponsiveAgents => parallel,
+        }
+    }
+
+    /// Whether guests decide how long its calls take, so that namespaces have a share of it each.
+    pub(super) const fn is_shared(self) -> bool {
+        matches!(
+            self,
+            Self::AgentOrders | Self::Agents | Self::UnresponsiveAgents
+        )
+    }
+
+    /// Its permits.
+    pub(super) fn bounds(self, parallel: usize) -> Bounds {
+        let all = self.width(parallel);
+        let kept = usize::from(self.is_shared());
+        Bounds {
+            all,
+            per_owner: all.saturating_sub(kept).max(1),
         }
     }
 }
@@ -84,7 +109,7 @@ mod tests {
     fn the_documented_number_of_workers_is_enough() {
         for parallel in [1, 2, 4, 7] {
             let all: usize = Lane::ALL.iter().map(|lane| lane.width(parallel)).sum();
-            assert!(all <= 10 * parallel + 3, "{all}");
+            assert!(all <= 11 * parallel + 3, "{all}");
         }
     }
 }

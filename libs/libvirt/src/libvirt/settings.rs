@@ -17,7 +17,7 @@ pub struct Settings {
     /// Time for a call that changes something to get its turn. Looks wait as long as they may take:
     /// a late one helps no caller.
     pub turn_deadline: Duration,
-    /// Calls in progress at once of most kinds, each on a connection of its own. Keep ten times
+    /// Calls in progress at once of most kinds, each on a connection of its own. Keep eleven times
     /// this and three below `max_workers` of libvirtd.conf (20 unless set): beyond it, calls that
     /// hang delay others.
     pub parallel: usize,

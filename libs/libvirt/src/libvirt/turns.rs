@@ -43,4 +43,18 @@ impl Turns {
         };
         Arc::new(place.lock_owned().await)
     }
+
+    /// Whether somebody waits for the turn that another one has.
+    #[cfg(test)]
+    pub(super) fn is_waited_for(&self, key: Key) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&key)
+            .is_some_and(|place| Arc::strong_count(place) > 2)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_taken(&self, key: Key) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&key).is_some_and(|place| place.try_lock().is_err())
+    }
 }

@@ -10,6 +10,14 @@ pub const fn consistency(
     snapshot: &VirtualMachineSnapshotSpec,
     status: &VirtualMachineSnapshotStatus,
 ) -> &'static str {
+    let was_on = matches!(status.power_state, Some(PowerState::PoweredOn));
+    if !status.claims.is_empty() && status.quiesced {
+        return "consistency: file systems; the guest had frozen them until all disks were taken";
+    }
+    if !status.claims.is_empty() && snapshot.quiesce.is_some() && was_on {
+        return "consistency: each disk as after a cut of the power at a time of its own, although quiesce was requested; \
+                the guest was reset or thawed before all were taken, or the daemon of the node ended";
+    }
     if !status.claims.is_empty() {
         return "consistency: each disk as after a cut of the power at a time of its own, unless the machine was off until \
                 all were taken";
@@ -20,7 +28,7 @@ pub const fn consistency(
     if status.quiesced {
         return "consistency: file systems; the guest had frozen them";
     }
-    if !matches!(status.power_state, Some(PowerState::PoweredOn)) {
+    if !was_on {
         return "consistency: as the machine, which was off, left its disks";
     }
     if snapshot.quiesce.is_some() {
@@ -65,6 +73,12 @@ mod tests {
         claims.claims.push(ClaimSnapshot::default());
         let words = consistency(&asked(None), &claims);
         assert!(words.contains("each disk"), "{words}");
+        claims.power_state = Some(PowerState::PoweredOn);
+        let words = consistency(&asked(quiesce()), &claims);
+        assert!(words.contains("although quiesce was requested"), "{words}");
+        claims.quiesced = true;
+        let words = consistency(&asked(quiesce()), &claims);
+        assert!(words.contains("until all disks were taken"), "{words}");
         let off = taken(PowerState::PoweredOff, false);
         for quiesce in [None, quiesce()] {
             let words = consistency(&asked(quiesce), &off);

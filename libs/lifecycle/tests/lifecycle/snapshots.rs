@@ -27,6 +27,7 @@ const READY: Facts<'_> = Facts {
     node: "n1",
     ability: Ability::Able,
     saves_memory: true,
+    freezes: Ability::Able,
 };
 
 fn spec(fields: Value) -> VirtualMachineSpec {
@@ -74,7 +75,10 @@ fn said(found: Verdict) -> (&'static str, String) {
 #[case::claim_of_a_silent_node(json!({}), json!({}), Facts { is_claim: true, claims: "c", ability: Ability::Unknown, ..READY }, "take", "")]
 #[case::volumes(json!({}), json!({}), Facts { claims: "c", ..READY }, "take", "")]
 #[case::unbound(json!({}), json!({}), Facts { claims: "c, d", unbound: "d", reverts: true, ..READY }, "wait", "not bound: d")]
-#[case::frozen_claim(json!({ "quiesce": {} }), json!({}), Facts { claims: "c, d", has_disk: false, ..READY }, "refuse", "c, d")]
+#[case::frozen_claim(json!({ "quiesce": {} }), json!({}), Facts { claims: "c, d", ..READY }, "take", "")]
+#[case::frozen_claim_on_an_old_node(json!({ "quiesce": {} }), json!({}), Facts { claims: "c, d", freezes: Ability::Unable, ..READY }, "refuse", "c, d; upgrade")]
+#[case::frozen_claim_of_a_silent_node(json!({ "quiesce": {} }), json!({}), Facts { is_claim: true, claims: "c", freezes: Ability::Unknown, ..READY }, "wait", "node n1")]
+#[case::frozen_claim_of_one_that_is_off(json!({ "quiesce": {} }), json!({}), Facts { claims: "c", power_state: Some(PowerState::PoweredOff), freezes: Ability::Unable, ..READY }, "take", "")]
 #[case::frozen(json!({ "quiesce": {} }), json!({}), READY, "take", "")]
 #[case::suspended(json!({}), json!({}), Facts { power_state: Some(PowerState::Suspended), ..READY }, "refuse", "suspended")]
 #[case::about_to_be(json!({}), json!({ "runStrategy": null, "powerState": "Suspended" }), READY, "refuse", "suspended")]

@@ -11,19 +11,21 @@ use tokio::task::AbortHandle;
 
 /// Connections, the oldest first.
 #[derive(Debug)]
-pub(super) struct Places {
+pub struct Places {
     all: VecDeque<(Option<IpAddr>, AbortHandle)>,
     count: usize,
 }
 
 impl Places {
-    pub(super) fn of(count: usize) -> Self {
+    /// So many places; one at least.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
         let all = VecDeque::with_capacity(count);
         Self { all, count }
     }
 
     /// Ends a connection if there is no place for another one.
-    pub(super) fn make_room(&mut self) {
+    pub fn make_room(&mut self) {
         self.all.retain(|(_, task)| !task.is_finished());
         while self.all.len() >= self.count.max(1) {
             let mut counts = HashMap::new();
@@ -39,7 +41,8 @@ impl Places {
         }
     }
 
-    pub(super) fn take(&mut self, address: Option<IpAddr>, task: AbortHandle) {
+    /// Gives a place to the connection of a client at this address; `None`: on the node.
+    pub fn take(&mut self, address: Option<IpAddr>, task: AbortHandle) {
         self.all.push_back((address, task));
     }
 }
@@ -52,7 +55,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_with_many_connections_loses_its_own_oldest() {
-        let mut places = Places::of(3);
+        let mut places = Places::new(3);
         let mut tasks = Vec::new();
         // One of ours, then a flood.
         for host in [1, 9, 9, 9, 9] {
@@ -71,7 +74,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_equals_the_oldest_ends_and_one_that_has_ended_leaves_its_place() {
-        let mut places = Places::of(2);
+        let mut places = Places::new(2);
         let first = tokio::spawn(pending::<()>());
         places.take(Some(IpAddr::from([10, 0, 0, 1])), first.abort_handle());
         let second = tokio::spawn(async {});

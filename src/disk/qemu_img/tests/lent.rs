@@ -3,7 +3,10 @@
 //! Invariant: as of the other tests; the runtime of a test has one thread.
 //! Failure: the owner or the words that differ.
 
+use nix::errno::Errno;
+
 use super::*;
+use crate::disk::qemu_img::lent::{Before, grant};
 use crate::images::{Conversion, Converter as _, Convertible, Unconverted};
 
 #[tokio::test]
@@ -32,6 +35,35 @@ async fn a_disk_is_the_programs_only_while_it_runs() {
     std::os::unix::fs::chown(&disk, Some(4711), Some(4711)).unwrap();
     qemu_img().grow(&disk, 16 << 20).await.unwrap();
     assert_eq!(owner(), (4711, 0o600));
+}
+
+/// Storage with mapped users, or with none, gives no file to the user of a run.
+#[test]
+fn a_file_that_storage_gives_to_no_other_user_is_lent_by_its_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    std::fs::write(&path, "").unwrap();
+    let file = File::open(&path).unwrap();
+    let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;
+    let lent = |errno: Errno| {
+        let is = file.metadata().unwrap();
+        grant(&file, &is, |_| Err(io::Error::from(errno)))
+    };
+    for errno in [
+        Errno::EPERM,
+        Errno::EACCES,
+        Errno::EINVAL,
+        Errno::EOVERFLOW,
+        Errno::EOPNOTSUPP,
+    ] {
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(lent(errno).unwrap(), Before::Mode(0o600), "{errno}");
+        assert_eq!(mode(), 0o606, "{errno}");
+    }
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let failed = lent(Errno::EIO).unwrap_err();
+    assert_eq!(failed.raw_os_error(), Some(Errno::EIO as i32));
+    assert_eq!(mode(), 0o600);
 }
 
 #[tokio::test]

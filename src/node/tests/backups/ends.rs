@@ -144,6 +144,22 @@ async fn a_backup_that_the_base_is_based_on_is_found() {
     assert!(failed.message.contains("is based on it"), "{failed:?}");
 }
 
+/// Its result was lost; the base now is a full one, which names none below it.
+#[tokio::test]
+async fn a_backup_with_an_increment_and_a_full_one_after_it_is_found() {
+    let mut backups = Backups::of_disk(true).await;
+    let first = backups.done(1).await;
+    backups.write(4, 1);
+    let second = backups.done(2).await;
+    let full = backup_with(3, |desired| desired.full = true);
+    let third = backups.run(full).await;
+    assert_eq!(third.state, State::Success, "{third:?}");
+    assert_eq!(backups.done(1).await, first);
+    assert_eq!(backups.done(2).await, second);
+    assert!(backups.node.disks.is_backup_base(uid(VM), object(3)));
+    assert_eq!(backups.layers(), 2);
+}
+
 #[tokio::test]
 async fn a_backup_that_ends_in_the_merge_after_it_is_complete() {
     let mut backups = Backups::of_disk(true).await;
@@ -216,12 +232,16 @@ async fn the_deletion_of_a_backup_leaves_no_layer_whatever_was_left_of_it() {
     assert!(!backups.is_single());
     backups.deleted(3).await;
     assert!(backups.is_single());
-    // Its target is no more in the configuration.
+    // Its target is no more in the configuration: the layer goes, and another node deletes the data.
     backups.done(4).await;
     let mut of = stored(4, "default/vm");
     of.target = "other".to_owned();
     let failed = backups.failure(Work::DeleteBackup { stored: of }).await;
-    assert!(failed.transient && backups.is_single(), "{failed:?}");
+    assert!(!failed.transient && backups.is_single(), "{failed:?}");
+    assert!(backups.stored(4, "").exists());
+    // It is back there before another node has it.
+    backups.deleted(4).await;
+    assert!(!backups.stored(4, "").exists());
     assert!(backups.content(VM) == content);
 }
 

@@ -174,6 +174,21 @@ async fn a_snapshot_without_saved_memory_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_snapshot_whose_machine_another_request_has_is_taken_by_its_repetition() {
+    let (node, _, _) = running(FakeHypervisor::default()).await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    for (number, work) in [(1, with_memory(1)), (2, take(2, 0))] {
+        node.hypervisor.lock_machines();
+        let failed = failure(&agenda, 2 * number, work.clone()).await;
+        assert!(failed.transient, "{failed:?}");
+        node.hypervisor.accept_switches();
+        let taken = run(&agenda, 2 * number + 1, work).await;
+        assert_eq!(taken.state, State::Success, "{taken:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_guest_that_changes_its_memory_too_fast_stands_still() {
     let (node, _, _) = running(FakeHypervisor::default()).await;
     let agenda = agenda(&node).await;

@@ -184,6 +184,120 @@ async fn an_agent_of_an_earlier_version_freezes_only_where_there_is_no_other(
     assert_eq!(guest.requests().len(), by_own);
 }
 
+fn freeze(n: u32) -> Work {
+    Work::Freeze {
+        snapshot: snapshot(n),
+        seconds: 600,
+    }
+}
+
+/// The task once it has the guest frozen.
+async fn frozen(agenda: &Tasks, task: u32) -> Arc<Task> {
+    let mut changes = agenda.changes();
+    loop {
+        let mut all = agenda.all().into_iter();
+        let found = all.find(|one| one.uid == uid(task) && one.snapshot.is_some());
+        if let Some(found) = found {
+            return found;
+        }
+        changes.changed().await.unwrap();
+    }
+}
+
+#[rstest::rstest]
+#[case::until_the_thaw(2, true)]
+#[case::some_of_them(1, false)]
+#[tokio::test]
+async fn a_guest_is_frozen_beside_a_snapshot_until_its_task_is_cancelled(
+    #[case] thawed: u32,
+    #[case] is_quiesced: bool,
+) {
+    let (node, id, _) = running(qemu()).await;
+    let guest = Guest::playing(&node, &id, answers(Ok(2), thawed));
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    agenda.submit(uid(1), uid(9), freeze(1)).await.unwrap();
+    let held = frozen(&agenda, 1).await;
+    assert_eq!(held.state, State::Running);
+    assert!(!held.snapshot.unwrap().quiesced, "it is not over");
+    let taken = run(&agenda, 2, take(1, 0)).await;
+    assert_eq!(taken.state, State::Success, "{taken:?}");
+    assert_eq!(guest.requests(), ["freeze"]);
+    agenda.cancel(uid(1)).await.unwrap();
+    let done = ended(&agenda, uid(1)).await;
+    assert_eq!(done.state, State::Success, "{done:?}");
+    assert_eq!(done.snapshot.unwrap().quiesced, is_quiesced);
+    assert_eq!(guest.requests(), ["freeze", "thaw"]);
+    assert!(commands(&node).is_empty());
+}
+
+#[tokio::test]
+async fn a_guest_thaws_for_another_task_of_its_machine() {
+    let (node, id, _) = running(qemu()).await;
+    let guest = Guest::playing(&node, &id, answers(Ok(1), 1));
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    agenda.submit(uid(1), uid(9), freeze(1)).await.unwrap();
+    frozen(&agenda, 1).await;
+    let paused = run(&agenda, 2, Work::Pause).await;
+    assert_eq!(paused.state, State::Success, "{paused:?}");
+    let done = ended(&agenda, uid(1)).await;
+    assert!(done.completed_at <= paused.started_at);
+    // No one says that all disks were taken by then.
+    assert!(!done.snapshot.unwrap().quiesced);
+    assert_eq!(guest.requests(), ["freeze", "thaw"]);
+}
+
+/// The storage system needs longer than that.
+#[tokio::test]
+async fn a_guest_whose_time_is_over_was_not_frozen_for_all_disks() {
+    let (node, id, _) = running(qemu()).await;
+    let _guest = Guest::playing(&node, &id, answers(Ok(1), 1));
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let short = Work::Freeze {
+        snapshot: snapshot(1),
+        seconds: 1,
+    };
+    let done = run(&agenda, 1, short).await;
+    assert_eq!(done.state, State::Success, "{done:?}");
+    assert!(!done.snapshot.unwrap().quiesced);
+}
+
+/// The QEMU guest agent would leave it frozen if this node were away.
+#[tokio::test]
+async fn a_guest_that_does_not_thaw_by_itself_is_not_frozen_for_others() {
+    let (node, id, _) = running(qemu()).await;
+    let earlier = Answers {
+        watches: false,
+        ..answers(Ok(1), 1)
+    };
+    let guest = Guest::playing(&node, &id, earlier);
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let refused = failure(&agenda, 1, freeze(1)).await;
+    assert!(
+        !refused.transient && refused.message.contains("thaws by itself"),
+        "{refused:?}"
+    );
+    assert!(guest.requests().is_empty() && commands(&node).is_empty());
+}
+
+#[tokio::test]
+async fn a_freeze_of_a_process_that_was_killed_has_failed_for_now() {
+    let (node, id, _) = running(qemu()).await;
+    let before = agenda(&node).await;
+    before.submit(uid(1), uid(9), freeze(1)).await.unwrap();
+    interrupted(&before, 1, false).await;
+    let node = node.restarted().await;
+    let guest = Guest::playing(&node, &id, answers(Ok(1), 1));
+    let after = agenda(&node).await;
+    let _work = work(&after);
+    let failed = ended(&after, uid(1)).await.failure.clone().unwrap();
+    assert!(failed.transient, "{failed:?}");
+    assert!(guest.requests().is_empty(), "it has thawed");
+}
+
 /// The daemon was killed while the guest was frozen: the guest has thawed, and no record requests that.
 #[rstest::rstest]
 #[case::before_the_switch(false)]

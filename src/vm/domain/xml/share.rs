@@ -1,4 +1,4 @@
-//! Shared directories, and the memory that their processes reach.
+//! Shared directories, and who else has the memory of a guest: the processes of these, and no other guest.
 //!
 //! Invariant: only a machine with shares has memory that another process can map, by a descriptor
 //! that QEMU hands over.
@@ -6,8 +6,8 @@
 
 use serde::Serialize;
 
-use super::{Result, text};
-use crate::vm::domain::Share;
+use super::{Result, Switch, text};
+use crate::vm::domain::{DomainSpec, Share};
 
 /// Length of the queue, in requests.
 const QUEUE: u16 = 1024;
@@ -15,8 +15,13 @@ const QUEUE: u16 = 1024;
 /// `memoryBacking`
 #[derive(Debug, Serialize)]
 pub(super) struct MemoryBacking {
-    source: MemorySource,
-    access: MemoryAccess,
+    /// The time of a write shows no guest what another one has in memory.
+    #[serde(rename = "nosharepages", skip_serializing_if = "Option::is_none")]
+    unmerged: Option<Switch>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<MemorySource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<MemoryAccess>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,11 +67,14 @@ struct Target {
 }
 
 impl MemoryBacking {
-    /// `None` for a machine without shares.
-    pub(super) fn new(shares: &[Share]) -> Option<Self> {
-        (!shares.is_empty()).then_some(Self {
-            source: MemorySource { kind: "memfd" },
-            access: MemoryAccess { mode: "shared" },
+    /// `None` for a machine without shares whose pages may be merged.
+    pub(super) fn new(spec: &DomainSpec) -> Option<Self> {
+        let has_shares = !spec.shares.is_empty();
+        let is_empty = spec.mergeable && !has_shares;
+        (!is_empty).then(|| Self {
+            unmerged: (!spec.mergeable).then(Switch::default),
+            source: has_shares.then_some(MemorySource { kind: "memfd" }),
+            access: has_shares.then_some(MemoryAccess { mode: "shared" }),
         })
     }
 }

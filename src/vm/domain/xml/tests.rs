@@ -15,7 +15,7 @@ use super::to_xml;
 use crate::block::Extent;
 use crate::vm::domain::{
     Console, CpuMode, Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, EMULATOR,
-    HANDOFF_SOCKET, Room, START_TOKEN, Share, Spare, Variable,
+    HANDOFF_SOCKET, NO_SHARED_PAGES, Room, START_TOKEN, Share, Spare, Variable,
 };
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::users::Owner;
@@ -68,6 +68,7 @@ fn spec() -> DomainSpec {
         guest_socket: Some("/var/lib/vmlet/console/c0ffee/guest".into()),
         shares: Vec::new(),
         system_uuid: None,
+        mergeable: false,
         generation: None,
         owner: Some(Owner {
             uid: 1_900_000_007,
@@ -134,6 +135,19 @@ fn a_guest_sees_its_generation_id() {
     let xml = to_xml(&spec).unwrap();
     let device = format!("<qemu:arg value=\"vmgenid,id=generation,guid={id}\"/>");
     assert!(xml.contains(&device), "{xml}");
+}
+
+#[test]
+fn pages_of_a_guest_are_merged_with_none_unless_it_returns_from_memory_with_such() {
+    let described = |mergeable| {
+        to_xml(&DomainSpec {
+            mergeable,
+            ..spec()
+        })
+        .unwrap()
+    };
+    assert!(described(false).contains(NO_SHARED_PAGES));
+    assert!(!described(true).contains("memoryBacking"));
 }
 
 #[test]

@@ -78,6 +78,28 @@ async fn a_guest_that_does_not_listen_is_killed_when_its_grace_ends_and_not_befo
 }
 
 #[tokio::test]
+async fn the_button_waits_for_no_agent_of_others_and_the_order_is_repeated_until_it_is_out() {
+    let node = Node::with(unresponsive().agent_answering([])).await;
+    let id = node.started().await;
+    let row = node.row(&id);
+    node.hypervisor.delay_orders(2, Duration::from_secs(8));
+    tokio::time::pause();
+    let requests = node.containers.request_power_off(&row);
+    let requests = tokio::time::timeout(Duration::from_secs(20), requests);
+    assert!(requests.await.is_err(), "they have no end");
+    tokio::time::resume();
+    let requested = node.hypervisor.shutdowns().into_iter().map(|(_, how)| how);
+    let requested: Vec<_> = requested.collect();
+    // After 5, 7 to 15 s; after two waits of the agent, 16 s; after 17 and 19 s.
+    let expected = [
+        &[Shutdown::Acpi; 6][..],
+        &[Shutdown::Agent],
+        &[Shutdown::Acpi; 2],
+    ];
+    assert_eq!(requested, expected.concat());
+}
+
+#[tokio::test]
 async fn a_shorter_stop_cuts_a_longer_one_and_a_longer_one_changes_nothing() {
     let node = Node::with(unresponsive()).await;
     let id = node.started().await;

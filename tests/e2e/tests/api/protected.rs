@@ -364,6 +364,18 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded(
         .map_err(Error::msg)?;
     tenant.delete(VM, "m").await?.map_err(Error::msg)?;
     denied(try_(only(&[])).await?, "finalizers of vmlet.dev");
+
+    // The end of a machine's pod waits for the record of its state.
+    let pod = json!({ "metadata": { "name": "held", "finalizers": [ours, FOREVER] }, "spec": {
+        "containers": [{ "name": "vm", "image": "vmlet.dev/debian" }],
+    } });
+    let created = controller.create("Pod", &pod, Effect::Real);
+    created.await?.map_err(Error::msg)?;
+    let rest = only(&[FOREVER]);
+    let removed = tenant.patch("Pod", "held", &rest, Effect::DryRun);
+    denied(removed.await?, "finalizers of vmlet.dev");
+    let removed = controller.patch("Pod", "held", &rest, Effect::DryRun);
+    removed.await?.map_err(Error::msg)?;
     Ok(())
 }
 

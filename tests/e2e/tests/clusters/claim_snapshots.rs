@@ -56,6 +56,7 @@ async fn a_claim_of_a_snapshot_has_what_the_guest_had_written_by_then() -> Resul
         "{stored}"
     );
 
+    does_not_freeze(&cluster).await?;
     cluster.apply(&claim("copy", &of_snapshot(name)))?;
     let spec = json!({ "runStrategy": "Always", "volumes": [volume("copy", false)] });
     cluster.apply(&machine("reader", &spec))?;
@@ -87,6 +88,29 @@ async fn a_claim_of_a_snapshot_has_what_the_guest_had_written_by_then() -> Resul
     storage.stop()?;
     cluster.await_clean().await?;
     cluster.down()
+}
+
+/// The guest has no file system that it could freeze: no disk is taken, and its machine goes on.
+async fn does_not_freeze(cluster: &Cluster) -> Result<()> {
+    cluster.apply(&json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineSnapshot",
+        "metadata": { "name": "quiesced" }, "spec": { "vmName": "vm", "quiesce": {} },
+    }))?;
+    eventually(UP, "the refusal of the guest", || async {
+        let snapshot = cluster.get_json(&["vmsnap", "quiesced"])?;
+        let created = condition(&snapshot, "VirtualMachineSnapshotCreated");
+        let message = created["message"].as_str().unwrap_or_default();
+        ensure!(
+            created["reason"] == "VirtualMachineSnapshotCreationFailed"
+                && message.contains("freeze"),
+            "{created}"
+        );
+        let part = &snapshot["status"]["claims"][0];
+        ensure!(part["requestTime"].is_null(), "{part}");
+        Ok(())
+    })
+    .await?;
+    cluster.delete("vmsnap/quiesced", DOWN)
 }
 
 /// A root disk in a claim: a snapshot of it without a part of the node, and a clone of the claim as an image.

@@ -95,11 +95,7 @@ fn identity(cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
     let known = status.into_iter().filter_map(Value::as_str);
     let mut all: BTreeSet<_> = known.map(str::to_owned).collect();
     let uid = vm["metadata"]["uid"].as_str().context("no UID")?;
-    let domain = format!("vmlet-{uid}");
-    let xml = cluster.stack().virsh(&["dumpxml", &domain])?;
-    let generation = xml.split("vmgenid,id=generation,guid=").nth(1);
-    let generation = generation.and_then(|rest| rest.get(..36));
-    all.insert(generation.context("no generation ID")?.to_owned());
+    all.insert(cluster.stack().generation(&format!("vmlet-{uid}"))?);
     ensure!(all.len() == 3, "{all:?}");
     Ok(all)
 }

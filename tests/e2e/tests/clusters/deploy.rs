@@ -1,7 +1,7 @@
 //! The manifests in `deploy/`, applied to a node that has only containerd, kubelet and the proxy.
 //!
 //! Invariant: nothing of `deploy/` is changed but the tag and what this node's image server is
-//! called; the two images share no layer, so that the removal of the first one takes all its files
+//! called; the two node images share no layer, so that the removal of the first one takes all its files
 //! away.
 //! Failure: pods, events and the ends of logs are shown.
 
@@ -21,6 +21,8 @@ mod publish;
 
 const READY: Duration = Duration::from_secs(600);
 const NAMESPACE: &str = "vmlet-system";
+/// Images of Vmlet, as `cargo xtask image` calls them.
+const IMAGES: [&str; 3] = ["node", "controller", "agent"];
 const PARTS: [&str; 3] = [
     "daemonset/vmlet-node",
     "daemonset/vmlet-agent",
@@ -31,12 +33,17 @@ const PARTS: [&str; 3] = [
 #[ignore = "needs root"]
 async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_after_removal()
 -> Result<()> {
-    let (first, second) = (build_image("deploy-a")?, build_image("deploy-b")?);
-    let built = digest(&first)?;
-    ensure!(built != digest(&second)?, "one image with two tags");
-    fs::remove_file(&first)?;
-    build_image("deploy-a")?;
-    ensure!(built == digest(&first)?, "two builds of one image differ");
+    let (first, second) = (build_images("deploy-a")?, build_images("deploy-b")?);
+    for (first, second) in first.iter().zip(&second) {
+        ensure!(digest(first)? != digest(second)?, "one image with two tags");
+    }
+    let built = digest(&first[0])?;
+    fs::remove_file(&first[0])?;
+    build_images("deploy-a")?;
+    ensure!(
+        built == digest(&first[0])?,
+        "two builds of one image differ"
+    );
     let cluster = Cluster::with(Options {
         no_vmlet: true,
         ..Options::default()
@@ -45,7 +52,7 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     on_node(&cluster, "mkdir -p /etc/cni/net.d")?;
     let before = state_of_node(&cluster)?;
     connect_to_network(&cluster)?;
-    for image in [&first, &second] {
+    for image in first.iter().chain(&second) {
         import(&cluster, image)?;
     }
 
@@ -62,7 +69,7 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     deploy(&cluster, "deploy-b")?;
     await_rollout(&cluster)?;
     // Nothing of the first image may be needed any more, not even by the machine that it started.
-    remove_image(&cluster, "deploy-a")?;
+    remove_images(&cluster, "deploy-a")?;
     eventually(READY, "the guest's clock goes on", || async {
         let now = last_uptime(&cluster)?;
         ensure!(now > booted + 5.0, "{booted} s, then {now} s");
@@ -97,16 +104,20 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     cluster.down()
 }
 
-/// Builds the node image with a tag; returns its archive.
-fn build_image(tag: &str) -> Result<PathBuf> {
+/// Builds the images with a tag; returns their archives, that of nodes first.
+fn build_images(tag: &str) -> Result<Vec<PathBuf>> {
     // The programs are those that all tests run: building them here would replace them under other
     // tests.
-    let reported = xtask(&["image", "node", "--debug", "--no-build", "--tag", tag])?;
-    reported
-        .lines()
-        .find_map(|line| line.split_once(&format!(":{tag} is ")))
-        .map(|(_, archive)| PathBuf::from(archive))
-        .with_context(|| format!("no archive in {reported}"))
+    let options = ["--debug", "--no-build", "--tag", tag];
+    let reported = xtask(&[&["image"][..], &IMAGES, &options].concat())?;
+    let end = format!(":{tag} is ");
+    let archives = reported.lines().filter_map(|line| line.split_once(&end));
+    let archives: Vec<_> = archives.map(|(_, file)| PathBuf::from(file)).collect();
+    ensure!(
+        archives.len() == IMAGES.len(),
+        "not all archives: {reported}"
+    );
+    Ok(archives)
 }
 
 /// The digest of an archive's manifest.
@@ -133,9 +144,12 @@ fn import(cluster: &Cluster, archive: &Path) -> Result<()> {
     ctr(cluster, &["images", "import", "--local", archive]).map(drop)
 }
 
-fn remove_image(cluster: &Cluster, tag: &str) -> Result<()> {
-    let name = format!("localhost/vmlet-node:{tag}");
-    ctr(cluster, &["images", "rm", "--sync", &name]).map(drop)
+fn remove_images(cluster: &Cluster, tag: &str) -> Result<()> {
+    for image in IMAGES {
+        let name = format!("localhost/vmlet-{image}:{tag}");
+        ctr(cluster, &["images", "rm", "--sync", &name])?;
+    }
+    Ok(())
 }
 
 /// Gives VM pods the network of the node's other pods, in the place where network plugins are
@@ -166,23 +180,29 @@ fn deploy(cluster: &Cluster, tag: &str) -> Result<()> {
     // A base may lie anywhere, but is named relative to the overlay.
     let up = "../".repeat(overlay.components().count() - 1);
     let base = format!("{up}{}", deploy.strip_prefix("/")?.display());
+    let images =
+        IMAGES.map(|image| format!("  - {{name: localhost/vmlet-{image}, newTag: {tag}}}\n"));
+    let images = images.concat();
     fs::write(
         overlay.join("kustomization.yaml"),
         format!(
             "resources: [\"{base}\"]\n\
              namespace: {NAMESPACE}\n\
              configMapGenerator:\n  - {{name: vmlet-node, behavior: merge, files: [vmlet.toml]}}\n\
-             images:\n  - {{name: localhost/vmlet-node, newTag: {tag}}}\n"
+             images:\n{images}"
         ),
     )?;
     let settings = fs::read_to_string(deploy.join("node/vmlet.toml"))?;
     let url = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
     // The images stay, however full the disk of the computer is.
-    let images = format!(
-        "\n[images]\nhigh_water_percent = 0\nallowed_addresses = [\"127.0.0.1/32\"]\nconvert = [\"vmdk\"]\n\n\
-         [[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n"
-    );
-    fs::write(overlay.join("vmlet.toml"), settings + &images)?;
+    let own = "[images]\nhigh_water_percent = 0\nallowed_addresses = [\"127.0.0.1/32\"]\nconvert = [\"vmdk\"]\n";
+    let translation =
+        format!("\n[[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n");
+    let (others, usual) = settings
+        .split_once("[images]\n")
+        .context("deploy/node/vmlet.toml has settings of images")?;
+    let settings = format!("{others}{own}{usual}{translation}");
+    fs::write(overlay.join("vmlet.toml"), settings)?;
     let overlay = overlay.to_str().context("a path in UTF-8")?;
     cluster.kubectl(&["apply", "--kustomize", overlay])?;
     Ok(())
@@ -203,7 +223,7 @@ fn await_rollout(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What the pod of the agent has of the node: two sockets, no privilege, no other file.
+/// What the pod of the agent has of the node: two sockets, no privilege, no other file. Nor is there another program.
 async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result<()> {
     let cgroup = cluster.stack().var("VMLET_NETNS")?;
     let found = on_node(
@@ -212,6 +232,7 @@ async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result
             "for pid in $(pgrep -x vmlet-agent); do \
                  grep -q '/{cgroup}/kubepods' /proc/$pid/cgroup || continue; \
                  find /proc/$pid/root/run/vmlet ! -type d -printf '%P\\n' | sort; \
+                 find /proc/$pid/root/ -xdev -type f -perm /111 -printf '%P\\n' | sort; \
                  grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs):' /proc/$pid/status; \
              done"
         ),
@@ -220,6 +241,7 @@ async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result
     let (uid, none) = ("1899999999", "0000000000000000");
     let expected = [
         &["node/node.sock", "proxy/status.sock"][..],
+        &["usr/lib64/ld-linux-x86-64.so.2", "usr/sbin/vmlet-agent"],
         &["Uid:", uid, uid, uid, uid],
         &["CapEff:", none, "CapBnd:", none, "NoNewPrivs:", "1"],
     ]

@@ -36,7 +36,7 @@ async fn images_of_pods_and_machines_come_from_servers_mappings_and_registries()
             image_caches::a_machine_waits_for_its_image_and_the_next_one_finds_it,
             no_image_is_left,
             image_pulls_follow_the_pull_policy_and_fail_with_clear_errors,
-            mappings::a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted,
+            mappings::a_mapping_gives_names_a_meaning_until_it_is_deleted,
             node_configs::settings_count_for_the_next_pod_of_a_node_with_the_label,
             registries::container_disks_run_with_the_pull_secrets_of_their_pods,
         ]
@@ -277,9 +277,16 @@ async fn await_image(cluster: &Cluster, check: impl Fn(&Value) -> Result<()>) ->
     .await
 }
 
+/// A raw disk with a boot signature and nothing else.
+fn disk(bytes: usize) -> Vec<u8> {
+    let mut disk = vec![0; bytes];
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk
+}
+
 /// Both pods that wait for one download show how far it is.
 async fn slow(cluster: &Cluster) -> Result<()> {
-    let server = HeldServer::start(cluster.stack(), vec![0; 4 << 20])?;
+    let server = HeldServer::start(cluster.stack(), disk(4 << 20))?;
     let name = format!("{}/slow.img", server.authority());
     let pods = ["slow-1", "slow-2"];
     for name_of_pod in pods {
@@ -311,7 +318,7 @@ async fn slow(cluster: &Cluster) -> Result<()> {
 /// Secret, as it is at the time of each pull.
 async fn certificates(cluster: &Cluster) -> Result<()> {
     let (authority, other) = (Authority::new()?, Authority::new()?);
-    let server = SecureServer::start(cluster.stack(), &authority, vec![0; 1 << 20])?;
+    let server = SecureServer::start(cluster.stack(), &authority, disk(1 << 20))?;
     // Another address, or another Secret, makes the next inspection begin at once.
     let with = |file: &str, secret: &str| {
         let url = format!("https://{}/{file}?key=hush", server.authority());

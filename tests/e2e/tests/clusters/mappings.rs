@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
 
-pub(super) async fn a_mapping_gives_names_a_meaning_on_every_node_until_it_is_deleted(
+pub(super) async fn a_mapping_gives_names_a_meaning_until_it_is_deleted(
     cluster: &Cluster,
 ) -> Result<()> {
     let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;

@@ -8,6 +8,7 @@
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Cri, PodOptions, Stack, program};
@@ -31,6 +32,8 @@ const SIGNAL: &str = r#"exit(kill(0, $ARGV[0]) ? 0 : 1)"#;
 
 /// Credentials of `vmlet-agent`, as `setpriv` takes them.
 const AGENT: [&str; 2] = ["--reuid=1899999999", "--regid=1899999999"];
+
+const END: Duration = Duration::from_secs(60);
 
 /// A machine and what belongs to it.
 struct Machine {
@@ -105,6 +108,7 @@ async fn an_escaped_emulator_reaches_nothing_of_its_neighbour_or_of_the_node() -
         }
     }
     ensure!(wrong.is_empty(), "{wrong:#?}");
+    starts_no_program(&stack, &cri, &two).await?;
 
     for machine in [one, two] {
         cri.remove_pod(&machine.sandbox).await?;
@@ -308,6 +312,23 @@ fn of_node(stack: &Stack) -> Vec<(&'static str, &'static str, PathBuf)> {
     ];
     let list = list.map(|name| ("list", LIST, in_stack(name)));
     connect.into_iter().chain(read).chain(list).collect()
+}
+
+/// QEMU's own filter of system calls ends an emulator that starts a program. This is the last attempt with the machine.
+async fn starts_no_program(stack: &Stack, cri: &Cri, machine: &Machine) -> Result<()> {
+    let domain = format!("vmlet-{}", &machine.container[..20]);
+    let command = [
+        "qemu-monitor-command",
+        "--hmp",
+        &domain,
+        "migrate -d exec:true",
+    ];
+    // Its end may come before the answer.
+    let answer = stack.virsh(&command);
+    let ended = cri.await_exit(&machine.container, END).await;
+    let ended = ended.with_context(|| format!("it lives: {answer:?}"))?;
+    ensure!(ended.exit_code == 137, "{ended:?}");
+    Ok(())
 }
 
 /// The confinement that the kernel reports of the emulator.

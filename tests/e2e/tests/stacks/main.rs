@@ -35,6 +35,7 @@ mod node_api;
 mod node_crashes;
 mod own_kvm;
 mod planted_leaks;
+mod power_loss;
 mod process_refusals;
 mod process_surroundings;
 mod process_volumes;

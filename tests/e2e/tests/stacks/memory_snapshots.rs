@@ -4,6 +4,7 @@
 //! it did later is in neither.
 //! Failure: the test names the task, or what the guest has.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -109,6 +110,14 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// What the emulator shows as the ID of this content of the disk; the guest has the device.
+    async fn generation(&self, stack: &Stack) -> Result<String> {
+        let device = "cat /sys/bus/acpi/devices/QEMUVGID:00/hid";
+        let hid = self.cri.shell(&self.container, device).await?;
+        ensure!(hid.trim() == "QEMUVGID", "{hid}");
+        stack.generation(&format!("vmlet-{VM}"))
+    }
+
     async fn end(self) -> Result<()> {
         self.cri.stop_pod(&self.sandbox).await?;
         Ok(self.cri.remove_pod(&self.sandbox).await?)
@@ -156,6 +165,7 @@ async fn a_guest_continues_from_the_moment_of_its_snapshot() -> Result<()> {
     let cri = stack.cri().await?;
     let machine = Machine::start(&stack, &cri, &image, "first", false).await?;
     machine.write("one").await?;
+    let first = machine.generation(&stack).await?;
     taken(&stack.node().await?, 2, 1).await?;
     machine.has("one").await?;
     machine.write("two").await?;
@@ -168,6 +178,8 @@ async fn a_guest_continues_from_the_moment_of_its_snapshot() -> Result<()> {
     };
     machine.has("two").await?;
     machine.write("three").await?;
+    let later = machine.generation(&stack).await?;
+    ensure!(later == first, "{later} after {first}");
     let refused = node.end(&uid(4), VM, revert(1), TASK).await?;
     ensure!(
         refused.state() == State::Error && refused.transient,
@@ -175,6 +187,7 @@ async fn a_guest_continues_from_the_moment_of_its_snapshot() -> Result<()> {
     );
     machine.end().await?;
 
+    let mut generations = BTreeSet::from([first]);
     for (task, number, word) in [(5, 1, "one"), (6, 2, "two"), (7, 1, "one")] {
         node.done(&uid(task), VM, revert(number), TASK).await?;
         let disks = node.disks().await?;
@@ -184,6 +197,8 @@ async fn a_guest_continues_from_the_moment_of_its_snapshot() -> Result<()> {
         let machine = Machine::start(&stack, &cri, &image, &name, true).await?;
         machine.has(word).await?;
         machine.goes_on().await?;
+        let generation = machine.generation(&stack).await?;
+        ensure!(generations.insert(generation), "{generations:?}");
         machine.write("later").await?;
         machine.end().await?;
     }

@@ -32,6 +32,7 @@ const SLEEP: [&str; 4] = [
     "node.memory.",
     "node.snapshot.",
 ];
+const FREEZE: [&str; 1] = ["node.freeze."];
 const ONLINE: [&str; 3] = [
     "node.promote.pulls",
     "node.promote.copies",
@@ -171,6 +172,17 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         let remembered = task(15, remembered(REMEMBERED));
         remembered.await.context("snapshot with memory")?;
     }
+    if is_of(point, &FREEZE) {
+        eventually(TIMEOUT, "a frozen guest", || async {
+            end(19, frozen()).await?;
+            if stack.is_armed(point) {
+                forget(19).await?;
+                bail!("the agent of the guest does not answer yet");
+            }
+            Ok(())
+        })
+        .await?;
+    }
     if sleeps {
         let saved = eventually(TIMEOUT, "a save", || async {
             let saved = end(2, Kind::Save(v1::Save {})).await?;
@@ -238,7 +250,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     task(3, Kind::DeleteDisk(v1::DeleteDisk {}))
         .await
         .context("delete")?;
-    for n in 1..=18 {
+    for n in 1..=19 {
         forget(n).await?;
     }
     step(stack, async || {
@@ -263,6 +275,14 @@ fn remembered(number: u32) -> Kind {
         uid: uid(number),
         quiesce_seconds: 0,
         memory: true,
+    })
+}
+
+/// A freeze that ends by itself.
+fn frozen() -> Kind {
+    Kind::Freeze(v1::Freeze {
+        uid: uid(OTHER),
+        seconds: 10,
     })
 }
 

@@ -7,10 +7,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use e2e::{PodOptions, Stack, await_text, eventually, v1};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 const BOOT: Duration = Duration::from_secs(180);
 
@@ -28,7 +26,8 @@ async fn after_a_reboot_the_pod_comes_back_and_nothing_is_orphaned() -> Result<(
     let created = Box::pin(cri.create(&idle, waiting.container(&image, 0), waiting.sandbox()));
     let created = created.await?;
 
-    reboot(&stack, &container).await?;
+    stack.end_all().await?;
+    stack.begin_boot()?;
 
     // Before libvirt or networks are available, kubelet gets the true status.
     stack.restart("vmlet")?;
@@ -89,45 +88,4 @@ async fn after_a_reboot_the_pod_comes_back_and_nothing_is_orphaned() -> Result<(
     }
     stack.await_clean().await?;
     stack.down()
-}
-
-/// Kills everything, takes away what is on a tmpfs, and changes the boot.
-async fn reboot(stack: &Stack, container: &str) -> Result<()> {
-    let status: serde_json::Value = serde_json::from_str(&stack.crictl(&["inspect", container])?)?;
-    let emulator = status["info"]["pid"].as_i64().context("no pid")?;
-    for program in ["vmlet", "vmlet-tapmanager", "libvirtd"] {
-        stack.kill(program, Signal::SIGKILL).await?;
-    }
-    kill(Pid::from_raw(i32::try_from(emulator)?), Signal::SIGKILL)?;
-    eventually(BOOT, "the end of the emulator", || async {
-        let stat = std::fs::read_to_string(format!("/proc/{emulator}/stat")).unwrap_or_default();
-        ensure!(stat.is_empty() || stat.contains(") Z "), "it still runs");
-        Ok(())
-    })
-    .await?;
-    for entry in std::fs::read_dir(stack.dir().join("netns"))? {
-        let path = entry?.path();
-        let unmounted = nix::mount::umount2(&path, nix::mount::MntFlags::MNT_DETACH);
-        unmounted.with_context(|| path.display().to_string())?;
-        std::fs::remove_file(&path)?;
-    }
-    for directory in ["run", "libvirt/run"] {
-        clear(&stack.dir().join(directory))?;
-    }
-    Ok(std::fs::write(
-        stack.dir().join("boot-id"),
-        "the second boot\n",
-    )?)
-}
-
-/// Empties a directory.
-fn clear(directory: &std::path::Path) -> Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => std::fs::remove_dir_all(&path)?,
-            false => std::fs::remove_file(&path)?,
-        }
-    }
-    Ok(())
 }

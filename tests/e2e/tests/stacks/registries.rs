@@ -37,6 +37,15 @@ async fn a_container_disk_of_a_registry_with_login_boots() -> Result<()> {
     refused(wrong, Code::Unauthenticated, "401")?;
     let id = cri.pull_with(&image, login("hush")).await?;
 
+    // Who knows its digest has no more than he had before, under this name or another one.
+    let named = cri.image(&image).await?.context("image")?.repo_digests;
+    let by_digest = named.first().context("digest")?;
+    refused(cri.pull(by_digest).await, Code::Unauthenticated, "401")?;
+    let elsewhere = format!("{REGISTRY}/disks/elsewhere@{id}");
+    refused(cri.pull(&elsewhere).await, Code::NotFound, "404")?;
+    let again = cri.pull_with(by_digest, login("hush")).await?;
+    ensure!(again == id, "by digest, with the login");
+
     // The same disk by another registry, as an artifact, and from the web server: one image.
     let artifact = format!("{REGISTRY}/disks/artifact:1");
     ensure!(cri.pull(&artifact).await? == id, "artifact");
@@ -60,7 +69,7 @@ async fn a_container_disk_of_a_registry_with_login_boots() -> Result<()> {
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     cri.stop(&container, 0).await?;
     cri.remove_pod(&sandbox).await?;
-    // Once it is here, its digest needs no login.
+    // It came without a login, too, so that its digest needs none.
     let by_digest = status.repo_digests.first().context("digest")?;
     ensure!(cri.pull(by_digest).await? == id, "by digest");
     find(&stack.dir().join("state"), &SECRETS)?;

@@ -4,6 +4,7 @@
 //! Failure: none.
 
 use super::super::facts::Disk;
+use super::super::hardening::Hardening;
 use super::super::info::Network;
 use super::super::{Level, report};
 use super::*;
@@ -46,6 +47,13 @@ fn healthy() -> Facts {
             profile: State::Enforced,
             daemon: Some(State::Enforced),
             libvirtd: Include::Allows,
+        },
+        hardening: Hardening {
+            threads: Some(false),
+            merging: Some(false),
+            swaps: Some(Vec::new()),
+            nested: Some(false),
+            defects: Some(Vec::new()),
         },
         disk: Some(Disk {
             directory: "/var/lib/vmlet".into(),
@@ -97,8 +105,13 @@ fn a_healthy_node_has_nothing_to_do() {
     ok    apparmor     the profile libvirt-vmlet confines QEMU
     ok    apparmor     the profile vmlet, of the daemon, is loaded
     ok    apparmor     the profile of libvirtd allows vmwrapper
+    ok    threads      one hardware thread per core
+    ok    merged pages the kernel merges no pages (KSM is off)
+    ok    swap         none
+    ok    nested       guests run no guests of their own
+    ok    processor    the kernel knows no defect that it does not mitigate
     ok    disk         6.0 GiB free in /var/lib/vmlet
-    16 ok, 0 to look at, 0 to repair
+    21 ok, 0 to look at, 0 to repair
     ");
 }
 

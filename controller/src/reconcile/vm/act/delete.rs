@@ -21,12 +21,13 @@ use crate::reconcile::vm::update;
 use crate::reconcile::vm::write::patch;
 
 /// Tasks whose result goes with the disk.
-const MAKES_WAY: [TaskKind; 5] = [
+const MAKES_WAY: [TaskKind; 6] = [
     TaskKind::Backup,
     TaskKind::Promote,
     TaskKind::Snapshot,
     TaskKind::Revert,
     TaskKind::DeleteSnapshot,
+    TaskKind::Freeze,
 ];
 
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {

@@ -6,6 +6,7 @@
 
 use crds::names::VM_UID_LABEL;
 use crds::{VirtualMachine, VirtualMachineTask};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::ResourceExt;
@@ -19,12 +20,15 @@ use crate::reconcile::vm::write::patch;
 
 /// Releases the pod of a machine that no longer exists.
 pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
-    for pod in ctx.stores.pods.state() {
-        let is_its = pod.namespace().as_deref() == Some(&key.namespace)
-            && (pod.name_any() == key.name || owner_name(&pod) == Some(&key.name));
-        if is_its && pods::is_over(&pod) {
-            patch::release_pod(&Api::namespaced(ctx.client.clone(), &key.namespace), &pod).await?;
-        }
+    let is_its = |pod: &Pod| {
+        pod.namespace().as_deref() == Some(&key.namespace)
+            && (pod.name_any() == key.name || owner_name(pod) == Some(&key.name))
+    };
+    let mut all = ctx.stores.pods.state();
+    all.retain(|pod| is_its(pod) && pods::is_over(pod));
+    all.sort_by_key(|pod| pod.name_any());
+    for pod in all {
+        patch::release_pod(&Api::namespaced(ctx.client.clone(), &key.namespace), &pod).await?;
     }
     Ok(Flow::Continue)
 }
@@ -64,7 +68,7 @@ fn is_of_another(task: &VirtualMachineTask, uid: Option<&str>) -> bool {
     machine.is_some_and(|machine| Some(machine) != uid)
 }
 
-fn owner_name(pod: &k8s_openapi::api::core::v1::Pod) -> Option<&str> {
+fn owner_name(pod: &Pod) -> Option<&str> {
     owner(pod.owner_references()).map(|owner| owner.name.as_str())
 }
 

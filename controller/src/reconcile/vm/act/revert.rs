@@ -140,7 +140,7 @@ async fn begin(pass: &mut Pass<'_>, name: &str) -> Outcome {
     if config::is_admin_paused(pass) {
         return Ok(Flow::Continue);
     }
-    if tasks::live(pass).is_some() {
+    if tasks::live(pass).is_some() || tasks::is_awaited(pass, None) {
         return Ok(Flow::Done("has an outstanding task"));
     }
     let taken = |task: &VirtualMachineTask| {

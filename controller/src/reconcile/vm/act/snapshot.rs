@@ -3,6 +3,7 @@
 //! ```text
 //! deleted? ─► its task is cancelled ─► DeleteSnapshot ─► children get its parent ─► finalizer removed
 //! open?    ─► gates ─► finalizer ─► status with the manifest ─► Snapshot ─► current snapshot ─► claims ─► Created
+//!                                       with quiesce and claims: Freeze ─┴────────────────────────────┘ cancelled
 //! ```
 //!
 //! A task that no agent has taken when its node's becomes silent is withdrawn, and created again later: the power of the
@@ -16,6 +17,7 @@
 mod claims;
 mod create;
 mod delete;
+mod freeze;
 mod tree;
 
 use crds::conditions::{SNAPSHOT_CREATED, SNAPSHOT_READY, Status};
@@ -79,7 +81,11 @@ async fn withdraw(pass: &mut Pass<'_>) -> Outcome<()> {
         return Ok(());
     }
     for task in tasks::all(pass) {
-        let kinds = [TaskKind::Snapshot, TaskKind::DeleteSnapshot];
+        let kinds = [
+            TaskKind::Snapshot,
+            TaskKind::DeleteSnapshot,
+            TaskKind::Freeze,
+        ];
         if kinds.contains(&task.spec.kind) && task.state().is_none() {
             pass.requeue_within(tasks::SILENCE);
             tasks::withdraw(pass, &task).await?;

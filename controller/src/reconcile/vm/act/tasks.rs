@@ -19,11 +19,12 @@ use serde_json::json;
 
 use crate::context::Key;
 use crate::flow::Outcome;
-use crate::reconcile::answers::{is_conflict, is_ending, is_gone};
+use crate::reconcile::answers::{is_conflict, is_ending, is_gone, is_refused};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::{snapshots, view};
 use crate::reconcile::vm::pass::Pass;
+use crate::shared::expectations;
 
 /// How soon a pass follows that has removed a failed task.
 pub(crate) const NEXT: Duration = Duration::from_secs(1);
@@ -61,13 +62,31 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
 
 /// A task of the machine that is not final and that others wait for, if there is one. One that cuts
 /// the power of an instance, or sets its probe, blocks no other task: it does not affect the next
-/// instance. One that flattens the disk, or makes a backup of it, makes way on the node.
+/// instance. One that flattens the disk, makes a backup of it, or has the guest frozen, makes way on the node.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     let mut open = all(pass).into_iter().filter(|t| !t.is_final());
-    open.find(|t| {
-        let blocks_none = [TaskKind::PowerOff, TaskKind::SetProbe, TaskKind::Promote];
-        !blocks_none.contains(&t.spec.kind) && !t.spec.kind.is_of_backup()
-    })
+    open.find(|t| holds_up_others(t.spec.kind))
+}
+
+fn holds_up_others(kind: TaskKind) -> bool {
+    let blocks_none = [
+        TaskKind::PowerOff,
+        TaskKind::SetProbe,
+        TaskKind::Promote,
+        TaskKind::Freeze,
+    ];
+    !blocks_none.contains(&kind) && !kind.is_of_backup()
+}
+
+/// Whether such a task was created that the store does not show yet, other than the one at `own`. The machine is
+/// looked at again in any case.
+pub(crate) fn is_awaited(pass: &mut Pass<'_>, own: Option<&Key>) -> bool {
+    let expected = &pass.ctx.shared.expected;
+    let is_awaited = expected.awaits_task(pass.key, own, pass.seconds());
+    if is_awaited {
+        pass.requeue_within(Duration::from_secs(expectations::TIMEOUT.unsigned_abs()));
+    }
+    is_awaited
 }
 
 pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {
@@ -187,8 +206,19 @@ async fn create_at(
         true => task.metadata.owner_references = Some(vec![pass.owner()]),
         false => task.spec.vm_namespace = Some(pass.key.namespace.clone()),
     }
+    let expected = &pass.ctx.shared.expected;
+    let is_expected = holds_up_others(task.spec.kind);
+    let mut earlier = None;
+    if is_expected {
+        // Before the request: its answer may be lost after the effect.
+        earlier = expected.requested(pass.key, place, pass.seconds());
+    }
     let api = Api::namespaced(pass.ctx.client.clone(), &place.namespace);
-    api.create(&PostParams::default(), &task).await.map(drop)
+    let created = api.create(&PostParams::default(), &task).await;
+    if is_expected && created.as_ref().is_err_and(is_refused) {
+        expected.was_refused(pass.key, place, earlier);
+    }
+    created.map(drop)
 }
 
 fn labels(vm_uid: String) -> BTreeMap<String, String> {
@@ -203,7 +233,8 @@ pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     let is_deleted = pass.vm.metadata.deletion_timestamp.is_some();
     let mut open = all(pass).into_iter().filter(|task| !task.is_final());
     let task = open.find(|task| {
-        if task.spec.kind == TaskKind::Promote || task.spec.kind.is_of_backup() {
+        let is_waited_for = ![TaskKind::Promote, TaskKind::Freeze].contains(&task.spec.kind);
+        if !is_waited_for || task.spec.kind.is_of_backup() {
             return false;
         }
         let node = &task.spec.node_name;
@@ -275,6 +306,9 @@ pub(crate) async fn withdraw(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outc
 
 /// Deletes tasks that ended long ago and succeeded, or whose desired state has changed.
 pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
+    let stores = &pass.ctx.stores;
+    let is_known = |task: &Key| stores.tasks.get(&task.reference()).is_some();
+    pass.ctx.shared.expected.saw_tasks(pass.key, is_known);
     for task in all(pass) {
         let age = node_tasks::age(&task, pass.seconds()).filter(|_| task.is_final());
         let is_of_machine = !task.spec.kind.is_of_backup();

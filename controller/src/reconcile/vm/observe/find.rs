@@ -73,6 +73,7 @@ fn candidates(pass: &Pass<'_>) -> Vec<Arc<Pod>> {
     if near.is_empty() && remembered.is_some() && !has_ended {
         // Its label was lost, or it has another name: look at all of them.
         near = stores.pods.state().into_iter().filter(is_ours).collect();
+        near.sort_by_key(|pod| pod.name_any());
     }
     near
 }

@@ -182,6 +182,7 @@ pub(crate) fn facts<'a>(
         node,
         ability: ability(pass, node, TaskKind::Snapshot),
         saves_memory: saves_memory(pass, node),
+        freezes: ability(pass, node, TaskKind::Freeze),
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) fn look_at_placeholder(pass: &mut Pass<'_>, pod: &Pod) {
 
 /// What should be done; the draft takes over what the decision says of the status.
 pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
-    let jitter = Jitter::new(f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0);
+    let jitter = Jitter::new((pass.ctx.random)());
     let status = pass.vm.status.clone().unwrap_or_default();
     let machine = Machine {
         spec: &pass.vm.spec,

@@ -238,14 +238,14 @@ async fn a_claim_that_is_not_bound_is_waited_for() {
 }
 
 #[tokio::test]
-async fn quiesce_is_refused_for_claims_before_anything_is_taken() {
+async fn quiesce_is_refused_on_a_node_that_freezes_no_guest_for_claims() {
     let mut bench = with_claims().await;
     bench.snapshot("s", json!({ "quiesce": {} }));
     bench.settles().await;
     assert_eq!(created(&bench), FAILED);
     let message = bench.snapshot_message("s", "Created");
-    assert!(message.contains("data, logs; remove quiesce"), "{message}");
-    assert!(bench.tasks("Snapshot").is_empty());
+    assert!(message.contains("data, logs; upgrade"), "{message}");
+    assert!(bench.tasks("Snapshot").is_empty() && bench.tasks("Freeze").is_empty());
 }
 
 #[tokio::test]

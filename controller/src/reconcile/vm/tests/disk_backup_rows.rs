@@ -366,7 +366,20 @@ async fn another_node_that_reaches_the_target_verifies_and_deletes() {
     bench.backup_settles("b").await;
     bench.delete_backup("b");
     bench.backup_settles("b").await;
+    // It lets go of the layer that it keeps for the backup.
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n1");
+    let busy = json!({ "state": "Error", "transient": true });
+    bench.backup_task_ends("DeleteBackup", &busy);
+    bench.backup_settles("b").await;
+    bench.forward(60);
+    bench.backup_settles("b").await;
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n1");
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Error" }));
+    bench.backup_settles("b").await;
     assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n2");
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Success" }));
+    bench.backup_settles("b").await;
+    assert!(bench.try_get(BACKUPS, "b").is_none());
 }
 
 #[tokio::test]

@@ -7,17 +7,18 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::bench::*;
+use crate::reconcile::vm::reconcile;
 use crds::PowerState;
 
 const REVERT: &str = "VirtualMachineSnapshotRevertSucceeded";
 const MARK: &str = "vmlet.dev/snapshot-revert-in-progress";
 
-fn to(name: Option<&str>) -> Value {
+pub(super) fn to(name: Option<&str>) -> Value {
     json!({ "spec": { "currentSnapshotName": name } })
 }
 
 /// A machine that runs, with the snapshot `s` and edits since.
-async fn edited(changes: Value) -> Bench {
+pub(super) async fn edited(changes: Value) -> Bench {
     let mut bench = Bench::new();
     bench.snapshotting();
     // Merged into these, so that a field of the changes that is null stays.
@@ -488,4 +489,50 @@ async fn a_crash_after_the_specification_is_restored_is_made_up_for() {
     assert_eq!(bench.annotation("vm", MARK), "-");
     assert!(bench.status().snapshot_revert.is_none());
     assert!(bench.has_pod(), "it ran when the snapshot was taken");
+}
+
+/// One pass on what the stores showed before.
+pub(super) async fn blind(bench: &Bench) {
+    let result = Box::pin(reconcile(&bench.ctx, &bench.key)).await;
+    assert!(result.is_ok(), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_revert_waits_for_a_snapshot_whose_task_the_store_does_not_show_yet() {
+    let mut bench = edited(json!({})).await;
+    bench.snapshot("t", json!({}));
+    blind(&bench).await;
+    assert_eq!(bench.tasks("Snapshot").len(), 2);
+    bench.edit_unseen(VMS, "vm", to(Some("s")));
+    bench.see("vm");
+    blind(&bench).await;
+    assert!(bench.status().snapshot_revert.is_none());
+    bench.sync();
+    bench.settles().await;
+    assert!(
+        bench.status().snapshot_revert.is_none(),
+        "it is taken first"
+    );
+    bench.node_takes(true);
+    bench.settles().await;
+    assert_eq!(bench.snapshot_condition("t", "Created"), "True/Created");
+    let current = bench.status().current_snapshot.unwrap();
+    assert_eq!(current.name, "t");
+    assert!(bench.status().snapshot_revert.is_some());
+}
+
+#[tokio::test]
+async fn a_revert_waits_no_longer_than_a_task_may_be_late() {
+    let mut bench = edited(json!({})).await;
+    bench.snapshot("t", json!({}));
+    bench.refuse(Method::POST, "virtualmachinetasks", 500, 1);
+    let failed = bench.pass().await;
+    assert!(failed.is_err(), "{failed:?}");
+    bench.edit(VMS, "vm", to(Some("s")));
+    let after = seconds(&bench.pass().await);
+    assert!(after.is_some_and(|after| after <= 30), "{after:?}");
+    assert!(bench.status().snapshot_revert.is_none());
+    bench.forward(30);
+    bench.passes().await;
+    assert!(bench.status().snapshot_revert.is_some());
 }

@@ -28,8 +28,14 @@ const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef012
 /// A value, an object, a place in it and what is there. POD is a workload's pod.
 const PLACES: &str = r#"
 image.registry=r:5000/a,image.tag=v1,image.digest=DIGEST | DaemonSet vmlet-node | POD/containers/0/image | "r:5000/a/vmlet-node:v1@DIGEST"
-image.digest=DIGEST | DaemonSet vmlet-agent | POD/containers/0/image | "localhost/vmlet-node@DIGEST"
-image.registry= | Deployment vmlet-controller | POD/containers/0/image | "vmlet-node:0.1.0"
+image.digest=DIGEST | DaemonSet vmlet-agent | POD/containers/0/image | "localhost/vmlet-agent:0.1.0"
+image.registry=r,image.tag=v1,image.digest=DIGEST,image.agent.digest=DIGEST | DaemonSet vmlet-agent | POD/containers/0/image | "r/vmlet-agent:v1@DIGEST"
+image.registry=r,image.repository=team/x,image.tag=v1 | Deployment vmlet-controller | POD/containers/0/image | "r/team/vmlet-controller:v1"
+image.registry=r,image.repository=a/b/x | DaemonSet vmlet-agent | POD/containers/0/image | "r/a/b/vmlet-agent:0.1.0"
+image.repository=team/x,image.agent.repository=y | DaemonSet vmlet-agent | POD/containers/0/image | "localhost/y:0.1.0"
+image.registry= | Deployment vmlet-controller | POD/containers/0/image | "vmlet-controller:0.1.0"
+image.controller.repository=x,image.controller.digest=DIGEST | Deployment vmlet-controller | POD/containers/0/image | "localhost/x@DIGEST"
+image.agent=null | DaemonSet vmlet-agent | POD/containers/0/image | "localhost/vmlet-agent:0.1.0"
 image.pullPolicy=Never | DaemonSet vmlet-node | POD/initContainers/0/imagePullPolicy | "Never"
 imagePullSecrets={a,b} | ServiceAccount vmlet-agent | /imagePullSecrets | [{"name":"a"},{"name":"b"}]
 nodeSelector.pool=vm | DaemonSet vmlet-node | POD/nodeSelector/pool | "vm"
@@ -228,6 +234,14 @@ fn what_the_chart_cannot_honour_is_refused_in_words() -> Result<()> {
         ("privileged.serviceAccounts[0].name=a", "namespace"),
         ("monitoring.namespaces=monitoring", "namespaces"),
         ("image.registry=vmlet.dev", "choose another registry"),
+        (
+            "image.tag=own,image.controller.digest=DIGEST",
+            "image.controller.digest pins an image",
+        ),
+        (
+            "image.tag=own,image.digest=,image.agent.digest=DIGEST",
+            "image.agent.digest pins an image",
+        ),
         ("node.settings=[log", "node.settings: "),
         (
             "node.settings=state_dir=\"/srv\"",
@@ -246,7 +260,8 @@ fn what_the_chart_cannot_honour_is_refused_in_words() -> Result<()> {
             "leave metrics.listen as it is",
         ),
     ] {
-        let found = refusal(&["--set", values])?;
+        let values = values.replace("DIGEST", DIGEST);
+        let found = refusal(&["--set", &values])?;
         ensure!(found.contains(words), "{values}: {found}");
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Stack, eventually, program, provision, uid};
+use e2e::{NodeApi, Stack, eventually, program, provision, uid};
 use nodeapi::v1::{self, run_task_request::Kind, task_status::State};
 
 use super::guest::Debian;
@@ -20,6 +20,9 @@ const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b2c";
 const SECTOR: usize = 512;
 /// Where the superblock is in its file system.
 const SUPERBLOCK: usize = 1024;
+/// Installs a program that writes down what it gets before and after a freeze.
+const HOOK: &str = r"mkdir -p /etc/qemu/fsfreeze-hook.d && cd /etc/qemu/fsfreeze-hook.d &&
+    printf '#!/bin/sh\necho $1 >>/var/log/hook\n' >log && chmod 755 log";
 /// The flag of a journal that has to be applied.
 const RECOVER: u8 = 4;
 
@@ -77,6 +80,36 @@ async fn await_writing(debian: &Debian) -> Result<()> {
     .await
 }
 
+/// A task of its own freezes the guest, beside a snapshot without a freeze; programs of the guest run before and after.
+async fn held(stack: &Stack, node: &NodeApi, debian: &Debian, sector: usize) -> Result<()> {
+    debian.run(HOOK).await?;
+    let freeze = Kind::Freeze(v1::Freeze {
+        uid: uid(1004),
+        seconds: 60,
+    });
+    eventually(SOON, "a frozen guest", || async {
+        let status = node.send(&uid(6), VM, freeze.clone()).await?;
+        ensure!(status.snapshot.is_some(), "{status:?}");
+        Ok(())
+    })
+    .await?;
+    let layer = active(stack)?;
+    node.done(&uid(7), VM, take(4, 0), SOON).await?;
+    let cancel = v1::CancelTaskRequest { uid: uid(6) };
+    node.node.clone().cancel_task(cancel).await?;
+    let held = node.end(&uid(6), VM, freeze, SOON).await?;
+    ensure!(held.state() == State::Success, "{held:?}");
+    ensure!(held.snapshot.is_some_and(|held| held.quiesced));
+    ensure!(!needs_recovery(&layer, sector)?, "it was frozen");
+    await_writing(debian).await?;
+    eventually(SOON, "the programs of the guest", || async {
+        let log = debian.run("cat /var/log/hook").await?;
+        ensure!(log == "freeze\nthaw\n", "{log:?}");
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_quiesced_snapshot_has_the_file_systems_that_its_guest_had_frozen() -> Result<()> {
@@ -119,6 +152,7 @@ async fn a_quiesced_snapshot_has_the_file_systems_that_its_guest_had_frozen() ->
     ensure!(!needs_recovery(&layer, sector)?, "it was frozen");
     await_writing(&debian).await?;
     ensure!(needs_recovery(&active(&stack)?, sector)?, "it is thawed");
+    held(&stack, &node, &debian, sector).await?;
 
     // The guest is frozen, and no record says so.
     stack.arm("quiesce.frozen")?;
@@ -141,7 +175,7 @@ async fn a_quiesced_snapshot_has_the_file_systems_that_its_guest_had_frozen() ->
     debian.end().await?;
     node.done(&uid(5), VM, Kind::DeleteDisk(v1::DeleteDisk {}), SOON)
         .await?;
-    for number in 1..=5 {
+    for number in 1..=7 {
         node.forget(&uid(number)).await?;
     }
     stack.await_clean().await?;

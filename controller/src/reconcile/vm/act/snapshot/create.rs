@@ -1,6 +1,7 @@
 //! Takes the oldest snapshot of a machine that is still to be taken.
 //!
-//! Invariant: one at a time; the node takes its disk before the storage system takes claims; the manifest is written before the task is created, and the machine names
+//! Invariant: one at a time; the node takes its disk before the storage system takes claims, both while the guest is frozen
+//! if that is requested; the manifest is written before the task is created, and the machine names
 //! the snapshot as its current one before the snapshot is shown as taken: each step can be repeated. A
 //! snapshot that failed stays so: another object is another snapshot.
 //! Failure: a failure that may pass is repeated with a growing delay; any other is final and has the
@@ -14,9 +15,12 @@ use crds::{
     VirtualMachineSnapshot, VirtualMachineSnapshotStatus, VirtualMachineTask,
 };
 use kube::ResourceExt;
-use lifecycle::snapshot::{Verdict, consistency, manifest, quiesce_seconds, verdict};
+use lifecycle::snapshot::{
+    Verdict, consistency, freezes_claims, manifest, quiesce_seconds, verdict,
+};
 
 use super::claims::{self, Progress};
+use super::freeze::{self, Step, Thaw};
 use super::{IN_PROGRESS, MOST, WAITING_FOR_DISK, delete, wait, wait_with};
 use crate::flow::Outcome;
 use crate::reconcile::node_tasks;
@@ -30,6 +34,9 @@ use crate::reconcile::vm::write::{patch, snapshot as write};
 /// Longest delay before an attempt is repeated, in seconds: shorter than a task that ended is kept.
 const LONGEST_HOLD: i64 = 300;
 
+/// Longest time for which a guest is frozen again that thaws too early, in seconds.
+const LONGEST_TRIES: i64 = 900;
+
 pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot]) -> Outcome<()> {
     let disk = pass.disk_uid();
     let is_deleting = all.iter().any(delete::is_under_way);
@@ -39,7 +46,8 @@ pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot])
         .filter(|one| snapshots::is_of_disk(one, &disk))
         .count();
     let known = tasks::all(pass).into_iter();
-    let known = known.filter(|task| task.spec.kind == TaskKind::Snapshot);
+    let makes = [TaskKind::Snapshot, TaskKind::Freeze];
+    let known = known.filter(|task| makes.contains(&task.spec.kind));
     let known: Vec<_> = known
         .filter_map(|task| Some(task.spec.snapshot.as_ref()?.uid.clone()))
         .collect();
@@ -75,11 +83,15 @@ pub(super) async fn run(pass: &mut Pass<'_>, all: &mut [VirtualMachineSnapshot])
         return take_claims(pass, oldest).await;
     }
     if is_deleting {
+        freeze::cancel(pass, oldest).await?;
         let why = "a snapshot of the machine is being deleted";
         return wait(pass.ctx, oldest, IN_PROGRESS, why).await;
     }
-    match snapshots::task(pass, TaskKind::Snapshot, oldest) {
-        Some(task) => follow(pass, oldest, &task).await,
+    if let Some(task) = snapshots::task(pass, TaskKind::Snapshot, oldest) {
+        return follow(pass, oldest, &task).await;
+    }
+    match snapshots::task(pass, TaskKind::Freeze, oldest) {
+        Some(task) => follow_freeze(pass, oldest, &task).await,
         None => decide(pass, oldest, count).await,
     }
 }
@@ -91,7 +103,10 @@ async fn decide(
 ) -> Outcome<()> {
     let node = snapshots::node(pass).unwrap_or_default();
     let claims = snapshots::Claims::new(pass);
-    let facts = snapshots::facts(pass, &node, &claims, count);
+    let mut facts = snapshots::facts(pass, &node, &claims, count);
+    let uid = snapshot.uid().unwrap_or_default();
+    let [own, _] = tasks::places(pass, TaskKind::Snapshot, &uid);
+    facts.is_busy |= tasks::is_awaited(pass, Some(&own));
     match verdict(&snapshot.spec, &pass.base.spec, &facts) {
         Verdict::Take => begin(pass, snapshot, &node).await,
         Verdict::WaitForDisk(why) => wait(pass.ctx, snapshot, WAITING_FOR_DISK, why).await,
@@ -100,7 +115,7 @@ async fn decide(
     }
 }
 
-/// Records what the snapshot is of, and lets the node take it.
+/// Records what the snapshot is of, and lets the node take it, or freeze the guest for it.
 async fn begin(
     pass: &mut Pass<'_>,
     snapshot: &mut VirtualMachineSnapshot,
@@ -141,26 +156,69 @@ async fn begin(
         draft.power_state = snapshots::power_state(pass);
         draft.parent = pass.seen().and_then(|seen| seen.current_snapshot.clone());
     }
-    let is_on_node = pass.root_claim().is_none();
-    let text = match is_on_node {
-        true => format!("node {node} takes the snapshot"),
-        false => "the storage system takes the snapshot".to_owned(),
-    };
-    if !is_on_node {
-        claims::begin(pass, &mut draft);
+    if freezes_claims(&snapshot.spec, !draft.claims.is_empty(), draft.power_state) {
+        let text = freeze::begins(node);
+        wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &text).await?;
+        return freeze::begin(pass, snapshot, node).await;
     }
-    wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &text).await?;
-    if !is_on_node {
+    take(pass, snapshot, draft, node).await
+}
+
+/// Lets the node take its disk; where it has none, the storage system takes the claims.
+async fn take(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    mut draft: VirtualMachineSnapshotStatus,
+    node: &str,
+) -> Outcome<()> {
+    let has_claims = !draft.claims.is_empty();
+    if pass.root_claim().is_some() {
+        claims::begin(pass, &mut draft);
+        let text = "the storage system takes the snapshot";
+        wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, text).await?;
         return take_claims(pass, snapshot).await;
     }
+    let text = format!("node {node} takes the snapshot");
+    wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &text).await?;
     let uid = snapshot.uid().unwrap_or_default();
     let mut task = tasks::spec(pass, node, TaskKind::Snapshot);
     task.snapshot = Some(SnapshotRequest {
         uid: uid.clone(),
-        quiesce_seconds: quiesce_seconds(&snapshot.spec),
+        // A freeze for the disk of the node alone would end before the claims are taken.
+        quiesce_seconds: quiesce_seconds(&snapshot.spec).filter(|_| !has_claims),
         memory: snapshot.spec.memory,
     });
     tasks::ensure(pass, task, &uid).await.map(drop)
+}
+
+/// Takes the disks once the guest is frozen.
+async fn follow_freeze(
+    pass: &mut Pass<'_>,
+    snapshot: &mut VirtualMachineSnapshot,
+    task: &VirtualMachineTask,
+) -> Outcome<()> {
+    let node = &task.spec.node_name;
+    let draft = snapshot.status.clone().unwrap_or_default();
+    if freeze::is_lost(pass, task) {
+        let why = "it does not answer";
+        return repeat(pass, snapshot, task, why).await;
+    }
+    match freeze::step(pass, task) {
+        Step::Begins => wait(pass.ctx, snapshot, IN_PROGRESS, &freeze::begins(node)).await,
+        // Without a manifest the node failed to take its disk: the next attempt is of another time.
+        Step::Frozen if draft.manifest.is_some() => take(pass, snapshot, draft, node).await,
+        Step::Frozen | Step::Over if pass.seconds() - begun(snapshot) > LONGEST_TRIES => {
+            let why = "the guest thaws before its disks are taken: create a snapshot with a longer quiesce.timeout, of a minute at \
+                       most, or without quiesce";
+            fail(pass, snapshot, why).await
+        }
+        Step::Frozen | Step::Over => {
+            let why = "the guest thawed before its disks were taken";
+            repeat(pass, snapshot, task, why).await
+        }
+        Step::Failed(why, true) => repeat(pass, snapshot, task, &why).await,
+        Step::Failed(why, false) => fail(pass, snapshot, &why).await,
+    }
 }
 
 /// It was requested at this place of the tree, and no attempt is known to have failed: the node may have it,
@@ -196,6 +254,12 @@ async fn follow(
     }
 }
 
+/// Seconds since 1970 since which the snapshot is not taken.
+fn begun(snapshot: &VirtualMachineSnapshot) -> i64 {
+    let since = snapshot.condition(SNAPSHOT_CREATED);
+    since.map_or(0, |created| created.last_transition_time.0.as_second())
+}
+
 /// An attempt failed, and another one may succeed.
 async fn repeat(
     pass: &mut Pass<'_>,
@@ -205,10 +269,10 @@ async fn repeat(
 ) -> Outcome<()> {
     let node = &task.spec.node_name;
     let text = format!("node {node} failed to take the snapshot, and tries again: {why}");
+    // The guest writes on until then.
+    freeze::cancel(pass, snapshot).await?;
     wait(pass.ctx, snapshot, IN_PROGRESS, &text).await?;
-    let since = snapshot.condition(SNAPSHOT_CREATED);
-    let since = since.map_or(0, |created| created.last_transition_time.0.as_second());
-    let hold = back_off(pass.seconds().saturating_sub(since)).min(LONGEST_HOLD);
+    let hold = back_off(pass.seconds().saturating_sub(begun(snapshot))).min(LONGEST_HOLD);
     let age = node_tasks::age(task, pass.seconds()).unwrap_or(hold);
     if age >= hold {
         // The next attempt is of another time.
@@ -273,6 +337,12 @@ async fn take_claims(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot)
         Progress::Waits(why) => wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &why).await,
         Progress::Failed(why) => fail(pass, snapshot, &why).await,
         Progress::Taken => {
+            match freeze::end(pass, snapshot).await? {
+                Thaw::Requested(why) => {
+                    return wait_with(pass.ctx, snapshot, draft, IN_PROGRESS, &why).await;
+                }
+                Thaw::Done { quiesced } => draft.quiesced = quiesced,
+            }
             let times = draft.claims.iter();
             let times = times.filter_map(|record| record.creation_time.clone());
             let last = times.max_by_key(|time| time.0);
@@ -299,6 +369,7 @@ async fn complete(
 
 /// The snapshot is not taken, and never will be.
 async fn fail(pass: &Pass<'_>, snapshot: &mut VirtualMachineSnapshot, why: &str) -> Outcome<()> {
+    freeze::cancel(pass, snapshot).await?;
     wait(pass.ctx, snapshot, CREATION_FAILED, why).await?;
     pass.ctx.events.warning(snapshot, "SnapshotFailed", why);
     Ok(())

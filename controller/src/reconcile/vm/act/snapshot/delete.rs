@@ -2,7 +2,7 @@
 //!
 //! Invariant: what a node is asked to delete is named by the UID of the object; snapshots that descend
 //! from it stay, and descend from its parent, before its finalizer goes. One that is reverted to is not
-//! deleted meanwhile.
+//! deleted meanwhile, also if the store does not show the revert yet.
 //! Failure: the condition of the snapshot has the node's words; the work is repeated with a growing delay,
 //! and when the machine gets or loses its pod. A node that no longer exists took the snapshot with it.
 
@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use crds::conditions::{SNAPSHOT_READY, Status};
 use crds::{
-    SnapshotReference, SnapshotRequest, TaskKind, TaskState, VirtualMachineSnapshot,
-    VirtualMachineTask,
+    SnapshotReference, SnapshotRequest, TaskKind, TaskState, VirtualMachine,
+    VirtualMachineSnapshot, VirtualMachineTask,
 };
 use kube::ResourceExt;
 
+use super::freeze;
 use crate::flow::Outcome;
+use crate::reconcile::answers::{again, is_gone};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::act::tasks;
+use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::promotion::back_off;
 use crate::reconcile::vm::observe::{snapshots, view};
 use crate::reconcile::vm::pass::Pass;
@@ -93,6 +96,7 @@ pub(super) fn is_under_way(snapshot: &VirtualMachineSnapshot) -> bool {
 
 /// Whether no node has it.
 async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) -> Outcome<bool> {
+    freeze::cancel(pass, snapshot).await?;
     let Some(node) = node_of(pass, snapshot) else {
         return Ok(true);
     };
@@ -123,9 +127,9 @@ async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) 
     let seed = format!("{uid}/{}", pod.unwrap_or_default());
     let place = &tasks::places(pass, TaskKind::DeleteSnapshot, &seed)[0];
     if let Some(last) = tasks::find(pass, &place.name) {
-        return again(pass, snapshot, &last).await.map(|()| false);
+        return retry(pass, snapshot, &last).await.map(|()| false);
     }
-    if tasks::live(pass).is_some() {
+    if tasks::live(pass).is_some() || tasks::is_awaited(pass, Some(place)) {
         let why = "another task of the machine has not ended";
         return report(pass, snapshot, DELETING, why).await.map(|()| false);
     }
@@ -134,6 +138,9 @@ async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) 
         return report(pass, snapshot, DELETION_FAILED, &why)
             .await
             .map(|()| false);
+    }
+    if is_reverted_to(pass, &uid).await? {
+        return Err(again());
     }
     let mut task = tasks::spec(pass, &node, TaskKind::DeleteSnapshot);
     task.snapshot = Some(SnapshotRequest {
@@ -146,8 +153,24 @@ async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) 
     report(pass, snapshot, DELETING, &why).await.map(|()| false)
 }
 
+/// Whether the machine reverts to it, as the API server has the machine: the store may show it as it was before the
+/// revert, also for long, and the answer to the write that began the revert may be lost.
+async fn is_reverted_to(pass: &Pass<'_>, snapshot_uid: &str) -> Outcome<bool> {
+    let live = match pass.api::<VirtualMachine>().get(&pass.key.name).await {
+        Ok(live) if live.uid() == pass.vm.uid() => live,
+        Ok(_) => return Err(again()),
+        Err(error) if is_gone(&error) => return Err(again()),
+        Err(source) => {
+            let what = "the machine before deleting its snapshot".to_owned();
+            return Err(Error::Read { what, source }.into());
+        }
+    };
+    let revert = live.status.and_then(|status| status.snapshot_revert);
+    Ok(revert.is_some_and(|revert| revert.uid == snapshot_uid))
+}
+
 /// The node has failed: it is asked again when the attempt is old enough.
-async fn again(
+async fn retry(
     pass: &mut Pass<'_>,
     snapshot: &mut VirtualMachineSnapshot,
     last: &VirtualMachineTask,

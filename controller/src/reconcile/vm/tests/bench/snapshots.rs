@@ -4,6 +4,7 @@
 //! Failure: panics with what was not there.
 
 use crds::names;
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use super::{Bench, TASKS};
@@ -28,6 +29,12 @@ impl Bench {
         self.agent_reports("n1", &facts);
     }
 
+    /// Node `n1` has guests freeze for claims, too.
+    pub(in crate::reconcile::vm::tests) fn freezing(&mut self) {
+        let kinds = ["Snapshot", "Revert", "DeleteSnapshot", "Freeze"];
+        self.agent("n1", &json!({ "taskKinds": kinds }));
+    }
+
     /// Passes, of which none fails, until one writes nothing.
     pub(in crate::reconcile::vm::tests) async fn settles(&mut self) {
         let result = self.settle().await;
@@ -46,7 +53,13 @@ impl Bench {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// The same, taken by the node of a machine that runs.
+    /// The watch of snapshots shows this one as it is now, and no other object.
+    pub(in crate::reconcile::vm::tests) fn see_snapshot(&mut self, name: &str) {
+        let snapshot = serde_json::from_value(self.get(SNAPSHOTS, name)).unwrap();
+        self.feeds.snapshots.apply(Event::Apply(snapshot));
+    }
+
+    /// The same as [`Self::snapshot`], taken by the node of a machine that runs.
     pub(in crate::reconcile::vm::tests) async fn taken(&mut self, name: &str) -> String {
         let uid = self.snapshot(name, json!({}));
         self.settle().await.ok();
@@ -112,8 +125,19 @@ impl Bench {
 
     /// Deletes a snapshot, as a user does.
     pub(in crate::reconcile::vm::tests) fn delete_snapshot(&mut self, name: &str) {
+        self.mark_deleted(name);
+        self.sync();
+    }
+
+    /// The same, of one that a finalizer keeps; only the watch of snapshots shows it.
+    pub(in crate::reconcile::vm::tests) fn delete_snapshot_ahead(&mut self, name: &str) {
+        self.mark_deleted(name);
+        self.see_snapshot(name);
+    }
+
+    fn mark_deleted(&mut self, name: &str) {
         let now = self.time();
         let deleted = json!({ "metadata": { "deletionTimestamp": now } });
-        self.edit(SNAPSHOTS, name, deleted);
+        self.edit_unseen(SNAPSHOTS, name, deleted);
     }
 }

@@ -4,6 +4,7 @@
 //! Invariant: a pod with gates is not scheduled; what has no owner any more is deleted, some time.
 //! Failure: as scheduled.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use tokio::time::sleep;
 use super::nodes::NODE_NAMES;
 use super::plan::Fault;
 use super::world::{World, is_deleting, name, some_time, uid};
-use crate::reconcile::vm::tests::bench::{NODES, PODS, SYSTEM_TASKS, TASKS, VMS};
+use crate::reconcile::vm::tests::api::{Place, State};
+use crate::reconcile::vm::tests::bench::{NODES, PODS};
 
 /// How long a node is silent before the cluster says so.
 const GRACE: Duration = Duration::from_secs(40);
@@ -47,7 +49,7 @@ pub(super) async fn schedule(world: Arc<World>) {
             let change = json!({ "spec": { "nodeName": node }, "status": { "phase": "Pending" } });
             world.edit(PODS, &pod, &change);
         }
-        changes.changed().await.unwrap();
+        changes.changed().await;
     }
 }
 
@@ -64,20 +66,26 @@ pub(super) async fn collect_garbage(world: Arc<World>) {
     let mut changes = world.changes();
     loop {
         sleep(some_time(&mut random, 100, 60_000)).await;
-        let owners = world.all(VMS);
-        for collection in [PODS, TASKS, SYSTEM_TASKS] {
-            for object in world.all(collection) {
-                let owner = &object["metadata"]["ownerReferences"][0]["uid"];
-                let is_lost = !owner.is_null() && !owners.iter().any(|vm| *owner == uid(vm));
-                if is_lost && !is_deleting(&object) {
-                    let place = (collection.to_owned(), name(&object).to_owned());
-                    let options = json!({ "preconditions": { "uid": uid(&object) } });
-                    world.on_server(|state| state.delete(&place, &options));
-                }
-            }
+        for (place, object) in world.on_server(|state| lost(state)) {
+            let options = json!({ "preconditions": { "uid": uid(&object) } });
+            world.on_server(|state| state.delete(&place, &options));
         }
-        changes.changed().await.unwrap();
+        changes.changed().await;
     }
+}
+
+/// Objects with owners of which none exists.
+fn lost(state: &State) -> Vec<(Place, Value)> {
+    let known: BTreeSet<_> = state.objects.values().map(uid).collect();
+    let is_lost = |object: &Value| {
+        let owners = object["metadata"]["ownerReferences"].as_array();
+        let owners: Vec<_> = owners.into_iter().flatten().collect();
+        let exists = |owner: &&Value| known.contains(owner["uid"].as_str().unwrap_or_default());
+        !owners.is_empty() && !owners.iter().any(exists) && !is_deleting(object)
+    };
+    let all = state.objects.iter().filter(|(_, object)| is_lost(object));
+    all.map(|(place, object)| (place.clone(), object.clone()))
+        .collect()
 }
 
 /// The clock of the controller steps, forwards and backwards.

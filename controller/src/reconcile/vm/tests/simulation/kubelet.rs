@@ -11,12 +11,12 @@ use std::time::Duration;
 use crds::names;
 use fastrand::Rng;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::nodes::{End, Start};
 use super::plan::Fault;
+use super::signal::Changes;
 use super::world::{World, is_deleting, some_time, uid};
 use crate::reconcile::vm::observe::pods::INSTANCE;
 use crate::reconcile::vm::tests::bench::{PODS, alive};
@@ -48,7 +48,7 @@ pub(super) async fn run(world: Arc<World>, node: &'static str) {
         tokio::select! {
             biased;
             Some(ended) = running.join_next(), if !running.is_empty() => world.ended("a pod", ended),
-            changed = changes.changed() => changed.unwrap(),
+            () = changes.changed() => {}
         }
     }
 }
@@ -59,7 +59,7 @@ struct Run {
     node: &'static str,
     pod: Value,
     random: Rng,
-    changes: watch::Receiver<()>,
+    changes: Changes,
 }
 
 impl Run {
@@ -92,7 +92,7 @@ impl Run {
     /// Returns when the node reaches the API server.
     async fn reaches(&mut self) {
         while !self.world.look_at_nodes().reports(self.node) {
-            self.changes.changed().await.unwrap();
+            self.changes.changed().await;
         }
     }
 
@@ -123,7 +123,7 @@ impl Run {
                     self.world.on_nodes(|_| ());
                     return true;
                 }
-                Start::Waits => self.changes.changed().await.unwrap(),
+                Start::Waits => self.changes.changed().await,
                 Start::Refused(why) => {
                     self.world.finding(&why);
                     return false;
@@ -190,7 +190,7 @@ impl Run {
             }
             tokio::select! {
                 biased;
-                changed = self.changes.changed() => changed.unwrap(),
+                () = self.changes.changed() => {}
                 () = sleep_until(planned) => {
                     if self.world.has(Fault::Guests) {
                         return how;

@@ -1,10 +1,15 @@
-//! What is on the nodes, whatever objects say: disks and running guests.
+//! What is on the nodes, whatever objects say: disks with their snapshots, running guests, and the target of
+//! backups.
 //!
 //! Invariant: a disk is on one node, is made once, and no two guests have it; memory that was saved is
-//! resumed or discarded, and not lost. What would break this is refused and is the text of a finding.
+//! resumed or discarded, and not lost; no disk is reverted under a guest. What would break this is refused and
+//! is the text of a finding.
 //! Failure: that text.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use super::layers::{Layer, Layers};
+use super::target::Target;
 
 pub(super) const NODE_NAMES: [&str; 2] = ["n1", "n2"];
 
@@ -18,11 +23,13 @@ pub(super) struct Nodes {
     made: BTreeSet<String>,
     /// By UID of their pod.
     guests: BTreeMap<String, Guest>,
+    pub(super) target: Target,
 }
 
 struct Disk {
     node: String,
     has_memory: bool,
+    layers: Layers,
 }
 
 struct Guest {
@@ -84,6 +91,7 @@ impl Nodes {
         let made = Disk {
             node: node.to_owned(),
             has_memory: false,
+            layers: Layers::default(),
         };
         self.disks.insert(disk.to_owned(), made);
         Ok(())
@@ -157,6 +165,42 @@ impl Nodes {
         }
     }
 
+    /// Takes a snapshot, once; `None`: the node has no such disk, or its guest no memory.
+    pub(super) fn take_snapshot(&mut self, disk: &str, uid: &str, memory: bool) -> Option<Layer> {
+        let runs = self.guests_with(disk) > 0;
+        let layers = &mut self.disks.get_mut(disk)?.layers;
+        let is_taken = layers.find(uid).is_some();
+        let is_able = is_taken || runs || !memory;
+        is_able.then(|| layers.take(uid, runs, memory))
+    }
+
+    /// The disk becomes that of a snapshot, with its memory or without any.
+    pub(super) fn revert(&mut self, disk: &str, uid: &str, memory: bool) -> Result<(), String> {
+        if self.guests.values().any(|guest| guest.disk == disk) {
+            return Err(format!("disk {disk} reverted under a guest"));
+        }
+        let Some(found) = self.disks.get_mut(disk) else {
+            return Err(format!("disk {disk} reverted, which is not there"));
+        };
+        if found.has_memory {
+            return Err(format!("a revert drops the saved memory of disk {disk}"));
+        }
+        found.layers.revert(uid, memory)?;
+        found.has_memory = memory;
+        Ok(())
+    }
+
+    pub(super) fn delete_snapshot(&mut self, disk: &str, uid: &str) {
+        if let Some(disk) = self.disks.get_mut(disk) {
+            disk.layers.delete(uid);
+        }
+    }
+
+    /// The snapshots of a disk.
+    pub(super) fn layers(&self, disk: &str) -> Option<&Layers> {
+        self.disks.get(disk).map(|disk| &disk.layers)
+    }
+
     /// How the guest of a pod has ended, once it has.
     pub(super) fn end(&self, pod: &str) -> Option<End> {
         self.guests.get(pod).and_then(|guest| guest.end)
@@ -195,7 +239,14 @@ fn what_must_never_be_is_noticed() {
         Start::Refused(_)
     ));
     assert_eq!(nodes.start("q", "n1", "d", true), Start::Runs);
+    assert!(nodes.take_snapshot("d", "s", true).unwrap().is_of_running);
+    nodes.revert("d", "s", true).unwrap_err();
     nodes.remove_guest("q");
+    assert_eq!(nodes.take_snapshot("d", "t", true), None);
+    nodes.revert("d", "s", true).unwrap();
+    nodes.revert("d", "s", true).unwrap_err();
+    nodes.discard("d");
     nodes.delete_disk("d").unwrap();
+    nodes.revert("d", "s", false).unwrap_err();
     nodes.make_disk("n1", "d").unwrap_err();
 }

@@ -45,6 +45,31 @@ impl Fault {
     ];
 }
 
+/// What takes part beside machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// A group of two machines.
+    Groups,
+    /// A set with up to three machines of its own.
+    ReplicaSets,
+    /// Snapshots, with and without memory, and reverts.
+    Snapshots,
+    /// Backups to one target.
+    Backups,
+    /// The image changes, and nodes pull it before machines need it.
+    Images,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Groups,
+        Self::ReplicaSets,
+        Self::Snapshots,
+        Self::Backups,
+        Self::Images,
+    ];
+}
+
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -52,6 +77,7 @@ pub(super) struct Plan {
     /// How many changes of desired states users make.
     pub(super) changes: usize,
     pub(super) faults: BTreeSet<Fault>,
+    pub(super) kinds: BTreeSet<Kind>,
 }
 
 impl Plan {
@@ -60,10 +86,13 @@ impl Plan {
         let changes = random.usize(2..12);
         let mut faults = BTreeSet::from(Fault::ALL);
         faults.retain(|_| random.u8(..4) > 0);
+        let mut kinds = BTreeSet::from(Kind::ALL);
+        kinds.retain(|_| random.bool());
         Self {
             seed,
             changes,
             faults,
+            kinds,
         }
     }
 
@@ -81,7 +110,13 @@ impl Plan {
             plan.faults.remove(fault);
             plan
         };
-        let mut all: Vec<_> = self.faults.iter().map(without).collect();
+        let without_kind = |kind: &Kind| {
+            let mut plan = self.clone();
+            plan.kinds.remove(kind);
+            plan
+        };
+        let mut all: Vec<_> = self.kinds.iter().map(without_kind).collect();
+        all.extend(self.faults.iter().map(without));
         for changes in [self.changes / 2, self.changes.saturating_sub(1)] {
             if changes < self.changes {
                 let plan = self.clone();
@@ -94,9 +129,26 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults: Vec<_> = self.faults.iter().map(|one| format!("{one:?}")).collect();
-        write!(f, "{}/{}/{}", self.seed, self.changes, faults.join(","))
+        let (faults, kinds) = (listed(&self.faults), listed(&self.kinds));
+        write!(f, "{}/{}/{faults}/{kinds}", self.seed, self.changes)
     }
+}
+
+fn listed<T: fmt::Debug>(chosen: &BTreeSet<T>) -> String {
+    let names: Vec<_> = chosen.iter().map(|one| format!("{one:?}")).collect();
+    names.join(",")
+}
+
+/// Those that a text names.
+fn chosen<T: Copy + Ord + fmt::Debug>(all: &[T], text: &str) -> Result<BTreeSet<T>, String> {
+    let names = text.split(',').filter(|name| !name.is_empty());
+    let known = |name: &str| {
+        let found = all.iter().find(|one| format!("{one:?}") == name);
+        found
+            .copied()
+            .ok_or_else(|| format!("there is no fault or kind {name}"))
+    };
+    names.map(known).collect()
 }
 
 impl FromStr for Plan {
@@ -104,21 +156,21 @@ impl FromStr for Plan {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split('/');
-        let mut next = || parts.next().ok_or("SEED/CHANGES/FAULT,FAULT is expected");
+        let mut next = || {
+            parts
+                .next()
+                .ok_or("SEED/CHANGES/FAULT,FAULT/KIND,KIND is expected")
+        };
         let seed = next()?.parse().map_err(|_| "the seed is no number")?;
         let changes = next()?.parse();
         let changes = changes.map_err(|_| "the number of changes is no number")?;
-        let names = next()?.split(',').filter(|name| !name.is_empty());
-        let known = |name: &str| {
-            let mut all = Fault::ALL.into_iter();
-            let found = all.find(|fault| format!("{fault:?}") == name);
-            found.ok_or_else(|| format!("there is no fault {name}"))
-        };
-        let faults = names.map(known).collect::<Result<_, _>>()?;
+        let faults = chosen(&Fault::ALL, next()?)?;
+        let kinds = chosen(&Kind::ALL, next()?)?;
         Ok(Self {
             seed,
             changes,
             faults,
+            kinds,
         })
     }
 }
@@ -129,5 +181,7 @@ fn a_plan_survives_being_written() {
         let plan = Plan::new(seed);
         assert_eq!(plan.to_string().parse(), Ok(plan));
     }
-    assert!("7/3/Wind".parse::<Plan>().is_err());
+    assert!("7/3/Wind/".parse::<Plan>().is_err());
+    assert!("7/3/Lag/Clouds".parse::<Plan>().is_err());
+    assert!("7/3/Lag".parse::<Plan>().is_err());
 }

@@ -4,7 +4,7 @@
 //! Failure: a pass or a watch that panics is a finding.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -33,20 +33,21 @@ use crate::stores::Stores;
 const SIGNALS: usize = 256;
 /// No pass is repeated just in case: what waits has an event that wakes it.
 const NEVER: Timespan = Timespan::from_secs(1_000_000);
-/// While no pass over an image has panicked.
-const NO_PANICS: &str =
-    "vmlet_controller_reconcile_panics_total{controller=\"virtualmachineimage\"} 0";
+/// How often passes have panicked.
+const PANICS: &str = "vmlet_controller_reconcile_panics_total{";
 
-/// What the queue of images only counts; read when the process ends.
-struct ImagePanics {
+/// What the queues beside that of machines only count; read when the process ends.
+struct CountedPanics {
     world: Arc<World>,
     metrics: Arc<Metrics>,
 }
 
-impl Drop for ImagePanics {
+impl Drop for CountedPanics {
     fn drop(&mut self) {
-        if !self.metrics.text().contains(NO_PANICS) {
-            self.world.finding("a pass over an image panics");
+        let text = self.metrics.text();
+        let counts = text.lines().filter(|line| line.starts_with(PANICS));
+        for count in counts.filter(|count| !count.ends_with(" 0")) {
+            self.world.finding(&format!("passes panic: {count}"));
         }
     }
 }
@@ -81,16 +82,27 @@ async fn work(world: &Arc<World>, life: &Arc<Life>, incarnation: usize) {
         let now = jiff::Timestamp::from_second(clock.seconds_of_controller());
         Time(now.unwrap())
     });
+    let random = world.plan.random(&format!("delays of {incarnation}"));
+    let random = Mutex::new(random);
+    context.random = Arc::new(move || random.lock().unwrap().f64());
     let config = &context.config;
     let metrics = &context.metrics;
     let queue = Arc::new(runner::queue(config, &rules, metrics.queue.clone()));
-    let images = Arc::new(runner::images::queue(config, metrics.images.clone()));
+    let beside = |metrics| Arc::new(runner::images::queue(config, metrics));
+    let images = beside(metrics.images.clone());
+    let groups = beside(metrics.groups.clone());
+    let replica_sets = beside(metrics.replica_sets.clone());
+    let backups = beside(metrics.backups.clone());
+    let schedules = beside(metrics.backup_schedules.clone());
     let intake = Intake::new(
         stores,
         (*rules).clone(),
         Arc::clone(&queue),
         Arc::clone(&images),
-    );
+    )
+    .with_groups(Arc::clone(&groups))
+    .with_replica_sets(Arc::clone(&replica_sets))
+    .with_backups(Arc::clone(&backups), schedules);
     let mut watches = watches::start(world, incarnation, feeds, &intake);
     let ends = async {
         while let Some(ended) = watches.join_next().await {
@@ -104,7 +116,7 @@ async fn work(world: &Arc<World>, life: &Arc<Life>, incarnation: usize) {
             intake.signal(key);
         }
     };
-    let _panics = ImagePanics {
+    let _panics = CountedPanics {
         world: Arc::clone(world),
         metrics: Arc::clone(metrics),
     };
@@ -117,6 +129,9 @@ async fn work(world: &Arc<World>, life: &Arc<Life>, incarnation: usize) {
     tokio::join!(
         runner::run(&context, queue, rules, stop.clone(), pass),
         runner::images::run(&context, images, stop.clone()),
+        runner::groups::run(&context, groups, stop.clone()),
+        runner::replica_sets::run(&context, replica_sets, stop.clone()),
+        runner::backups::run(&context, backups, stop.clone()),
         follow_agents(&context, &signal),
         signals,
         ends,
@@ -138,7 +153,7 @@ async fn watched_pass(world: &World, context: &Context, key: &Key) -> Outcome {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_panics_is_a_finding() {
-    let world = World::new("0/0/".parse().unwrap());
+    let world = World::new("0/0//".parse().unwrap());
     let unreadable = json!({ "metadata": { "name": "debian" }, "spec": 7 });
     world.on_server(|server| server.create(IMAGES.to_owned(), unreadable));
     let running = timeout(Duration::from_mins(1), run(Arc::clone(&world))).await;

@@ -1,7 +1,14 @@
 //! Users, who change their minds.
 //!
-//! Invariant: what they want in the end is known, and can be had: machines on, off, or gone.
-//! Failure: none of its own.
+//! Invariant: what they desire in the end is known, and can be had.
+//! Failure: none of their own.
+
+mod backups;
+mod groups;
+mod images;
+mod machines;
+mod replica_sets;
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,89 +16,72 @@ use std::time::Duration;
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::world::{World, is_deleting, some_time, uid};
-use crate::reconcile::vm::tests::bench::{PODS, VMS};
+use super::plan::Kind;
+use super::world::{World, name, some_time};
 
-const MACHINES: [&str; 3] = ["vm0", "vm1", "vm2"];
+pub(super) use self::groups::GROUP;
+pub(super) use self::images::IMAGE;
+pub(super) use self::machines::{Desired, MACHINES};
+pub(super) use self::replica_sets::SET;
 
-/// What a machine is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Desired {
-    On,
-    Off,
-    Gone,
+/// What there is to be in the end.
+pub(super) struct Wanted {
+    pub(super) machines: BTreeMap<String, Desired>,
+    /// Machines of the set.
+    pub(super) replicas: Option<u64>,
 }
 
-/// Creates machines, changes them, and returns what they are to be.
-pub(super) async fn change_their_minds(world: &World) -> BTreeMap<String, Desired> {
-    let mut random = world.plan.random("users");
-    let machines = &MACHINES[..random.usize(1..=MACHINES.len())];
-    for machine in machines {
-        create(world, machine, &state(&mut random));
-    }
-    for _ in 0..world.plan.changes {
-        world
-            .sleep_while_faulty(some_time(&mut random, 10, 90_000))
-            .await;
-        let machine = machines[random.usize(..machines.len())];
-        change(world, machine, &mut random);
-    }
+/// Makes changes, and returns what there is to be.
+pub(super) async fn change_their_minds(world: &World) -> Wanted {
+    tokio::join!(
+        machines::change(world),
+        now_and_then(world, Kind::Groups, groups::change),
+        now_and_then(world, Kind::ReplicaSets, replica_sets::change),
+        now_and_then(world, Kind::Snapshots, snapshots::change),
+        now_and_then(world, Kind::Backups, backups::change),
+        now_and_then(world, Kind::Images, images::change),
+    );
     world.sleep_while_faulty(Duration::from_secs(60)).await;
-    let last = machines.iter().map(|machine| {
-        let desired = decide(world, machine, &mut random);
-        ((*machine).to_owned(), desired)
-    });
-    last.collect()
+    let mut random = world.plan.random("decisions");
+    if world.includes(Kind::Images) {
+        images::decide(world, &mut random);
+    }
+    if world.includes(Kind::Snapshots) {
+        snapshots::end_reverts(world).await;
+    }
+    if world.includes(Kind::Backups) {
+        backups::decide(world);
+    }
+    let mut machines = machines::decide(world, &mut random);
+    if world.includes(Kind::Groups) {
+        groups::decide(world, &mut machines, &mut random);
+    }
+    let has_set = world.includes(Kind::ReplicaSets);
+    let replicas = has_set.then(|| replica_sets::decide(world, &mut random));
+    Wanted { machines, replicas }
 }
 
-fn create(world: &World, machine: &str, state: &Value) {
-    let mut vm = json!({
-        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
-        "metadata": { "name": machine, "namespace": "ns" },
-        "spec": { "className": "small", "imageName": "debian" },
-    });
-    json_patch::merge(&mut vm, &json!({ "spec": state }));
-    world.note(&format!("{machine} is created: {state}"));
-    world.on_server(|server| server.create(VMS.to_owned(), vm));
-}
-
-/// One of the spellings of a desired state.
-fn state(random: &mut Rng) -> Value {
-    let all = [
-        ("runStrategy", "Always"),
-        ("runStrategy", "RerunOnFailure"),
-        ("runStrategy", "Once"),
-        ("runStrategy", "Manual"),
-        ("runStrategy", "Halted"),
-        ("powerState", "PoweredOn"),
-        ("powerState", "PoweredOff"),
-        ("powerState", "Suspended"),
-    ];
-    let chosen = all[random.usize(..all.len())];
-    spelled(chosen.0, chosen.1)
-}
-
-fn spelled(field: &str, value: &str) -> Value {
-    let mut state = json!({ "runStrategy": null, "powerState": null, "running": null });
-    state[field] = json!(value);
-    state
-}
-
-fn change(world: &World, machine: &str, random: &mut Rng) {
-    let Some(vm) = world.get(VMS, machine) else {
-        return create(world, machine, &state(random));
-    };
-    match random.u8(..10) {
-        0 => delete(world, VMS, machine),
-        1 => delete(world, PODS, machine),
-        2 => restart(world, &vm, machine),
-        _ => set(world, &vm, &state(random)),
+/// The changes of what takes part beside machines.
+async fn now_and_then(world: &World, kind: Kind, change: fn(&World, &mut Rng)) {
+    if !world.includes(kind) {
+        return;
+    }
+    let mut random = world.plan.random(&format!("users of {kind:?}"));
+    for _ in 0..2 * world.plan.changes {
+        // What was requested last has often been done by then.
+        pause(world, &mut random, 2_000).await;
+        change(world, &mut random);
     }
 }
 
-fn set(world: &World, vm: &Value, state: &Value) {
-    world.note(&format!("{} is to be {state}", super::world::name(vm)));
-    world.edit(VMS, vm, &json!({ "spec": state }));
+async fn pause(world: &World, random: &mut Rng, shortest: u64) {
+    let pause = some_time(random, shortest, 90_000);
+    world.sleep_while_faulty(pause).await;
+}
+
+fn create(world: &World, collection: &str, object: Value) {
+    world.note(&format!("{} is created: {}", name(&object), object["spec"]));
+    world.on_server(|server| server.create(collection.to_owned(), object));
 }
 
 fn delete(world: &World, collection: &str, name: &str) {
@@ -100,34 +90,16 @@ fn delete(world: &World, collection: &str, name: &str) {
     world.on_server(|state| state.delete(&place, &json!({})));
 }
 
-fn restart(world: &World, vm: &Value, machine: &str) {
-    if let Some(pod) = world.get(PODS, machine) {
-        world.note(&format!("{machine} is to restart"));
-        let both = json!([{ "action": "Stop", "uid": uid(&pod) }, { "action": "Start" }]);
-        let status = json!({ "status": { "stateChangeRequests": both } });
-        world.edit(VMS, vm, &status);
-    }
+/// Changes the specification of an object.
+fn set(world: &World, collection: &str, object: &Value, spec: &Value) {
+    world.note(&format!("{} is to be {spec}", name(object)));
+    world.edit(collection, object, &json!({ "spec": spec }));
 }
 
-/// The last decision about a machine.
-fn decide(world: &World, machine: &str, random: &mut Rng) -> Desired {
-    let desired = [Desired::On, Desired::On, Desired::Off, Desired::Gone][random.usize(..4)];
-    let present = world.get(VMS, machine);
-    if present.as_ref().is_none_or(is_deleting) {
-        return Desired::Gone;
-    }
-    world.note(&format!("{machine} is {desired:?} in the end"));
-    let state = match desired {
-        Desired::On => spelled("runStrategy", "Always"),
-        Desired::Off => spelled("powerState", "PoweredOff"),
-        Desired::Gone => {
-            delete(world, VMS, machine);
-            return desired;
-        }
-    };
-    let requests = json!({ "status": { "stateChangeRequests": null } });
-    let vm = present.unwrap_or_default();
-    world.edit(VMS, &vm, &requests);
-    set(world, &vm, &state);
-    desired
+/// An object of ours.
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": kind,
+        "metadata": { "name": name, "namespace": "ns" }, "spec": spec,
+    })
 }

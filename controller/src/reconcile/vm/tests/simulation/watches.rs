@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::names;
 use fastrand::Rng;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Event;
@@ -21,14 +22,29 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::nodes::NODE_NAMES;
-use super::plan::Fault;
+use super::plan::{Fault, Kind};
 use super::world::{World, some_time};
 use crate::intake::{Intake, Wakes};
 use crate::reconcile::vm::tests::api::{Place, Shown, State};
 use crate::reconcile::vm::tests::bench::{
-    CACHES, CLASSES, IMAGES, NODES, PODS, SYSTEM_TASKS, TASKS, VMS,
+    BACKUPS, CACHES, CLASSES, GROUPS, IMAGES, NODES, PODS, SETS, SNAPSHOTS, SYSTEM_TASKS, TASKS,
+    VMS,
 };
 use crate::stores::{Agents, Feed, Feeds};
+
+/// What agents and daemons do beside the tasks that all versions know.
+const KINDS: [&str; 6] = [
+    "Provision",
+    "Snapshot",
+    "Revert",
+    "DeleteSnapshot",
+    "Backup",
+    "DeleteBackup",
+];
+/// What they do with images.
+const IMAGE_KINDS: [&str; 2] = ["InspectImage", "PullImage"];
+/// The target of backups.
+pub(super) const TARGET: &str = "store";
 
 /// Between two renewals of an agent's lease.
 const RENEWAL: Duration = Duration::from_secs(10);
@@ -58,10 +74,6 @@ pub(super) fn start(
     }
     empty!(
         cluster_images,
-        groups,
-        replica_sets,
-        snapshots,
-        backups,
         backup_schedules,
         claims,
         data_volumes,
@@ -87,6 +99,10 @@ pub(super) fn start(
         images: IMAGES;
         image_caches: CACHES;
         nodes: NODES;
+        groups: GROUPS;
+        replica_sets: SETS;
+        snapshots: SNAPSHOTS;
+        backups: BACKUPS;
     }
     set.spawn(leases(Arc::clone(world), intake.agents(), intake.clone()));
     set
@@ -129,8 +145,7 @@ impl Watch {
                         };
                         intake.take(&feed.apply(event));
                     }
-                    // The sender lives as long as the world.
-                    None => changes.changed().await.unwrap(),
+                    None => changes.changed().await,
                 }
             }
             let outage = some_time(&mut self.random, 10, 60_000);
@@ -223,12 +238,25 @@ fn decoded<K: DeserializeOwned>(object: &Value) -> K {
 
 /// The leases of agents: those of nodes that report are renewed.
 async fn leases(world: Arc<World>, agents: Agents, intake: Intake) {
+    let mut kinds = KINDS.to_vec();
+    if world.includes(Kind::Images) {
+        kinds.extend(IMAGE_KINDS);
+    }
+    let target = format!("{}{TARGET}", names::BACKUP_TARGET);
+    let features = [
+        names::MEMORY_SNAPSHOTS,
+        names::DISK_BACKUPS,
+        target.as_str(),
+    ];
+    let facts = json!({
+        "daemon": { "reachable": true, "taskKinds": kinds },
+        "features": features,
+    });
     let lease = |node: &str, renewal: u64| -> Lease {
-        let facts = json!({ "daemon": { "reachable": true, "taskKinds": ["Provision"] } });
         let lease = json!({
             "metadata": {
                 "name": format!("vmlet-node-{node}"),
-                "annotations": { crds::names::NODE_FACTS: facts.to_string() },
+                "annotations": { names::NODE_FACTS: facts.to_string() },
             },
             "spec": { "renewTime": format!("2026-01-01T00:00:00.{renewal:06}Z") },
         });

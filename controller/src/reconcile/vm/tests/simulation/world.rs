@@ -10,17 +10,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 
 use super::nodes::Nodes;
-use super::plan::{Fault, Plan};
+use super::plan::{Fault, Kind, Plan};
+use super::signal::{Changes, Signal};
 use crate::reconcile::vm::tests::api::{Server, State};
 use crate::reconcile::vm::tests::bench::START;
-
-/// Of the trace, this many last lines are shown.
-const SHOWN: usize = 150;
 
 pub(super) struct World {
     pub(super) plan: Plan,
@@ -31,8 +28,8 @@ pub(super) struct World {
     /// Writes of the controller.
     pub(super) writes: AtomicUsize,
     started: Instant,
-    changed: watch::Sender<()>,
-    calm: watch::Sender<bool>,
+    changed: Signal,
+    calm: Signal,
     trace: Mutex<Vec<String>>,
     findings: Mutex<Vec<String>>,
 }
@@ -51,8 +48,8 @@ impl World {
             skew: AtomicI64::new(0),
             writes: AtomicUsize::new(0),
             started,
-            changed: watch::Sender::default(),
-            calm: watch::Sender::new(false),
+            changed: Signal::default(),
+            calm: Signal::default(),
             trace: Mutex::default(),
             findings: Mutex::default(),
         })
@@ -60,7 +57,12 @@ impl World {
 
     /// The time of the server.
     pub(super) fn time(&self) -> String {
-        time(seconds_since(self.started))
+        self.time_in(0)
+    }
+
+    /// The time of the server in so many seconds.
+    pub(super) fn time_in(&self, seconds: i64) -> String {
+        time(seconds_since(self.started) + seconds)
     }
 
     /// The time of the controller.
@@ -70,30 +72,42 @@ impl World {
 
     /// Whether this may still go wrong.
     pub(super) fn has(&self, fault: Fault) -> bool {
-        !*self.calm.borrow() && self.plan.faults.contains(&fault)
+        !self.calm.was_sent() && self.plan.faults.contains(&fault)
+    }
+
+    /// Whether objects of this kind take part.
+    pub(super) fn includes(&self, kind: Kind) -> bool {
+        self.plan.kinds.contains(&kind)
     }
 
     /// From now on nothing goes wrong.
     pub(super) fn calm_down(&self) {
+        if self.calm.was_sent() {
+            return;
+        }
         self.note("nothing goes wrong any more");
         self.skew.store(0, Ordering::Relaxed);
-        self.calm.send_replace(true);
-        self.changed.send_replace(());
+        self.calm.send();
+        self.changed.send();
     }
 
     /// Sleeps, at most until nothing goes wrong any more.
     pub(super) async fn sleep_while_faulty(&self, length: Duration) {
-        let mut calm = self.calm.subscribe();
         tokio::select! {
             biased;
-            _ = calm.wait_for(|is_calm| *is_calm) => {}
+            () = self.calm.sent() => {}
             () = sleep(length) => {}
         }
     }
 
     /// Wakes its owner when something has changed since its last look.
-    pub(super) fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    pub(super) fn changes(&self) -> Changes {
+        self.changed.changes()
+    }
+
+    /// What depends on nothing but the parts of the world themselves has changed.
+    pub(super) fn wake(&self) {
+        self.changed.send();
     }
 
     /// Works on the objects.
@@ -105,7 +119,7 @@ impl World {
         let has_grown = length(&state) > before;
         drop(state);
         if has_grown {
-            self.changed.send_replace(());
+            self.changed.send();
         }
         result
     }
@@ -113,7 +127,7 @@ impl World {
     /// Works on the nodes.
     pub(super) fn on_nodes<T>(&self, work: impl FnOnce(&mut Nodes) -> T) -> T {
         let result = work(&mut self.nodes.lock().unwrap());
-        self.changed.send_replace(());
+        self.changed.send();
         result
     }
 
@@ -179,11 +193,9 @@ impl World {
         self.findings.lock().unwrap().clone()
     }
 
-    /// The end of the trace.
-    pub(super) fn trace(&self) -> String {
-        let trace = self.trace.lock().unwrap();
-        let start = trace.len().saturating_sub(SHOWN);
-        trace[start..].join("\n")
+    /// All lines of the trace.
+    pub(super) fn trace(&self) -> Vec<String> {
+        self.trace.lock().unwrap().clone()
     }
 }
 
@@ -205,6 +217,14 @@ pub(super) fn uid(object: &Value) -> &str {
 
 pub(super) fn is_deleting(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// The condition of that type, or null.
+pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+    static NONE: Value = Value::Null;
+    let all = object["status"]["conditions"].as_array();
+    let mut all = all.into_iter().flatten();
+    all.find(|one| one["type"] == kind).unwrap_or(&NONE)
 }
 
 /// Between two numbers of milliseconds; short ones are as likely as long ones.
