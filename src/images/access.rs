@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn an_identity_is_one_of_its_credentials_its_kind_and_its_node() {
-        let (one, other) = (Key::new(b"one"), Key::new(b"other"));
+        let one = Key::new(b"one");
+        let other = Key::new(b"other");
         let mark = Some([7; 32]);
         let identity = one.identity("tls", mark);
         assert_eq!(identity, one.identity("tls", mark));

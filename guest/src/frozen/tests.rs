@@ -173,7 +173,8 @@ fn await_end(frozen: &Arc<Frozen>) {
 
 #[test]
 fn programs_run_before_the_freeze_and_after_the_thaw() {
-    let (frozen, programs) = (frozen(), Programs::new());
+    let frozen = frozen();
+    let programs = Programs::new();
     let hooks = ["10-a", "20-b"].map(|name| programs.add(name, ""));
     let before = ["freeze 10-a", "freeze 20-b"];
     let outcome = freeze_with(&frozen, hooks.to_vec(), |_| {
@@ -190,7 +191,8 @@ fn programs_run_before_the_freeze_and_after_the_thaw() {
 
 #[test]
 fn a_program_that_fails_ends_the_freeze_and_gets_the_thaw() {
-    let (frozen, programs) = (frozen(), Programs::new());
+    let frozen = frozen();
+    let programs = Programs::new();
     let hooks = [("10-a", ""), ("20-b", "exit 3"), ("30-c", "")];
     let hooks = hooks.map(|(name, more)| programs.add(name, more));
     let nothing = |_: &Point| -> Result<bool, String> { panic!("it freezes") };
@@ -212,7 +214,8 @@ fn a_program_that_fails_ends_the_freeze_and_gets_the_thaw() {
 /// The host gave up while a program did not end.
 #[test]
 fn a_thaw_ends_a_program_that_does_not_end() {
-    let (frozen, programs) = (frozen(), Programs::new());
+    let frozen = frozen();
+    let programs = Programs::new();
     let hooks = vec![programs.add("10-a", "[ $1 = thaw ] || exec sleep 1000")];
     let freezing = {
         let frozen = Arc::clone(&frozen);
@@ -232,7 +235,8 @@ fn a_thaw_ends_a_program_that_does_not_end() {
 /// A disk does not answer to the freeze, and the program holds what it has prepared.
 #[test]
 fn programs_get_the_thaw_while_a_call_of_the_freeze_hangs() {
-    let (frozen, programs) = (frozen(), Programs::new());
+    let frozen = frozen();
+    let programs = Programs::new();
     let hooks = vec![programs.add("10-a", "")];
     let (calls, called) = mpsc::channel();
     let (returns, returned) = mpsc::channel::<()>();

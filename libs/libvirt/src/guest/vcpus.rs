@@ -2,7 +2,7 @@
 //! them on or off line.
 //!
 //! Invariant: a CPU that the guest cannot do without stays; of a list the first 255 are looked at.
-//! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`].
+//! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`crate::Error::Agent`].
 
 use std::time::Duration;
 

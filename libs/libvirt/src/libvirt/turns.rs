@@ -44,7 +44,7 @@ impl Turns {
         Arc::new(place.lock_owned().await)
     }
 
-    /// Whether somebody waits for the turn that another one has.
+    /// Whether a request waits for the turn that another one has.
     #[cfg(test)]
     pub(super) fn is_waited_for(&self, key: Key) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

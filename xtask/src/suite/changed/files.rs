@@ -58,7 +58,8 @@ pub(super) fn sources(root: &Path) -> Result<BTreeMap<String, String>> {
         let shown = folder.display().to_string();
         for entry in fs::read_dir(&folder).with_context(|| format!("read {shown}"))? {
             let entry = entry.with_context(|| format!("read {shown}"))?;
-            let (path, kind) = (entry.path(), entry.file_type()?);
+            let path = entry.path();
+            let kind = entry.file_type()?;
             let name = entry.file_name();
             if kind.is_dir() && !ELSEWHERE.iter().any(|other| name == *other) {
                 folders.push(path);

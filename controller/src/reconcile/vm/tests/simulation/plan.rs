@@ -129,7 +129,8 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (faults, kinds) = (listed(&self.faults), listed(&self.kinds));
+        let faults = listed(&self.faults);
+        let kinds = listed(&self.kinds);
         write!(f, "{}/{}/{faults}/{kinds}", self.seed, self.changes)
     }
 }
