@@ -202,6 +202,7 @@ impl<P: Platform> Agenda<P> {
         cancel: &CancellationToken,
     ) -> Result<TakenSnapshot, Failure> {
         let makes_way = self.makes_way(task.uid);
+        faultpoint::point("node.freeze.begins");
         let guest = tokio::select! {
             guest = self.containers.freeze_guest(task.vm, seconds) => guest?,
             () = either(cancel, &makes_way) => {
@@ -226,7 +227,6 @@ impl<P: Platform> Agenda<P> {
         noted
             .await
             .map_err(|error| Failure::new(&crate::one_line(&error), true))?;
-        faultpoint::point("node.freeze.held");
         let is_requested = tokio::select! {
             biased;
             () = cancel.cancelled() => true,
