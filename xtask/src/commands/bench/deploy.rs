@@ -218,6 +218,17 @@ fn snapshots(samples: &Samples) -> Result<Vec<Row>> {
             "write_with",
         )?,
         Row::one("  difference", "ms", held).within(Figure::P50, 100.0, why),
+        row(
+            samples,
+            "snapshot with memory, 256 MiB",
+            SNAPSHOTS,
+            "memory",
+        )?,
+        Row::many(
+            "  guest stopped by QEMU",
+            "ms",
+            samples.series(SNAPSHOTS, "memory_stopped")?,
+        ),
         row(samples, "revert", SNAPSHOTS, "revert")?,
         row(samples, "clone of a snapshot", SNAPSHOTS, "clone")?,
     ])
@@ -293,7 +304,7 @@ mod tests {
         add(&mut samples, DISKS, &disks);
         let snapshots = json!({
             "snapshot": [50.0], "stopped": [stopped], "write_without": [40.0], "write_with": [60.0],
-            "revert": [30.0], "clone": [70.0],
+            "memory": [240.0], "memory_stopped": [90.0], "revert": [30.0], "clone": [70.0],
         });
         add(&mut samples, SNAPSHOTS, &snapshots);
         let backups = json!({ "full": [500.0], "incremental": [200.0], "read": [1.8 * ours] });

@@ -197,7 +197,7 @@ impl Bench<'_> {
         let id = booted.container[..DIGITS].to_owned();
         let seeds = self.stack.path("state/seeds");
         let sockets = self.stack.path("state/console").join(&id);
-        let pid = emulator(&booted.container)?;
+        let pid = emulator(&format!("vmlet-{}", vm(0)))?;
         let mut folders = Vec::new();
         for number in 0..machines {
             let path = self.stack.path(&format!("by-hand-{number}"));

@@ -25,8 +25,8 @@ const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 const CLONE: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1b";
 const TASK: Duration = Duration::from_secs(300);
 const LISTENS: Duration = Duration::from_secs(60);
-/// Digits of an id in the name of its domain.
-const DIGITS: usize = 20;
+/// Number of snapshots with memory.
+const WITH_MEMORY: u32 = 3;
 /// For how long the guest writes in one measurement, in hundredths of a second of its own clock.
 const WRITING: u32 = 500;
 /// A guest that writes less often in this time measures nothing.
@@ -38,7 +38,7 @@ const SIZE: u64 = 128 << 20;
 /// What the guest prints when it has written enough.
 const LONGEST: &str = "longest ";
 
-/// Measures `count` snapshots, and as many reverts and clones.
+/// Measures `count` snapshots, and as many reverts and clones, and [`WITH_MEMORY`] snapshots with memory.
 pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     let cri = stack.cri_with_image().await?;
     let node = stack.node().await?;
@@ -55,7 +55,7 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     pod.annotations.extend([disk]);
     let booted = stack.boot(&cri, &pod).await?.0;
     cri.await_agent(&booted.container).await?;
-    let domain = format!("vmlet-{}", &booted.container[..DIGITS]);
+    let domain = format!("vmlet-{VM}");
     let mut events = Events::follow(stack, &domain).await?;
     let mut samples = Samples::default();
     let guest = Guest {
@@ -93,6 +93,16 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
         }
     }
     samples.number("stopped", events.stopped()?);
+    for number in 0..WITH_MEMORY {
+        events.forget()?;
+        let take = Kind::Snapshot(v1::Snapshot {
+            uid: uid(2000 + number),
+            quiesce_seconds: 0,
+            memory: true,
+        });
+        samples.time("memory", tasks.run(take).await?);
+        samples.number("memory_stopped", events.resumed().await?);
+    }
     drop(events);
     stack.remove(&cri, &booted.sandbox).await?;
     for number in 0..=count {
@@ -222,7 +232,7 @@ impl Events {
                 let done = virsh.args(["-c", &uri(stack), verb, domain]).output()?;
                 ensure!(done.status.success(), "virsh {verb}: {done:?}");
             }
-            ensure!(this.read()?.contains(": event RESUME"), "no event");
+            ensure!(this.read()?.contains("event RESUME at "), "no event");
             Ok(())
         })
         .await?;
@@ -238,6 +248,17 @@ impl Events {
     fn forget(&mut self) -> Result<()> {
         self.before = self.read()?.len();
         Ok(())
+    }
+
+    /// Waits until the machine was stopped and resumed, and returns for how many milliseconds it was stopped.
+    async fn resumed(&mut self) -> Result<f64> {
+        let this = std::cell::RefCell::new(self);
+        eventually(LISTENS, "virsh prints that the machine runs", || async {
+            let stopped = this.borrow_mut().stopped()?;
+            ensure!(stopped > 0.0, "the machine was not stopped");
+            Ok(stopped)
+        })
+        .await
     }
 
     /// Milliseconds for which the machine was stopped, since [`Self::forget`].

@@ -55,11 +55,10 @@ pub(crate) async fn both(
     std::fs::create_dir(&scratch)?;
     let sandbox = cri.run(pod.sandbox()).await.context("RunPodSandbox")?;
     let container = stack.create(cri, pod, &sandbox).await?;
-    let (id, seeds) = (&container[..DIGITS], stack.path("state/seeds"));
-    let (disks, sockets) = (
-        stack.path("state/pods").join(&sandbox[..DIGITS]),
-        stack.path("state/console").join(id),
-    );
+    let id = &container[..DIGITS];
+    let seeds = stack.path("state/seeds");
+    let disks = stack.path("state/pods").join(&sandbox[..DIGITS]);
+    let sockets = stack.path("state/console").join(id);
     std::fs::copy(disks.join("root.qcow2"), scratch.join("root.qcow2"))?;
     let seed = format!("{id}.iso");
     std::fs::copy(seeds.join(&seed), scratch.join(&seed))?;
@@ -76,7 +75,7 @@ pub(crate) async fn both(
         console,
     };
     let shares = serve(stack, pod, &scratch)?;
-    let emulator = emulator(&container)?;
+    let emulator = emulator(&format!("vmlet-{id}"))?;
     let recipe = Recipe::of(emulator, &[&disks, &seeds, &sockets], &scratch)?;
     let recipe = match awaited {
         Awaited::FirstByte => recipe,
@@ -148,9 +147,9 @@ impl Awaited {
     }
 }
 
-/// The process of a container's emulator.
-pub(crate) fn emulator(container: &str) -> Result<i32> {
-    let name = format!("guest=vmlet-{}", &container[..DIGITS]);
+/// The process of a domain's emulator.
+pub(crate) fn emulator(domain: &str) -> Result<i32> {
+    let name = format!("guest={domain}");
     let mut processes = std::fs::read_dir("/proc")?.flatten();
     let found = processes.find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
