@@ -187,7 +187,8 @@ impl App {
         let container_rows = Arc::new(Table::load(db.clone()).await?);
         images.set_users(Arc::clone(&container_rows) as Arc<dyn images::Users>);
         let events = Events::of(&sandbox_rows, &container_rows);
-        let (locks, tasks) = (Locks::default(), Tasks::default());
+        let locks = Locks::default();
+        let tasks = Tasks::default();
         let parts = vm::Parts {
             table: container_rows,
             sandboxes: Arc::clone(&sandbox_rows),
@@ -224,7 +225,8 @@ impl App {
             level: local.level(),
         };
         let path = node::Exports::directory_of(&config.state_dir);
-        let exports = node::Exports::open(Arc::clone(&disks), path.clone());
+        let targets = settings::targets(config);
+        let exports = node::Exports::open(Arc::clone(&disks), targets.clone(), path.clone());
         let app = Self {
             exports: exports.map_err(|source| Error::Directory { path, source })?,
             settings: Arc::new(NodeSettings::new(
@@ -234,7 +236,7 @@ impl App {
                 Arc::new(running),
                 tasks.clone(),
             )),
-            agenda: Arc::new(agenda.await?.with_targets(settings::targets(config))),
+            agenda: Arc::new(agenda.await?.with_targets(targets)),
             machines: Arc::new(machines),
             probes: Arc::new(Probes::new(Arc::clone(&containers))),
             identity: node::Identity {
@@ -335,8 +337,11 @@ fn claim(state: &Path) -> Result<File, Error> {
 /// Directories that QEMU's user may traverse and no user may list.
 fn prepare_directories(state: &Path) -> Result<(), Error> {
     let paths = vm::Paths::new(state);
-    let (disks, devices) = (Disks::directory_of(state), Blocks::directory_of(state));
-    let (pods, consoles, seeds) = (paths.pods(), paths.consoles(), paths.seeds());
+    let disks = Disks::directory_of(state);
+    let devices = Blocks::directory_of(state);
+    let pods = paths.pods();
+    let consoles = paths.consoles();
+    let seeds = paths.seeds();
     let processes = paths.processes();
     for path in [state.to_owned(), pods, consoles, seeds, disks, devices] {
         let prepared = std::fs::create_dir_all(&path)

@@ -205,7 +205,7 @@ pub struct Vm {
     /// the overhead of the RuntimeClass does this and informs the scheduler.
     pub memory_overhead: Size,
     /// Maximum sum of the virtual sizes of all root disks in files on this node; a machine whose
-    /// disk would exceed it is refused. No limit if unset.
+    /// disk would exceed it is refused. Copies that share blocks count in full. No limit if unset.
     pub disk_budget: Option<Size>,
     /// How the daemon treats a pod with writable mounts that do not reach the guest, so that data
     /// written there would be lost: `refuse` the container, or `warn` with an event on the pod.

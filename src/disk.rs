@@ -16,7 +16,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use podspec::VmUid;
 
@@ -28,6 +28,7 @@ mod export;
 mod generation;
 mod grow;
 mod holder;
+mod joined;
 mod layers;
 mod make;
 pub mod manifest;
@@ -81,6 +82,8 @@ pub struct Disks {
     manifests: Arc<manifest::Manifests>,
     /// Merges that end for machines.
     yields: backup::Yields,
+    /// Whether files below `root` can have the same blocks, once that was looked at.
+    shares_blocks: OnceLock<bool>,
 }
 
 impl Disks {
@@ -102,12 +105,22 @@ impl Disks {
             uses: chain::LayerUses::default(),
             manifests: Arc::default(),
             yields: backup::Yields::default(),
+            shares_blocks: OnceLock::new(),
         })
     }
 
     /// What writes disks on this node.
     pub const fn qemu_img(&self) -> &QemuImg {
         &self.qemu_img
+    }
+
+    /// Whether copies of disks can have the blocks of their source; `None`: not known. Blocks.
+    pub fn copies_share_blocks(&self) -> Option<bool> {
+        let known = self.shares_blocks.get().copied();
+        known.or_else(|| {
+            let found = qemu_img::shared_in(&self.root)?;
+            Some(*self.shares_blocks.get_or_init(|| found))
+        })
     }
 
     /// The directory below a state directory.

@@ -140,7 +140,8 @@ impl State {
         if container.spec.part == Part::PodMachine {
             return;
         }
-        let (id, sandbox) = (container.id.clone(), container.sandbox.clone());
+        let id = container.id.clone();
+        let sandbox = container.sandbox.clone();
         match after.filter(|container| container.phase.is_listed()) {
             Some(container) => {
                 let pod = self.pods.entry(sandbox.clone()).or_default();

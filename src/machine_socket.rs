@@ -93,6 +93,7 @@ fn opened(file: &OwnedFd) -> PathBuf {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use nix::sys::socket::{Shutdown, shutdown};
     use tokio::net::UnixListener;
 
     use super::*;
@@ -123,7 +124,8 @@ mod tests {
         connected.0.unwrap();
         connected.1.unwrap();
         touch(&socket.path).unwrap();
-        drop(listener);
+        // Not dropped alone: a process that a parallel test has forked has the socket, too, until it executes its program.
+        shutdown(listener.as_raw_fd(), Shutdown::Both).unwrap();
         let refused = socket.connect().await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         let refused = touch(&socket.path).unwrap_err();

@@ -287,7 +287,8 @@ impl Metrics {
         }
         self.tasks.clear();
         for (kind, state) in &census.tasks {
-            let (kind, state) = (kind.clone(), state.clone());
+            let kind = kind.clone();
+            let state = state.clone();
             self.tasks.get_or_create(&Task { kind, state }).inc();
         }
         self.connected.set(i64::from(census.connected));

@@ -56,7 +56,8 @@ pub enum Error {
 
 /// Certificate and key of the streaming server, if it has TLS.
 fn tls_files(settings: &config::Streaming) -> Option<streaming::tls::Files> {
-    let (certificate, key) = ((*settings.tls_cert).clone(), (*settings.tls_key).clone());
+    let certificate = (*settings.tls_cert).clone();
+    let key = (*settings.tls_key).clone();
     certificate
         .zip(key)
         .map(|(certificate, key)| streaming::tls::Files { certificate, key })

@@ -124,7 +124,8 @@ impl Sources {
         let Some(host) = mount else {
             return self.request(wanted).await;
         };
-        let (uid, kind) = (wanted.pod_uid.clone(), wanted.source.kind);
+        let uid = wanted.pod_uid.clone();
+        let kind = wanted.source.kind;
         let owner = host.clone();
         let read = move || mounted::read(&host, &uid, kind);
         let read = self.reader.look(&owner, read).await;
@@ -231,7 +232,8 @@ mod tests {
         sources: &Arc<Sources>,
         name: &str,
     ) -> (Uuid, tokio::task::JoinHandle<Result<Content, Error>>) {
-        let (task, wanted) = (Arc::clone(sources), wanted(name));
+        let task = Arc::clone(sources);
+        let wanted = wanted(name);
         let mut changes = sources.changes();
         let own = wanted.clone();
         let task = tokio::spawn(async move { task.request(own).await });

@@ -30,12 +30,14 @@ use crate::space::Space;
 use crate::tasks::Tasks;
 use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
 
+mod mounted;
 mod network;
 mod power_cut;
 mod settings;
 mod state;
 mod web;
 
+pub(crate) use mounted::Mounted;
 pub(crate) use network::FakeNetwork;
 pub(crate) use power_cut::PowerCut;
 use web::FakeWeb;
@@ -88,12 +90,27 @@ impl Node {
         Self::with_settings(hypervisor, |_| {}).await
     }
 
+    /// The same with its files below a directory.
+    pub(crate) async fn below(directory: &Path) -> Self {
+        let scratch = tempfile::tempdir_in(directory).unwrap();
+        Self::in_scratch(FakeHypervisor::default(), |_| {}, scratch).await
+    }
+
     /// The same with other settings of machines.
     pub(crate) async fn with_settings(
         hypervisor: FakeHypervisor,
         setting: fn(&mut vm::Settings),
     ) -> Self {
-        let (scratch, web) = (tempfile::tempdir().unwrap(), FakeWeb::start().await);
+        let scratch = tempfile::tempdir().unwrap();
+        Self::in_scratch(hypervisor, setting, scratch).await
+    }
+
+    async fn in_scratch(
+        hypervisor: FakeHypervisor,
+        setting: fn(&mut vm::Settings),
+        scratch: TempDir,
+    ) -> Self {
+        let web = FakeWeb::start().await;
         let network = FakeNetwork::default();
         let space = Space::default();
         let node = Self::assemble(hypervisor, network, web, scratch, setting, space).await;
@@ -122,7 +139,8 @@ impl Node {
         let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());
         let root = Disks::directory_of(scratch.path());
         std::fs::create_dir_all(&root).unwrap();
-        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let uid = nix::unistd::geteuid();
+        let gid = nix::unistd::getegid();
         let roots = vec![vm::Paths::new(scratch.path()).pods(), root.clone()];
         let budget = Budget::open(None, space, db.clone(), roots).await;
         let qemu_img = QemuImg::as_user(uid.as_raw(), gid.as_raw()).within(budget.unwrap());
@@ -134,7 +152,8 @@ impl Node {
         let blocks = Blocks::open(db.clone(), root, qemu_img).await;
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let rows = Arc::new(Table::load(db.clone()).await.unwrap());
-        let (locks, tasks) = (Locks::default(), Tasks::default());
+        let locks = Locks::default();
+        let tasks = Tasks::default();
         let parts = vm::Parts {
             table: Arc::clone(&rows),
             sandboxes: Arc::clone(&sandbox_rows),
@@ -151,7 +170,8 @@ impl Node {
         setting(&mut settings);
         let containers = Arc::new(Containers::new(parts, settings));
         let paths = containers.paths();
-        let (seeds, processes) = (paths.seeds(), paths.processes());
+        let seeds = paths.seeds();
+        let processes = paths.processes();
         for directory in [paths.pods(), paths.consoles(), seeds, processes] {
             std::fs::create_dir_all(directory).unwrap();
         }
@@ -398,7 +418,8 @@ impl Node {
     /// Names of everything below the directories of disks, of consoles and of seeds.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let paths = self.containers.paths();
-        let (seeds, processes) = (paths.seeds(), paths.processes());
+        let seeds = paths.seeds();
+        let processes = paths.processes();
         [paths.pods(), paths.consoles(), seeds, processes]
             .iter()
             .flat_map(|directory| std::fs::read_dir(directory).unwrap())
@@ -408,7 +429,8 @@ impl Node {
 }
 
 fn listen(hypervisor: &FakeHypervisor, containers: &Arc<Containers>) -> AbortOnDropHandle<()> {
-    let (mut events, containers) = (hypervisor.events(), Arc::clone(containers));
+    let mut events = hypervisor.events();
+    let containers = Arc::clone(containers);
     AbortOnDropHandle::new(tokio::spawn(async move {
         while let Ok(event) = events.recv().await {
             let containers = Arc::clone(&containers);

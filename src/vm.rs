@@ -39,6 +39,7 @@ pub use file_disks::FileDisk;
 pub use host::accelerator;
 pub use host::equipment::{CgroupVersion, Equipment, Kernel, landlock_version};
 pub use host::offer::Offer;
+pub use lifecycle::Conflict;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Environment, Exit, ImageSpec,
     LinuxResources, Mount, Part, Spec, Unused,
@@ -49,5 +50,5 @@ pub use readiness::TcpProbe;
 pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};
 pub use settings::{Landlock, Settings, ShareSettings, UnknownImage, Unsupported};
-pub use shares::{Protocol, Share, ShareUser};
+pub use shares::{Protocol, Share, ShareError, ShareUser};
 pub use users::{Exhausted, Owner, UidRange};

@@ -55,7 +55,8 @@ fn spec(dir: &Path) -> DomainSpec {
     sector.extend([0x55, 0xaa]);
     // The firmware does not boot from a disk of a single sector.
     sector.resize(1 << 20, 0);
-    let (base, overlay) = (dir.join("base.raw"), dir.join("root & <disk>'s.qcow2"));
+    let base = dir.join("base.raw");
+    let overlay = dir.join("root & <disk>'s.qcow2");
     fs::write(&base, sector).unwrap();
     let options = [
         "create",

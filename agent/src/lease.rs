@@ -212,6 +212,9 @@ fn features(daemon: &DaemonFacts) -> Vec<String> {
     if has(names::IMAGE_DIGESTS) && offers(TaskKind::InspectImage) {
         features.push(names::IMAGE_UPDATES.to_owned());
     }
+    if has(names::IMAGE_CHECKSUMS) && offers(TaskKind::InspectImage) {
+        features.push(names::IMAGE_CHECKSUM_UPDATES.to_owned());
+    }
     if offers(TaskKind::Backup) {
         let is_target = |known: &&String| known.starts_with(names::BACKUP_TARGET);
         features.extend(daemon.features.iter().filter(is_target).cloned());

@@ -90,7 +90,9 @@ impl Metrics {
     /// The end of a task was recorded.
     pub(crate) fn ended(&self, kind: &str, status: &VirtualMachineTaskStatus) {
         let kind = kind.to_owned();
-        if let (Some(start), Some(end)) = (&status.start_time, &status.completion_time) {
+        if let Some(start) = &status.start_time
+            && let Some(end) = &status.completion_time
+        {
             let took = Duration::try_from(end.0.duration_since(start.0)).unwrap_or_default();
             let seconds = self
                 .seconds

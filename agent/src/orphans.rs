@@ -150,7 +150,8 @@ impl Finder {
         cluster: &str,
         removal: Option<Timestamp>,
     ) -> Result<(), String> {
-        let (name, uid) = (&disk.vm_name, &disk.vm_uid);
+        let name = &disk.vm_name;
+        let uid = &disk.vm_uid;
         let removal = match removal {
             Some(at) => format!("it is removed at {}", at.strftime("%FT%TZ")),
             None if self.times.remove_after.is_none() => {

@@ -144,8 +144,10 @@ impl Reporter {
                 continue;
             };
             entry.busy = true;
-            let (client, node) = (self.client.clone(), self.node.clone());
-            let (id, pull) = (id.clone(), entry.pull.clone());
+            let client = self.client.clone();
+            let node = self.node.clone();
+            let id = id.clone();
+            let pull = entry.pull.clone();
             self.under_way.spawn(async move {
                 let about = about(&pull);
                 let once = event::report_once(client, &node, &about, &text.key, &text.note);

@@ -142,7 +142,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let (sender, questions) = mpsc::channel(QUEUE);
     let following = daemon::follow::<SourceEvent>(daemon.clone(), sender, stop.clone(), || {});
     parts.spawn(ending(following, &stop));
-    let (client_too, counter) = (client.clone(), Arc::clone(&metrics));
+    let client_too = client.clone();
+    let counter = Arc::clone(&metrics);
     let resolver = Resolver::new(client_too, daemon.clone(), &config.node, counter);
     parts.spawn(ending(resolver.run(questions, stop.clone()), &stop));
     let (sender, pulls) = mpsc::channel(QUEUE);

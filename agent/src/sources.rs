@@ -112,7 +112,9 @@ impl Resolver {
             Ok(_place) => find(&self.client, &self.node, &wanted).await,
             Err(busy) => Err(busy),
         };
-        let (namespace, pod, name) = (&wanted.pod_namespace, &wanted.pod_name, &wanted.name);
+        let namespace = &wanted.pod_namespace;
+        let pod = &wanted.pod_name;
+        let name = &wanted.name;
         let task = &wanted.task_uid;
         match &found {
             Ok(_) => tracing::info!(namespace, pod, task, name, "source read"),

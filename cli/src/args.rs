@@ -158,13 +158,13 @@ pub(crate) enum Command {
     ///
     /// Disks that are PersistentVolumeClaims are kept.
     Delete(delete::DeleteArgs),
-    /// Write the disk of a stopped virtual machine, or of a snapshot, to a file of this computer.
+    /// Write the disk of a stopped virtual machine, of a snapshot or in a backup, to a file of this computer.
     ///
-    /// A machine whose snapshot is exported may run. The file is qcow2 and stands alone. A call that was interrupted is continued by the same
+    /// A machine whose snapshot or backup is exported may run. The file is qcow2 and stands alone. A call that was interrupted is continued by the same
     /// call, unless the disk has changed. Needs the right to run programs in the pods of Vmlet
     /// (pods/exec in its namespace), which administrators of the cluster have.
     Export(export::ExportArgs),
-    /// Push the disk of a stopped virtual machine, or of a snapshot, to a registry as a container disk.
+    /// Push the disk of a stopped virtual machine, of a snapshot or in a backup, to a registry as a container disk.
     ///
     /// Vmlet and KubeVirt boot the image. The disk goes from the node to the registry through this
     /// computer, which keeps nothing of it; the registry gets the credentials of `docker login`. The

@@ -181,6 +181,7 @@ fn kind(verb: &str, arg: &str) -> Option<Kind> {
         ("backup verify" | "restore", "backup") => Some(Kind::Backup),
         ("export" | "publish", "name") => Some(Kind::Machine),
         ("export" | "publish", "snapshot") => Some(Kind::Snapshot),
+        ("export" | "publish", "backup") => Some(Kind::Backup),
         ("ssh", "machine") => Some(Kind::Login),
         ("create vm", "image") => Some(Kind::Image),
         ("image pull" | "image versions" | "image update", "name") => Some(Kind::Image),

@@ -131,9 +131,10 @@ impl PodManifest {
             path: path.to_owned(),
             source,
         };
-        let input: Box<dyn Read> = match path.as_os_str() == "-" {
-            true => Box::new(io::stdin().lock()),
-            false => Box::new(fs::File::open(path).map_err(read)?),
+        let input: Box<dyn Read> = if path.as_os_str() == "-" {
+            Box::new(io::stdin().lock())
+        } else {
+            Box::new(fs::File::open(path).map_err(read)?)
         };
         let mut text = String::new();
         input

@@ -163,7 +163,8 @@ async fn work(
         std::future::pending::<()>().await
     };
     let clock = Arc::clone(&context.clock);
-    let (own, counted) = (context.client.clone(), Arc::clone(&context.metrics));
+    let own = context.client.clone();
+    let counted = Arc::clone(&context.metrics);
     let whole = Operator::new(own, counted, context.events.clone(), clock);
     let whole = tokio::spawn(operator::run(whole, stop.clone()));
     let configs = node_configs::run(context.client.clone(), stop.clone());

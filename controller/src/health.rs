@@ -35,7 +35,8 @@ pub async fn serve(
     metrics: SocketAddr,
     content: Arc<Metrics>,
 ) -> Result<impl Future<Output = ()>, Error> {
-    let (probed, scraped) = (Server::bind(probes).await?, Server::bind(metrics).await?);
+    let probed = Server::bind(probes).await?;
+    let scraped = Server::bind(metrics).await?;
     let address = scraped.address().unwrap_or(metrics);
     tracing::info!(%address, "metrics server started");
     let address = probed.address().unwrap_or(probes);

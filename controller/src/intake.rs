@@ -135,7 +135,8 @@ impl Intake {
     pub fn take<K: Wakes>(&self, changes: &[Change<K>]) {
         let adds = changes.iter().flat_map(|change| self.adds(change));
         self.queue.push_all(adds.map(|add| {
-            let (by, priority) = (kind_of::<K>(), add.priority);
+            let by = kind_of::<K>();
+            let priority = add.priority;
             tracing::debug!(key = %add.key, priority, by, outcome = "queued", "pass queued");
             let options = Options::at(add.priority);
             let quietly = options.quiet();

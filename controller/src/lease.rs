@@ -155,10 +155,13 @@ impl Lease {
             }
             // Another process was faster; the next read shows which. A holder does not lose the
             // lease by that alone.
-            Err(error) if is_conflict(&error) => match self.election.is_held() {
-                true => Err(Trouble::Write(error)),
-                false => Ok(false),
-            },
+            Err(error) if is_conflict(&error) => {
+                if self.election.is_held() {
+                    Err(Trouble::Write(error))
+                } else {
+                    Ok(false)
+                }
+            }
             Err(error) => Err(Trouble::Write(error)),
         }
     }

@@ -72,7 +72,9 @@ pub async fn run<P, F>(
     context.metrics.queue.workers(config.workers);
     let ready = ready(context.stores.clone(), Arc::clone(&context.metrics));
     let handler = |popped: Popped<Key>| {
-        let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
+        let context = context.clone();
+        let rules = Arc::clone(&rules);
+        let pass = pass.clone();
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
         // Said while keys are handed out: their passes begin in whichever order the runtime polls
         // them.
@@ -172,9 +174,10 @@ fn outcome_of(ended: flow::Outcome) -> Outcome {
         }
         Err(error) => {
             tracing::warn!(error = one_line(&error), outcome = "failed", "pass failed");
-            match is_unwatched(&error) {
-                true => Outcome::ErrorWithin(UNWATCHED),
-                false => Outcome::Error,
+            if is_unwatched(&error) {
+                Outcome::ErrorWithin(UNWATCHED)
+            } else {
+                Outcome::Error
             }
         }
     }

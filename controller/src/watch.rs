@@ -151,7 +151,8 @@ pub fn start(
     let snapshots = shell.clone();
     let backups = shell.clone();
     let schedules = shell.clone();
-    let (volumes, networks) = (shell.clone(), shell);
+    let volumes = shell.clone();
+    let networks = shell;
     set.spawn(volumes.follow_late(late::DATA_VOLUMES, client.clone(), feeds.data_volumes));
     set.spawn(sets.follow_late(late::REPLICA_SETS, client.clone(), feeds.replica_sets));
     set.spawn(backups.follow_late(late::BACKUPS, client.clone(), feeds.backups));

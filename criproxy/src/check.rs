@@ -66,7 +66,8 @@ pub async fn report(config: &Config) -> Report {
         "every pod that no other runtime serves",
     );
     for secondary in &config.secondary {
-        let (name, socket) = (&secondary.name, &secondary.socket);
+        let name = &secondary.name;
+        let socket = &secondary.socket;
         well &= runtime(&mut text, config, "secondary", name, socket).await;
         serves(&mut text, secondary);
         line(&mut text, "  remembered", &remembered(config, name));

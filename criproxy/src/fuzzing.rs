@@ -25,7 +25,8 @@ pub async fn only(body: Incoming, timeout: Duration) -> Result<Bytes, Unreadable
 ///
 /// [`Unreadable`], with the messages before it, when the answer does not end behind a message.
 pub async fn messages(body: Incoming) -> (Vec<Bytes>, Result<(), Unreadable>) {
-    let (mut messages, mut all) = (Messages::new(body), Vec::new());
+    let mut messages = Messages::new(body);
+    let mut all = Vec::new();
     loop {
         match messages.next().await {
             Ok(Some(message)) => all.push(message),

@@ -36,7 +36,8 @@ pub fn serve(port: &Port, places: &Places) -> io::Result<()> {
     thaw_left(&places.freezing);
     let sessions = Sessions::default();
     let outbox = Outbox::new(port);
-    let (frozen, requests) = (Arc::<Frozen>::default(), AtomicUsize::new(0));
+    let frozen = Arc::<Frozen>::default();
+    let requests = AtomicUsize::new(0);
     thread::scope(|scope| {
         let mut agent = Agent {
             sessions: &sessions,
@@ -125,7 +126,8 @@ impl Agent<'_, '_> {
         };
         let pid = running.child.id().cast_signed();
         self.outbox.send(Started { session: id, pid });
-        let (sessions, outbox) = (self.sessions, Arc::clone(&self.outbox));
+        let sessions = self.sessions;
+        let outbox = Arc::clone(&self.outbox);
         let ended = move || sessions.ended(id, pid);
         let run = || Session::run(start, running, outbox, self.places, self.scope, ended);
         if let Err(error) = sessions.add(id, run) {
@@ -179,8 +181,10 @@ impl Agent<'_, '_> {
             );
         }
         let work = Work::begin(request, &self.frozen);
-        let (outbox, frozen) = (Arc::clone(&self.outbox), Arc::clone(&self.frozen));
-        let (requests, sessions) = (self.requests, self.sessions);
+        let outbox = Arc::clone(&self.outbox);
+        let frozen = Arc::clone(&self.frozen);
+        let requests = self.requests;
+        let sessions = self.sessions;
         let freezing = &self.places.freezing;
         let begun = thread::Builder::new().spawn_scoped(self.scope, move || {
             let subjects = Subjects {
@@ -218,8 +222,9 @@ fn hello(version: u32, connection: u64) -> GuestHello {
 /// The newest version that both have; 0 when there is none.
 fn common(host: &HostHello) -> u32 {
     let newest = host.newest.min(VERSION);
-    match newest >= host.oldest.max(OLDEST) {
-        true => newest,
-        false => 0,
+    if newest >= host.oldest.max(OLDEST) {
+        newest
+    } else {
+        0
     }
 }

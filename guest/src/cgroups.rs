@@ -199,7 +199,8 @@ impl Group {
 
     /// `None` without the controller of memory.
     pub(crate) fn used(&self) -> Option<Used> {
-        let (cpu, memory) = (self.read("cpu.stat"), self.read("memory.stat"));
+        let cpu = self.read("cpu.stat");
+        let memory = self.read("memory.stat");
         Some(Used {
             cpu: field(&cpu, "usage_usec")?.saturating_mul(1000),
             memory: self.read("memory.current").trim().parse().ok()?,
@@ -237,9 +238,10 @@ impl Group {
 /// Refuses a name that is not the name of one folder.
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    match (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(is_plain) {
-        true => Ok(()),
-        false => Err(Error::Name(name.to_owned())),
+    if (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(is_plain) {
+        Ok(())
+    } else {
+        Err(Error::Name(name.to_owned()))
     }
 }
 
@@ -280,7 +282,8 @@ fn hierarchy() -> Option<PathBuf> {
     }
     fs::create_dir_all(OWN_MOUNT).ok()?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    let (kind, nothing) = (Some(c"cgroup2"), None::<&str>);
+    let kind = Some(c"cgroup2");
+    let nothing = None::<&str>;
     mount(kind, OWN_MOUNT, kind, flags, nothing).ok()?;
     Some(PathBuf::from(OWN_MOUNT))
 }

@@ -145,9 +145,10 @@ fn set_parameters(all: &[Setting]) -> Result<(), Refusal> {
     }
     for Setting { name, value } in all {
         // Slashes separate when a part has a dot, such as the name of a network interface.
-        let path = match name.contains('/') {
-            true => name.clone(),
-            false => name.replace('.', "/"),
+        let path = if name.contains('/') {
+            name.clone()
+        } else {
+            name.replace('.', "/")
         };
         let is_below = |part| matches!(part, Component::Normal(_));
         if path.is_empty() || !Path::new(&path).components().all(is_below) {
@@ -202,7 +203,8 @@ fn run(start: &Start, view: Option<View>, group: Option<&Group>) -> Result<Runni
             command.stdin(Stdio::from(copy(&theirs)?));
             command.stdout(Stdio::from(copy(&theirs)?));
             command.stderr(Stdio::from(theirs));
-            let (input, output) = (copy(&ours)?, copy(&ours)?);
+            let input = copy(&ours)?;
+            let output = copy(&ours)?;
             Ok(Running {
                 child: spawn(&mut command, program)?,
                 stdin: Some(input),
@@ -213,9 +215,10 @@ fn run(start: &Start, view: Option<View>, group: Option<&Group>) -> Result<Runni
             })
         }
         None => {
-            command.stdin(match start.input {
-                true => Stdio::piped(),
-                false => Stdio::null(),
+            command.stdin(if start.input {
+                Stdio::piped()
+            } else {
+                Stdio::null()
             });
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = spawn(&mut command, program)?;
@@ -267,8 +270,5 @@ fn home(account: &Account) -> &str {
         ("", 0) => "/root",
         (home, _) => home,
     };
-    match Path::new(home).is_dir() {
-        true => home,
-        false => "/",
-    }
+    if Path::new(home).is_dir() { home } else { "/" }
 }

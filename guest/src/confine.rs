@@ -54,7 +54,8 @@ pub(crate) enum Invalid {
 impl Limits {
     /// Prepares the limits.
     pub(crate) fn new(confinement: &Confinement) -> Result<Self, Invalid> {
-        let (capabilities, ambient) = (&confinement.capabilities, &confinement.ambient);
+        let capabilities = &confinement.capabilities;
+        let ambient = &confinement.ambient;
         if let Some(other) = ambient.iter().find(|one| !capabilities.contains(one)) {
             return Err(Invalid::Ambient(*other));
         }

@@ -81,8 +81,13 @@ pub(crate) fn mounts(table: &str) -> Vec<Mount> {
     let mut all: Vec<Mount> = Vec::new();
     for line in table.lines() {
         let mut fields = line.split(' ').map(unescaped);
-        let (Some(device), Some(point), Some(kind)) = (fields.next(), fields.next(), fields.next())
-        else {
+        let Some(device) = fields.next() else {
+            continue;
+        };
+        let Some(point) = fields.next() else {
+            continue;
+        };
+        let Some(kind) = fields.next() else {
             continue;
         };
         let mount = Mount {
@@ -116,7 +121,9 @@ pub(crate) fn unescaped(field: &str) -> String {
 
 fn usage(mount: &Mount) -> Option<FileSystem> {
     let found = statvfs(mount.point.as_str()).ok()?;
-    let (unit, blocks, free) = (found.fragment_size(), found.blocks(), found.blocks_free());
+    let unit = found.fragment_size();
+    let blocks = found.blocks();
+    let free = found.blocks_free();
     Some(FileSystem {
         mount_point: text(&mount.point),
         device: text(&mount.device),
@@ -156,12 +163,16 @@ fn interfaces() -> Vec<Interface> {
 
 /// With the length of its prefix.
 fn address(found: &InterfaceAddress) -> Option<String> {
-    let (address, mask) = (found.address.as_ref()?, found.netmask.as_ref()?);
-    if let (Some(ip), Some(mask)) = (address.as_sockaddr_in(), mask.as_sockaddr_in()) {
+    let address = found.address.as_ref()?;
+    let mask = found.netmask.as_ref()?;
+    if let Some(ip) = address.as_sockaddr_in()
+        && let Some(mask) = mask.as_sockaddr_in()
+    {
         let prefix = u32::from(mask.ip()).leading_ones();
         return Some(format!("{}/{prefix}", ip.ip()));
     }
-    let (ip, mask) = (address.as_sockaddr_in6()?, mask.as_sockaddr_in6()?);
+    let ip = address.as_sockaddr_in6()?;
+    let mask = mask.as_sockaddr_in6()?;
     let prefix = u128::from(mask.ip()).leading_ones();
     (address.len() > 0).then(|| format!("{}/{prefix}", ip.ip()))
 }

@@ -123,7 +123,8 @@ impl Outputs {
     /// What the sender of a stream does next.
     pub(crate) fn next(&self, stream: Stream) -> Next {
         let mut state = self.lock();
-        let (number, is_closed) = (state.number, state.is_closed);
+        let number = state.number;
+        let is_closed = state.is_closed;
         let Some(tail) = state.tail(stream).filter(|_| !is_closed) else {
             return Next::Nothing;
         };

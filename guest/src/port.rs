@@ -103,9 +103,10 @@ impl Port {
             Err(error) => return Err(error.into()),
         }
         let found = files[0].revents().unwrap_or(PollFlags::empty());
-        match found.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
-            true => Err(ErrorKind::BrokenPipe.into()),
-            false => Ok(()),
+        if found.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+            Err(ErrorKind::BrokenPipe.into())
+        } else {
+            Ok(())
         }
     }
 }

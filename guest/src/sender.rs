@@ -41,7 +41,8 @@ impl Sender {
         loop {
             match (outputs.next(stream), &this) {
                 (Next::Send(data), _) => {
-                    let (number, end) = (data.session, data.end);
+                    let number = data.session;
+                    let end = data.end;
                     // A host that is not connected gets it when it adopts the session.
                     outbox.send(data);
                     if end {

@@ -87,7 +87,8 @@ impl Session {
                     ended: Arc::clone(&end),
                     has_terminal,
                 };
-                let (session, outbox) = (Arc::clone(&session), Arc::clone(&outbox));
+                let session = Arc::clone(&session);
+                let outbox = Arc::clone(&outbox);
                 let feed = move || stdin.feed(&receiver, &session.outputs, &outbox);
                 thread::Builder::new().spawn_scoped(scope, feed)?;
             }
@@ -99,7 +100,8 @@ impl Session {
                 let Some(file) = file else {
                     continue;
                 };
-                let (session, outbox) = (Arc::clone(&session), Arc::clone(&outbox));
+                let session = Arc::clone(&session);
+                let outbox = Arc::clone(&outbox);
                 let sender = Sender {
                     stream,
                     file,
@@ -108,7 +110,8 @@ impl Session {
                 let send = move || sender.send(&session.outputs, &outbox);
                 senders.push(thread::Builder::new().spawn_scoped(scope, send)?);
             }
-            let (this, child) = (Arc::clone(&session), running.child);
+            let this = Arc::clone(&session);
+            let child = running.child;
             thread::Builder::new().spawn_scoped(scope, move || {
                 let ended_as = this.await_end(child, places);
                 end.set();
@@ -215,11 +218,12 @@ impl Session {
     /// the stop of a container does.
     pub(crate) fn signal(&self, number: i32) {
         let exists = self.lock_exists();
-        if let (true, Ok(signal)) = (*exists, Signal::try_from(number)) {
+        if *exists && let Ok(signal) = Signal::try_from(number) {
             // The group has changed or ended.
-            let _ = match self.is_kept() {
-                true => kill(self.pid, signal),
-                false => killpg(self.pid, signal),
+            let _ = if self.is_kept() {
+                kill(self.pid, signal)
+            } else {
+                killpg(self.pid, signal)
             };
         }
     }

@@ -33,7 +33,8 @@ impl Sessions {
     pub(crate) fn admit(&self, start: &Start) -> Result<(), Refusal> {
         let tables = self.lock();
         tables.check_number(start.session)?;
-        let (name, is_kept) = (&start.keep, !start.keep.is_empty());
+        let name = &start.keep;
+        let is_kept = !start.keep.is_empty();
         if name.len() > LONGEST_NAME {
             let message = format!("the name of a session has at most {LONGEST_NAME} bytes");
             return Err((Reason::Other, message));
@@ -43,16 +44,18 @@ impl Sessions {
             return Err((Reason::NoSession, message));
         }
         let others = tables.bound.values().filter(|session| !session.is_kept());
-        let (count, kind) = match is_kept {
-            true => (tables.kept.len(), "kept sessions"),
-            false => (others.count(), "sessions"),
+        let (count, kind) = if is_kept {
+            (tables.kept.len(), "kept sessions")
+        } else {
+            (others.count(), "sessions")
         };
-        match count < SESSIONS {
-            true => Ok(()),
-            false => Err((
+        if count < SESSIONS {
+            Ok(())
+        } else {
+            Err((
                 Reason::TooMany,
                 format!("the guest has {count} {kind} already"),
-            )),
+            ))
         }
     }
 
@@ -158,12 +161,13 @@ impl Sessions {
 
 impl Tables {
     fn check_number(&self, number: u64) -> Result<(), Refusal> {
-        match self.bound.contains_key(&number) {
-            true => Err((
+        if self.bound.contains_key(&number) {
+            Err((
                 Reason::Other,
                 format!("the guest has a session {number} already"),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

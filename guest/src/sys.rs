@@ -62,13 +62,15 @@ pub(crate) fn in_session_of_its_own(
         limits,
     } = surroundings;
     let groups: Vec<_> = account.groups.iter().copied().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+    let uid = Uid::from_raw(account.uid);
+    let gid = Gid::from_raw(account.gid);
     // An agent that is not root, as in tests, runs commands as its own user.
     let agent = nix::unistd::geteuid();
     let changes_user = agent.is_root();
-    let changed = match changes_user {
-        true => account.uid,
-        false => agent.as_raw(),
+    let changed = if changes_user {
+        account.uid
+    } else {
+        agent.as_raw()
     };
     let change_user = move || {
         setgroups(&groups)?;

@@ -71,7 +71,8 @@ fn entry(passwd: &str, user: &User) -> Option<Account> {
         let [name, _, uid, gid, _, home, shell] = fields[..] else {
             return None;
         };
-        let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
+        let uid = uid.parse().ok()?;
+        let gid = gid.parse().ok()?;
         let is_requested = match user.name.as_str() {
             "" => uid == user.uid,
             requested => name == requested,

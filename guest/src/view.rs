@@ -84,7 +84,8 @@ impl View {
                 view.resolver = Some(resolver(&wanted.resolver, &places.files(name))?);
             }
             for path in &wanted.masked {
-                let (text, path) = (c_path(path)?, Path::new(path));
+                let text = c_path(path)?;
+                let path = Path::new(path);
                 // What is not there needs no mask.
                 if let Ok(found) = path.metadata() {
                     let kind = if found.is_dir() {
@@ -96,7 +97,8 @@ impl View {
                 }
             }
             for path in &wanted.read_only {
-                let (text, path) = (c_path(path)?, Path::new(path));
+                let text = c_path(path)?;
+                let path = Path::new(path);
                 if path.exists() {
                     view.read_only.push((text, flags(path)?));
                 }
@@ -144,7 +146,8 @@ impl View {
                 Kind::File => bind(c"/dev/null", path),
                 Kind::Directory => {
                     let flags = MsFlags::MS_RDONLY;
-                    let (tmpfs, empty) = (Some(c"tmpfs"), Some(c"size=0,nr_inodes=1"));
+                    let tmpfs = Some(c"tmpfs");
+                    let empty = Some(c"size=0,nr_inodes=1");
                     mount(tmpfs, path.as_c_str(), tmpfs, flags, empty)
                 }
             };
@@ -217,8 +220,9 @@ fn resolver(content: &str, folder: &Path) -> Result<(CString, CString), Invalid>
 
 fn c_path(path: &str) -> Result<CString, Invalid> {
     let refused = || Invalid::Path(path.to_owned());
-    match path.starts_with('/') {
-        true => CString::new(path).map_err(|_| refused()),
-        false => Err(refused()),
+    if path.starts_with('/') {
+        CString::new(path).map_err(|_| refused())
+    } else {
+        Err(refused())
     }
 }

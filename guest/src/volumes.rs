@@ -130,13 +130,12 @@ impl Bind {
             there(mkdir(parent.as_c_str(), MODE))?;
         }
         let target = self.target.as_c_str();
-        match self.is_directory {
-            true => there(mkdir(target, MODE))?,
-            false => {
-                let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-                let mode = Mode::from_bits_truncate(0o644);
-                there(open(target, flags, mode).map(drop))?;
-            }
+        if self.is_directory {
+            there(mkdir(target, MODE))?;
+        } else {
+            let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+            let mode = Mode::from_bits_truncate(0o644);
+            there(open(target, flags, mode).map(drop))?;
         }
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
         mount(Some(self.source.as_c_str()), target, NONE, flags, NONE)?;

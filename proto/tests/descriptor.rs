@@ -116,8 +116,11 @@ fn rpc_line(service: &str, method: &MethodDescriptorProto) -> String {
         (true, false) => "client-stream",
         (true, true) => "both-stream",
     };
-    let (name, input, output) = (method.name(), method.input_type(), method.output_type());
-    let (input, output) = (in_package(input), in_package(output));
+    let name = method.name();
+    let input = method.input_type();
+    let output = method.output_type();
+    let input = in_package(input);
+    let output = in_package(output);
     format!("rpc\t{service}\t{name}\t{input}\t{output}\t{streaming}")
         .trim_end()
         .to_owned()
@@ -147,7 +150,8 @@ fn message_lines(message: &DescriptorProto, lines: &mut BTreeSet<String>) {
 
 fn enum_lines(prefix: &str, values: &EnumDescriptorProto, lines: &mut BTreeSet<String>) {
     for value in &values.value {
-        let (key, number) = (value.name(), value.number());
+        let key = value.name();
+        let number = value.number();
         lines.insert(format!("enum\t{prefix}{}\t{key}\t{number}", values.name()));
     }
 }
@@ -164,11 +168,14 @@ fn field_line(message: &DescriptorProto, field: &FieldDescriptorProto) -> String
         }
         None => (type_name(message, field), label(field)),
     };
-    let mark = match field.options.as_ref().is_some_and(|o| o.deprecated()) {
-        true => " deprecated",
-        false => "",
+    let mark = if field.options.as_ref().is_some_and(|o| o.deprecated()) {
+        " deprecated"
+    } else {
+        ""
     };
-    let (owner, name, number) = (message.name(), field.name(), field.number());
+    let owner = message.name();
+    let name = field.name();
+    let number = field.number();
     format!("field\t{owner}\t{name}\t{number}\t{kind}\t{label}\t{mark}")
         .trim_end()
         .to_owned()

@@ -69,7 +69,8 @@ const fn convertible(given: &config::ConvertedFormat) -> images::Convertible {
 }
 
 fn collection(given: &config::Images) -> images::Collection {
-    let (high, low) = (given.high_water_percent, given.low_water_percent);
+    let high = given.high_water_percent;
+    let low = given.low_water_percent;
     let age = given.max_unused_age;
     images::Collection {
         marks: (high > 0).then_some(images::Marks { high, low }),

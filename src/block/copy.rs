@@ -39,7 +39,9 @@ impl Blocks {
         let node = self.node(device);
         let (file, size, content) = self.open_alone(device, false).await?;
         let plan = plan::decide(device, size, content, desired)?;
-        if let (Plan::Write(digest, extent), Some(image)) = (plan, &desired.image) {
+        if let Plan::Write(digest, extent) = plan
+            && let Some(image) = &desired.image
+        {
             let copy = self.copy(device, container, &file, digest, extent, image);
             copy.await?;
         }

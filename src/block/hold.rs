@@ -214,7 +214,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("node");
         let device = Number { major: 7, minor: 0 };
-        let (uid, gid) = (65_534, 65_534);
+        let uid = 65_534;
+        let gid = 65_534;
         let owner = Owner { uid, gid };
         for (read_only, expected) in [(true, 0o400), (false, 0o600), (true, 0o400)] {
             make_node(&path, device, owner, read_only).unwrap();

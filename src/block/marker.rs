@@ -40,7 +40,8 @@ impl Marker {
         if words.next() != Some(VERSION) {
             return Some(Self::Later);
         }
-        let (state, digest) = (words.next()?, words.next()?.parse().ok()?);
+        let state = words.next()?;
+        let digest = words.next()?.parse().ok()?;
         match (state, words.next()) {
             ("writing", None) => Some(Self::Writing(digest)),
             ("whole", None) => Some(Self::Whole(digest)),

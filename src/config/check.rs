@@ -99,7 +99,8 @@ fn streaming(config: &Config) -> Result<(), String> {
 }
 
 fn timeouts(config: &Config) -> Result<(), String> {
-    let (libvirt, images) = (&config.libvirt, &config.images);
+    let libvirt = &config.libvirt;
+    let images = &config.images;
     let all = [
         ("libvirt.call_timeout", libvirt.call_timeout),
         ("libvirt.start_timeout", libvirt.start_timeout),
@@ -119,7 +120,8 @@ fn timeouts(config: &Config) -> Result<(), String> {
 
 fn collection(config: &Config) -> Result<(), String> {
     let images = &config.images;
-    let (high, low) = (images.high_water_percent, images.low_water_percent);
+    let high = images.high_water_percent;
+    let low = images.low_water_percent;
     if high > 100 {
         return Err(format!(
             "images.high_water_percent is {high}, must be from 0 to 100"
@@ -156,7 +158,8 @@ fn shares(config: &Config) -> Result<(), String> {
 
 /// Distributions give accounts and services the numbers below.
 fn uids(config: &Config) -> Result<(), String> {
-    let (first, count) = (config.vm.first_uid, config.vm.uid_count);
+    let first = config.vm.first_uid;
+    let count = config.vm.uid_count;
     let last = first.checked_add(count);
     if count > 0 && !(FIRST_UID <= first && last.is_some_and(|last| last <= END_OF_UIDS)) {
         return Err(format!(

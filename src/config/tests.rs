@@ -375,10 +375,8 @@ fn sessions_need_an_address_to_connect_to() {
 
 #[test]
 fn sessions_beyond_the_node_need_tls() {
-    let (cert, key) = (
-        ("VMLET_STREAMING_TLS_CERT", "/tls/cert"),
-        ("VMLET_STREAMING_TLS_KEY", "/tls/key"),
-    );
+    let cert = ("VMLET_STREAMING_TLS_CERT", "/tls/cert");
+    let key = ("VMLET_STREAMING_TLS_KEY", "/tls/key");
     let beyond = ("VMLET_STREAMING_LISTEN", "192.0.2.1:10010");
     for variables in [&[beyond][..], &[cert], &[beyond, key]] {
         let error = load_layers("", variables, &[]).unwrap_err();

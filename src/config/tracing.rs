@@ -50,9 +50,10 @@ impl FromStr for CollectorUrl {
                 && !authority.as_str().contains('@')
         });
         let is_bare = ["", "/"].contains(&uri.path()) && uri.query().is_none();
-        match uri.scheme() == Some(&Scheme::HTTP) && is_host_and_port && is_bare {
-            true => Ok(Self(text.to_owned())),
-            false => Err(refuse()),
+        if uri.scheme() == Some(&Scheme::HTTP) && is_host_and_port && is_bare {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(refuse())
         }
     }
 }

@@ -180,7 +180,8 @@ impl Call {
             return;
         };
         self.record(status.code(), status.message(), took);
-        let (code, error) = (status.code(), status.message());
+        let code = status.code();
+        let error = status.message();
         if is_expected(&self.method, code) {
             tracing::debug!(?code, error, ?took, "CRI call failed");
         } else {

@@ -152,9 +152,10 @@ impl ImageService for Images {
     ) -> Answer<v1::ImageStatusResponse> {
         let request = request.into_inner();
         let name = named(request.image)?;
-        let image = match images::is_none(&name) {
-            true => Some(images::none()),
-            false => self.app.images.find(&name),
+        let image = if images::is_none(&name) {
+            Some(images::none())
+        } else {
+            self.app.images.find(&name)
         };
         let info = match &image {
             _ if !request.verbose => info::Info::new(),

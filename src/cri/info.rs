@@ -52,7 +52,8 @@ pub(super) fn runtime(report: &Report, config: &Value, pulls: &[(String, Progres
     let pulls: Vec<_> = pulls
         .iter()
         .map(|(name, pull)| {
-            let (received, total) = (pull.received, pull.total);
+            let received = pull.received;
+            let total = pull.total;
             json!({ "image": name, "receivedBytes": received, "totalBytes": total })
         })
         .collect();
@@ -109,6 +110,7 @@ fn node(report: &Report) -> Value {
         "vmletGuest": equipment.map(|Equipment { vmlet_guest_missing: missing, .. }| {
             json!({ "present": missing.is_none(), "message": missing.as_deref().unwrap_or_default() })
         }),
+        "disks": equipment.map(|equipment| json!({ "shareBlocks": equipment.copies_share_blocks })),
     })
 }
 

@@ -1,7 +1,8 @@
 //! The runtime service: delegates each method to a submodule.
 //!
 //! Invariant: one line per RPC; the work is in the module of its subject. A method that a machine
-//! cannot have answers `Unimplemented` with its name and what serves instead.
+//! cannot have answers `Unimplemented` with its name and what serves instead. Requests about sandboxes
+//! and containers are answered on any platform, so that tests send them to one that keeps state only.
 //! Failure: statuses from [`status`](super::status).
 
 use std::path::PathBuf;
@@ -24,10 +25,13 @@ mod sandbox;
 mod stats;
 
 use super::{info, streams};
-use crate::app::App;
+use crate::app::{App, Real};
 use crate::config::Config;
+use crate::images::Images;
 use crate::metadata::LookupError;
+use crate::platform::Platform;
 use crate::streaming::Gate;
+use crate::{pods, vm};
 
 /// Answers runtime requests.
 #[derive(Debug)]
@@ -36,6 +40,15 @@ pub(super) struct Runtime {
     cgroup_driver: v1::CgroupDriver,
     /// For verbose answers.
     paths: Value,
+    pods: Pods<Real>,
+}
+
+/// Answers requests about sandboxes and containers.
+#[derive(Debug)]
+struct Pods<P: Platform> {
+    sandboxes: Arc<pods::Sandboxes<P>>,
+    containers: Arc<vm::Containers<P>>,
+    images: Arc<Images>,
     /// Where root disks are.
     state_dir: PathBuf,
     /// Issues URLs of streaming sessions.
@@ -46,12 +59,18 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl Runtime {
     pub(super) fn new(app: App, config: &Config, gate: Arc<Gate>) -> Self {
+        let pods = Pods {
+            sandboxes: Arc::clone(&app.sandboxes),
+            containers: Arc::clone(&app.containers),
+            images: Arc::clone(&app.images),
+            state_dir: config.state_dir.to_path_buf(),
+            gate,
+        };
         Self {
             app,
             cgroup_driver: node::cgroup_driver(config.cri.cgroup_driver, &config.shares.host_root),
             paths: info::paths(config),
-            state_dir: config.state_dir.to_path_buf(),
-            gate,
+            pods,
         }
     }
 }
@@ -65,10 +84,12 @@ fn if_known<T>(found: Result<Arc<T>, LookupError>) -> Result<Option<Arc<T>>, Sta
     }
 }
 
-/// Implements methods by methods of the same name that take and return plain messages.
+/// Implements methods by methods of the same name that take and return plain messages: those of
+/// `of_pods`, and the streams of lists, by methods of [`Pods`].
 macro_rules! methods {
     (
         served { $( $method:ident($Request:ident) -> $Response:ident; )+ }
+        of_pods { $( $of_pods:ident($OfPods:ident) -> $Answered:ident; )+ }
         followed { $( $follow:ident($Start:ident) -> $Item:ident; )+ }
         streamed {
             $( $stream:ident($Filter:ident) -> $Batch:ident { $field:ident: $list:ident($List:ident).$items:ident } )+
@@ -86,6 +107,11 @@ macro_rules! methods {
                 }
             )+
             $(
+                async fn $of_pods(&self, request: Request<v1::$OfPods>) -> Answer<v1::$Answered> {
+                    self.pods.$of_pods(request.into_inner()).await.map(Response::new)
+                }
+            )+
+            $(
                 async fn $follow(
                     &self,
                     request: Request<v1::$Start>,
@@ -99,14 +125,14 @@ macro_rules! methods {
                     request: Request<v1::$Filter>,
                 ) -> Answer<BoxStream<v1::$Batch>> {
                     let filter = request.into_inner().filter;
-                    let list = Runtime::$list(self, v1::$List { filter }).await?;
+                    let list = self.pods.$list(v1::$List { filter }).await?;
                     let batches = streams::batches(list.$items, |$field| v1::$Batch { $field });
                     Ok(Response::new(batches))
                 }
             )+
             $(
                 async fn $whole(&self, _: Request<v1::$Whole>) -> Answer<BoxStream<v1::$Part>> {
-                    let list = Runtime::$all(self, v1::$All {}).await?;
+                    let list = self.pods.$all(v1::$All {}).await?;
                     let batches = streams::batches(list.$found, |$parts| v1::$Part { $parts });
                     Ok(Response::new(batches))
                 }
@@ -126,7 +152,9 @@ methods! {
         status(StatusRequest) -> StatusResponse;
         runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
         update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;
+    }
 
+    of_pods {
         run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse;
         stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse;
         remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse;
@@ -187,3 +215,6 @@ methods! {
              memory";
     }
 }
+
+#[cfg(test)]
+mod tests;

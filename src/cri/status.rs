@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use super::convert::Invalid;
 use crate::events::Ended;
 use crate::metadata::{self, LookupError};
-use crate::vm::file_disks;
+use crate::vm::{Conflict, ShareError, file_disks};
 use crate::{block, disk, guest, images, pods, sources, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` report about a full disk; some give text
@@ -117,25 +117,17 @@ fn container_code(error: &vm::Error) -> Code {
         | E::NoLandlock
         | E::Unreadable(_)
         | E::SandboxNotReady(_)
-        | E::Live { .. }
-        | E::OtherName { .. }
         | E::Phase { .. }
         | E::Resize { .. }
         | E::MachineType { .. }
         | E::DomainLives { .. }
         | E::NotRunning(_)
         | E::Paused(_)
-        | E::OtherImage { .. }
-        | E::NoPodMachine(_)
-        | E::NoGuestAgent(..)
-        | E::NoGuestPort(_)
-        | E::Shares { .. }
-        | E::TooManyVolumes { .. }
-        | E::Volumes { .. }
-        | E::SharesNotSaved(_)
-        | E::RootNotOfNode(_)
-        | E::VmOfProcesses(_) => Code::FailedPrecondition,
-        E::NameTaken { .. } => Code::AlreadyExists,
+        | E::PodMachine(_)
+        | E::RootNotOfNode(_) => Code::FailedPrecondition,
+        E::Conflict(Conflict::NameTaken { .. }) => Code::AlreadyExists,
+        E::Conflict(_) => Code::FailedPrecondition,
+        E::Shares(e) => share_code(e),
         E::Stopped(_) => Code::Cancelled,
         E::VmDisk(e) => disk_code(e),
         E::Block(e) => block_code(e),
@@ -145,9 +137,7 @@ fn container_code(error: &vm::Error) -> Code {
         | E::Source(sources::Error::Refused { .. } | sources::Error::Mount { .. })
         | E::Seed(_) => Code::FailedPrecondition,
         E::Source(sources::Error::NobodyAnswered { .. }) => Code::Unavailable,
-        E::Machine(_) | E::Unsupported(_) | E::Seccomp(_) | E::NinePOfProcesses => {
-            Code::InvalidArgument
-        }
+        E::Machine(_) | E::Unsupported(_) | E::Seccomp(_) => Code::InvalidArgument,
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),
         E::Hypervisor { source, .. } => libvirt_code(source),
@@ -157,6 +147,17 @@ fn container_code(error: &vm::Error) -> Code {
         E::Table(e) => table_code(e),
         E::Aborted(_) => Code::Aborted,
         _ => Code::Internal,
+    }
+}
+
+const fn share_code(error: &ShareError) -> Code {
+    match error {
+        ShareError::TooMany { .. }
+        | ShareError::TooManyVolumes { .. }
+        | ShareError::Volumes { .. }
+        | ShareError::NotSaved(_) => Code::FailedPrecondition,
+        ShareError::NinePOfProcesses => Code::InvalidArgument,
+        ShareError::Directory { .. } => Code::Internal,
     }
 }
 
@@ -243,6 +244,8 @@ fn network_code(error: &Network) -> Code {
         Network::Deadline { .. } => Code::DeadlineExceeded,
         Network::Refused(refusal) => match refusal.code {
             ErrorCode::Invalid => Code::InvalidArgument,
+            // The sandbox is there, and its network is not any more.
+            ErrorCode::NotFound => Code::FailedPrecondition,
             ErrorCode::NotReady => Code::Unavailable,
             ErrorCode::Timeout => Code::DeadlineExceeded,
             _ => Code::Internal,

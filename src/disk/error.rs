@@ -228,11 +228,11 @@ pub enum Error {
     Backup(#[from] backup::Error),
     /// The disk has not the size that the backup says.
     #[error(
-        "failed to restore virtual machine {vm}: the disk in its backup has {has} bytes by its header, and {recorded} by the \
-         manifest; restore another backup"
+        "failed to read the backup for the disk of virtual machine {vm}: the disk in it has {has} bytes by its header, and \
+         {recorded} by the manifest; use another backup"
     )]
     BackupSize {
-        /// The machine that was to have the disk.
+        /// The machine that was to have the disk, or whose disk is exported.
         vm: VmUid,
         /// In its header, in bytes.
         has: u64,

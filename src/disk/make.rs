@@ -75,7 +75,8 @@ impl Disks {
         match there.phase {
             Phase::Ready | Phase::Layered | Phase::Pulled => return Ok(()),
             Phase::Deleting => {
-                let (vm, doing) = (desired.vm, "removed");
+                let vm = desired.vm;
+                let doing = "removed";
                 return Err(Error::Busy { vm, doing });
             }
             // What an earlier attempt wanted counts no more.
@@ -169,7 +170,8 @@ impl Disks {
         image: &Image,
         progress: impl FnMut(u8) + Send,
     ) -> Result<()> {
-        let (folder, disk) = (self.folder(desired.vm), self.file(desired.vm));
+        let folder = self.folder(desired.vm);
+        let disk = self.file(desired.vm);
         if tokio::fs::try_exists(&disk)
             .await
             .map_err(files::failed("look for", &disk))?
@@ -192,7 +194,8 @@ impl Disks {
                 .await?;
         }
         faultpoint::point("node.provision.written");
-        let (from, to) = (unfinished.clone(), disk.clone());
+        let from = unfinished.clone();
+        let to = disk.clone();
         let named = tokio::task::spawn_blocking(move || name_for_good(&from, &to, &folder));
         let named = named
             .await

@@ -159,7 +159,8 @@ impl Disks {
     pub fn adoptable(&self, vm: VmUid, name: &str) -> Result<()> {
         let disk = self.known(vm)?;
         if disk.name != name {
-            let (had, wanted) = (disk.name.clone(), name.to_owned());
+            let had = disk.name.clone();
+            let wanted = name.to_owned();
             return Err(Error::OtherMachine { vm, had, wanted });
         }
         match disk.phase {
@@ -181,7 +182,8 @@ fn write(folder: &Path, manifest: &Manifest) -> std::io::Result<()> {
     if read(folder)?.as_ref() == Some(manifest) {
         return Ok(());
     }
-    let (path, temporary) = (folder.join("manifest"), folder.join("manifest.new"));
+    let path = folder.join("manifest");
+    let temporary = folder.join("manifest.new");
     service::files::replace(&path, &temporary, manifest.content().as_bytes())
 }
 

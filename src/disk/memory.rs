@@ -60,7 +60,8 @@ impl Disks {
             }
             Some(MemoryPhase::Writing) => {}
         }
-        let (from, to) = (self.unfinished_memory(vm), self.memory_file(vm));
+        let from = self.unfinished_memory(vm);
+        let to = self.memory_file(vm);
         let name = to.clone();
         let named = tokio::task::spawn_blocking(move || name_if_whole(&from, &to)).await;
         let named = named.unwrap_or_else(|e| Err(std::io::Error::other(e)));

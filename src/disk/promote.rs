@@ -46,7 +46,8 @@ impl Disks {
         let copy = self.flat_file(vm);
         self.copy_out(&reserved, &copy, progress).await?;
         faultpoint::point("node.promote.copied");
-        let (to, folder) = (self.file(vm), self.folder(vm));
+        let to = self.file(vm);
+        let folder = self.folder(vm);
         let path = to.clone();
         let phase = self.known(vm)?.phase;
         if phase != Phase::Ready {

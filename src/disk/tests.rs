@@ -47,7 +47,8 @@ async fn a_disk_that_is_ready_is_never_touched_again() {
 #[tokio::test]
 async fn a_disk_grows_and_never_shrinks_nor_under_memory() {
     let mut node = Node::new().await;
-    let (vm, mib) = (uid(1), 1 << 20);
+    let vm = uid(1);
+    let mib = 1 << 20;
     node.disks
         .make(&desired(&node, vm, true), |_| {})
         .await
@@ -154,7 +155,8 @@ async fn a_disk_goes_with_its_image_only() {
 #[tokio::test]
 async fn one_container_has_a_disk_and_it_is_not_removed_under_it() {
     let node = Node::new().await;
-    let (one, two) = (ContainerId::generate(), ContainerId::generate());
+    let one = ContainerId::generate();
+    let two = ContainerId::generate();
     assert!(matches!(
         node.disks.take(uid(1), &one).await,
         Err(Error::Lost { .. })

@@ -18,9 +18,10 @@ fn waiting(events: &mut Subscription) -> Vec<String> {
 fn describe(event: &Event) -> String {
     let sandbox = event.sandbox.as_ref();
     let pod = sandbox.map_or("none".to_owned(), |s| s.phase.to_string());
-    let object = match sandbox.is_some_and(|s| s.id.as_str() == event.id) {
-        true => "sandbox",
-        false => "container",
+    let object = if sandbox.is_some_and(|s| s.id.as_str() == event.id) {
+        "sandbox"
+    } else {
+        "container"
     };
     let containers = event.containers.iter().map(|c| c.phase.to_string());
     let containers = containers.collect::<Vec<_>>().join(",");
@@ -87,7 +88,8 @@ async fn times_increase_and_pods_of_before_are_known() {
 async fn a_client_that_does_not_read_is_cut_with_a_reason_and_the_others_are_not() {
     let node = Node::new().await;
     let events = Events::of(&node.sandbox_rows, &node.rows);
-    let (mut slow, mut fast) = (events.subscribe(), events.subscribe());
+    let mut slow = events.subscribe();
+    let mut fast = events.subscribe();
     let pod = node.sandboxes.run(node.pod("web")).await.unwrap();
     let first = waiting(&mut fast).len();
     let [before, after] = [Change::Created, Change::Deleted].map(|change| vec![change; WAITING]);

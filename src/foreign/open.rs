@@ -47,7 +47,8 @@ impl<T: Send + Sync + 'static> Open<T> {
 
     /// Waits until it is closed, unless a clone of it is left.
     pub async fn close(self) -> Result<(), Error> {
-        let (foreign, owner) = (self.foreign.clone(), self.owner.clone());
+        let foreign = self.foreign.clone();
+        let owner = self.owner.clone();
         drop(self);
         foreign.look(&owner, || ()).await
     }

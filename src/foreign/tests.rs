@@ -103,10 +103,13 @@ async fn a_source_that_answers_again_is_read_again() {
 #[tokio::test(start_paused = true)]
 async fn clients_of_one_source_wait_for_each_other() {
     let reader = Foreign::default();
-    let (active, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let active = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..20_u32 {
-        let (reader, active, most) = (reader.clone(), Arc::clone(&active), Arc::clone(&most));
+        let reader = reader.clone();
+        let active = Arc::clone(&active);
+        let most = Arc::clone(&most);
         clients.spawn(async move {
             let read = move || {
                 most.fetch_max(active.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);

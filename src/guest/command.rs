@@ -140,10 +140,13 @@ impl Agent {
         let program = start.command.first().cloned().unwrap_or_default();
         let is_kept = !start.keep.is_empty();
         let has_volumes = start.view.iter().any(|view| !view.volumes.is_empty());
-        let needed = match is_kept || start != of_a_machine(&start) {
-            true if has_volumes => VOLUMES,
-            true => PROCESSES,
-            false => 0,
+        let is_process = is_kept || start != of_a_machine(&start);
+        let needed = if !is_process {
+            0
+        } else if has_volumes {
+            VOLUMES
+        } else {
+            PROCESSES
         };
         if self.protocol < needed {
             return Err(Error::TooOld(self.version.clone()));
@@ -312,7 +315,8 @@ impl Output {
         self.consumed += length;
         if self.consumed >= WINDOW / 2 {
             let bytes = std::mem::take(&mut self.consumed);
-            let (link, id) = (&self.session.link, self.session.id);
+            let link = &self.session.link;
+            let id = self.session.id;
             if link.sessions.consumed(id, self.stream, bytes) {
                 link.outbox.notify(Credit {
                     session: id,

@@ -136,7 +136,8 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 async fn all(output: &mut Output) -> Vec<u8> {
-    let (mut all, mut buffer) = (Vec::new(), [0; 5000]);
+    let mut all = Vec::new();
+    let mut buffer = [0; 5000];
     loop {
         match output.read(&mut buffer).await.unwrap() {
             0 => return all,
@@ -196,7 +197,8 @@ async fn a_terminal_is_resized_and_a_dropped_command_is_killed() {
     let pid = seen.split(' ').next().unwrap().to_owned();
     let process = std::path::PathBuf::from("/proc").join(&pid);
     assert!(process.exists());
-    let (mut stdout, ended) = (command.stdout, command.ended);
+    let mut stdout = command.stdout;
+    let ended = command.ended;
     drop(ended);
     // Its output ends at once; the guest kills it soon.
     assert_eq!(stdout.read(&mut buffer).await.unwrap(), 0);

@@ -108,6 +108,8 @@ impl Report {
             kernel,
             helpers_together,
             vmlet_guest_missing,
+            // Machines run as well where copies take space.
+            copies_share_blocks: _,
         }) = &self.equipment
         else {
             return Vec::new();

@@ -91,7 +91,8 @@ impl Child {
     /// Waits for its end; what it wrote meanwhile.
     pub(crate) async fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.pipes.stdin.take());
-        let (stdout, stderr) = (self.pipes.stdout.take(), self.pipes.stderr.take());
+        let stdout = self.pipes.stdout.take();
+        let stderr = self.pipes.stderr.take();
         let (status, stdout, stderr) =
             tokio::try_join!(self.process.wait(), read(stdout), read(stderr))?;
         Ok(Output {

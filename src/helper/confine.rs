@@ -107,7 +107,8 @@ fn confine(command: &mut Command, (user, limits): (User, Limits), files: Vec<Raw
     // A daemon that is not root, as in tests, runs helpers as its own user.
     let changes_user = geteuid().is_root();
     let groups = [Gid::from_raw(user.gid)];
-    let (uid, gid) = (Uid::from_raw(user.uid), groups[0]);
+    let uid = Uid::from_raw(user.uid);
+    let gid = groups[0];
     let limits = [
         (Resource::RLIMIT_AS, limits.address_space),
         (Resource::RLIMIT_CPU, limits.cpu),

@@ -62,7 +62,8 @@ pub(super) fn enter(program: &Path, within_reach: &[PathBuf]) -> io::Result<()> 
     let none = None::<&Path>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(none, "/", none, private, none).map_err(failed("copy the mounts"))?;
-    let (site, kind) = (Path::new(SITE), Some("tmpfs"));
+    let site = Path::new(SITE);
+    let kind = Some("tmpfs");
     let size = Some("size=64k,nr_inodes=1k,mode=755");
     mount(kind, site, kind, plain(), size).map_err(failed("make a root directory"))?;
     for path in SHOWN {
@@ -126,7 +127,8 @@ fn show(site: &Path, path: &Path, flags: MsFlags) -> io::Result<()> {
 
 /// Makes the first process of a namespace see its processes: itself. Between fork and execution.
 pub(super) fn mount_processes() -> io::Result<()> {
-    let (kind, flags) = (c"proc".as_ptr(), plain().bits());
+    let kind = c"proc".as_ptr();
+    let flags = plain().bits();
     // SAFETY: all are strings that end in zero and live as long as the program; the kernel reads no
     // data where there are none.
     let mounted = unsafe { libc::mount(kind, PROCESSES.as_ptr(), kind, flags, std::ptr::null()) };

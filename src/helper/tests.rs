@@ -63,7 +63,8 @@ async fn waiting(helper: &Helper, files: Vec<File>) -> (Child, String) {
     let mut child = start.begin().await.unwrap();
     let stdin = child.pipes.stdin.as_mut().unwrap();
     stdin.write_all(b"END").await.unwrap();
-    let (mut text, mut piece) = (String::new(), [0; 512]);
+    let mut text = String::new();
+    let mut piece = [0; 512];
     while !text.ends_with("END") {
         let stdout = child.pipes.stdout.as_mut().unwrap();
         let read = stdout.read(&mut piece).await.unwrap();
@@ -122,7 +123,8 @@ async fn a_helper_inherits_its_files_and_nothing_else() {
     given
         .set_permissions(std::fs::Permissions::from_mode(0o644))
         .unwrap();
-    let (own, path) = (given.as_raw_fd().to_string(), path_of(&given));
+    let own = given.as_raw_fd().to_string();
+    let path = path_of(&given);
     let dir = tempfile::tempdir().unwrap();
     let text = format!("cat {path}; echo; env; pwd; exec cat");
     let (child, said) = waiting(&helper(dir.path(), &text), vec![given]).await;

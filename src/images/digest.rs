@@ -26,25 +26,35 @@ impl Digest {
 
     /// Reads 64 lower-case hexadecimal digits without the `sha256:` in front.
     pub fn from_hex(text: &str) -> Result<Self, ParseDigest> {
-        let text = text.as_bytes();
-        let mut bytes = [0; 32];
-        if text.len() != 64 {
-            return Err(ParseDigest);
-        }
-        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
-        }
-        Ok(Self(bytes))
+        bytes_of(text).map(Self)
     }
 
     /// The 64 lower-case hexadecimal digits: also the file's name in the store.
     pub fn hex(&self) -> String {
-        let digit = |nibble: u8| char::from(HEX_DIGITS[usize::from(nibble)]);
-        self.0
-            .iter()
-            .flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)])
-            .collect()
+        hex(&self.0)
     }
+}
+
+/// The bytes that so many lower-case hexadecimal digits are.
+pub(super) fn bytes_of<const N: usize>(text: &str) -> Result<[u8; N], ParseDigest> {
+    let text = text.as_bytes();
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return Err(ParseDigest);
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+    }
+    Ok(bytes)
+}
+
+/// The lower-case hexadecimal digits of bytes.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from(HEX_DIGITS[usize::from(nibble)]);
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)])
+        .collect()
 }
 
 impl fmt::Display for Digest {

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Client;
 use reqwest::header::HeaderMap;
+use reqwest::{Client, StatusCode};
 
 use super::addresses::Guard;
 use super::adjustable::Live;
@@ -63,6 +63,22 @@ impl Target {
             source,
             headers: HeaderMap::new(),
             is_disk: true,
+        }
+    }
+
+    /// What the status of a short reply means that was not requested.
+    pub(super) fn refused(&self, status: StatusCode) -> Error {
+        let location = self.source.location();
+        match status {
+            StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound {
+                location,
+                status: status.to_string(),
+            },
+            _ => Error::Refused {
+                location,
+                code: status.as_u16(),
+                status: status.to_string(),
+            },
         }
     }
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::checksum::Checksum;
 use super::digest::Digest;
 use crate::metadata;
 
@@ -172,9 +173,19 @@ pub enum Error {
         /// Host and path.
         location: String,
         /// From the name.
-        expected: Digest,
+        expected: Box<Checksum>,
         /// Of the file.
-        actual: Digest,
+        actual: Box<Checksum>,
+    },
+    /// A file of checksums does not say what the image is.
+    #[error("unusable checksums from {location}: {reason} {file}")]
+    Checksums {
+        /// Host and path.
+        location: String,
+        /// What is wrong, up to the name of the file.
+        reason: &'static str,
+        /// The name at the end of the image's URL.
+        file: String,
     },
     /// The content is not a disk that may be used.
     #[error("unusable image from {location}: {reason}")]
@@ -273,6 +284,19 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// [`Self::Digest`], of the file at that host and path.
+    pub(super) fn digest(
+        location: String,
+        expected: impl Into<Checksum>,
+        actual: impl Into<Checksum>,
+    ) -> Self {
+        Self::Digest {
+            location,
+            expected: Box::new(expected.into()),
+            actual: Box::new(actual.into()),
+        }
+    }
+
     /// Whether the network, the server or a process of the node has troubles, so that the same request may succeed a
     /// moment later.
     pub const fn is_passing(&self) -> bool {

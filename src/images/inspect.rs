@@ -4,7 +4,7 @@
 //! far as its beginning and its length say; nothing is stored. Of a file that shows its disk late,
 //! more and more is read, up to a limit; beyond that a pull shows it. Of a qcow2 file more is read
 //! once, since the boot sector of its disk is behind its tables. A digest in the name specifies
-//! nothing about a beginning, so it is not checked.
+//! nothing about a beginning, so it is not checked; a file of checksums says which one the whole has.
 //! Failure: as of a pull.
 
 use std::fs::File;
@@ -13,6 +13,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::boot::{Boot, boot_in, boot_of};
+use super::checksum::Checksum;
 use super::digest::Digest;
 use super::download::{Head, Target};
 use super::error::{Error, Result};
@@ -33,6 +34,9 @@ const DEPTHS: [u64; 3] = [HEAD, 1 << 20, 8 << 20];
 /// first half of it.
 const BOOT_DEPTH: u64 = 1 << 20;
 
+const LISTED_IN_REGISTRY: &str = "is in a registry by a translation rule of the node, and has a file of checksums, which \
+    is for web servers; follow a tag of the registry";
+
 /// What the first bytes of an image say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspected {
@@ -48,10 +52,10 @@ pub struct Inspected {
     /// What boots from the disk, where that is known.
     #[serde(default)]
     pub firmware: Option<Firmware>,
-    /// Digest of the manifest or index that the name means in a registry; `None`: it is not in one, or
-    /// the row is of an older version.
+    /// Digest of the manifest or index that the name means in a registry, or of the file by a file of checksums;
+    /// `None`: there is neither, or the row is of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "digest_text")]
-    pub digest: Option<Digest>,
+    pub digest: Option<Checksum>,
 }
 
 /// What starts a guest.
@@ -110,7 +114,20 @@ impl Inner {
         if is_uploaded(&name) {
             return self.inspect_uploaded(&name).await;
         }
-        let seen = match self.place(&name, origin, locator.tls()).await? {
+        let place = self.place(&name, origin.clone(), locator.tls()).await?;
+        let listed = match (locator.listed()?, &place) {
+            (None, _) => None,
+            (Some(list), Place::File(_)) => {
+                Some(self.listed((&name, &origin), list, locator.tls()).await?)
+            }
+            (Some(_), Place::Registry(_)) => {
+                return Err(Error::InvalidName {
+                    name: name.repository().to_owned(),
+                    reason: LISTED_IN_REGISTRY.into(),
+                });
+            }
+        };
+        let seen = match place {
             Place::File(source) => self.peek_file(source).await?,
             Place::Registry(place) => self.peek_registry(&place).await?,
         };
@@ -120,6 +137,7 @@ impl Inner {
             bytes,
             digest,
         } = seen;
+        let digest = listed.or(digest.map(Checksum::from));
         let file_bytes = bytes.unwrap_or_default();
         let Some(head) = head else {
             tracing::info!(%name, location, "image inspected: a pull shows what it is");
@@ -304,11 +322,11 @@ impl Inner {
 mod digest_text {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::Digest;
+    use super::Checksum;
 
     #[expect(clippy::ref_option, reason = "the signature that serde calls")]
     pub(super) fn serialize<S: Serializer>(
-        digest: &Option<Digest>,
+        digest: &Option<Checksum>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&digest.map(|digest| digest.to_string()).unwrap_or_default())
@@ -317,7 +335,7 @@ mod digest_text {
     /// A text that is no digest counts as none: the row is of another version.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Option<Digest>, D::Error> {
+    ) -> Result<Option<Checksum>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         Ok(text.and_then(|text| text.parse().ok()))
     }

@@ -46,6 +46,13 @@ pub struct Locator<'a> {
     name: &'a str,
     url: Option<&'a str>,
     tls: Option<&'a ServerTls>,
+    checksums: Option<&'a str>,
+}
+
+/// A file of checksums: its URL, and the name that is made of it.
+pub(super) struct Listed {
+    pub(super) name: Name,
+    pub(super) url: Url,
 }
 
 impl<'a> Locator<'a> {
@@ -55,7 +62,13 @@ impl<'a> Locator<'a> {
             name,
             url,
             tls: None,
+            checksums: None,
         }
+    }
+
+    /// With the URL of a file of checksums, which has the digest of the file.
+    pub const fn with_checksums(self, checksums: Option<&'a str>) -> Self {
+        Self { checksums, ..self }
     }
 
     /// With certificates for the server.
@@ -90,9 +103,25 @@ impl<'a> Locator<'a> {
         text.chars().filter(char::is_ascii_graphic).collect()
     }
 
-    /// Whether name and URL go together.
+    /// Whether name and URLs go together.
     pub fn check(self) -> Result<()> {
-        self.parse().map(drop)
+        let (_, origin) = self.parse()?;
+        match (self.listed()?, origin) {
+            (Some(_), Origin::Default | Origin::Registry) => Err(refuse(self.name, NOT_LISTED)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file of checksums.
+    pub(super) fn listed(self) -> Result<Option<Listed>> {
+        let Some(text) = self.checksums else {
+            return Ok(None);
+        };
+        let name = url_image_name(text);
+        match Locator::new(&name, Some(text)).parse()? {
+            (name, Origin::Url(url)) => Ok(Some(Listed { name, url })),
+            _ => Err(refuse(self.name, NOT_LISTED)),
+        }
     }
 
     /// The name, and the URL that it represents.
@@ -141,6 +170,7 @@ impl fmt::Debug for Locator<'_> {
 const NO_URL: &str =
     "stands for a URL, which the annotation vmlet.dev/image-url of the pod does not give";
 const OTHER_NAME: &str = "is not the one in the annotation vmlet.dev/image-url, which is oci:// and the name of the image";
+const NOT_LISTED: &str = "has a file of checksums, and stands for no URL";
 const TOO_LONG: &str = "stands for a URL of more than 2048 bytes";
 
 /// Whether a text in a URL of a registry is this name, routed here or not.

@@ -17,7 +17,7 @@ use super::download::{Fetched, Target};
 use super::error::{Error, Result};
 use super::locator::{Locator, Origin};
 use super::partial::{Handle, Validators};
-use super::reference::Name;
+use super::reference::{Name, Version};
 use super::registry::{Credentials, DOCKER_HUB, Wanted};
 use super::rows;
 use super::share::{Arrived, Leadership, Turn};
@@ -132,16 +132,20 @@ impl Inner {
 
     /// The image that a name with a digest means, if it is here and is for pulls with these credentials.
     async fn present(self: &Arc<Self>, name: &Name, identity: Identity) -> Result<Option<Image>> {
-        let Some(digest) = name.digest() else {
+        let named = self.catalog.resolve(&name.to_string());
+        let file = match name.version() {
+            Version::Tag(_) => None,
+            Version::Digest(digest) => Some(named.unwrap_or(*digest)),
+            Version::Sha512(_) => named,
+        };
+        let Some(file) = file else {
             return Ok(None);
         };
-        let named = self.catalog.resolve(&name.to_string());
-        let file = named.unwrap_or(digest);
         if !self.catalog.read(|rows| rows.admits(file, identity)) {
             return Ok(None);
         }
-        let names = names_of(name, digest);
-        self.adopt(names, file, Some(identity)).await
+        self.adopt(vec![name.to_string()], file, Some(identity))
+            .await
     }
 
     async fn pull_file(self: &Arc<Self>, desired: DesiredImage) -> Result<Image> {
@@ -152,6 +156,8 @@ impl Inner {
                 Turn::Follow(outcome) => outcome,
             };
             match followed {
+                // It says nothing about this SHA-512.
+                Ok(arrived) if self.is_unchecked(&desired.name, arrived) => {}
                 Ok(arrived) => {
                     desired.check(arrived.content)?;
                     let names = names_of(&desired.name, arrived.content);
@@ -161,7 +167,8 @@ impl Inner {
                     }
                 }
                 // The other one wanted other content of this URL than we do.
-                Err(Error::Digest { expected, .. }) if desired.name.digest() != Some(expected) => {}
+                Err(Error::Digest { expected, .. })
+                    if desired.name.checksum() != Some(*expected) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -214,7 +221,11 @@ impl Inner {
         let key = desired.source.key();
         let target = Target::of(desired.source.clone());
         loop {
-            let known = self.known(&key);
+            let known = match desired.name.version() {
+                // Of what is here the SHA-256 alone is known.
+                Version::Sha512(_) => None,
+                Version::Tag(_) | Version::Digest(_) => self.known(&key),
+            };
             let partial = self.partial(&key).await?;
             let validators = known.as_ref().map(|(_, validators)| validators);
             let fetched = self
@@ -240,6 +251,12 @@ impl Inner {
                 (Fetched::Unchanged, None) => {}
             }
         }
+    }
+
+    /// Whether a name has a SHA-512 that this file was not compared with.
+    fn is_unchecked(&self, name: &Name, arrived: Arrived) -> bool {
+        let is_long = matches!(name.version(), Version::Sha512(_));
+        is_long && self.catalog.resolve(&name.to_string()) != Some(arrived.digest)
     }
 
     async fn partial(&self, key: &str) -> Result<Handle> {
@@ -297,11 +314,9 @@ enum Arrival {
 impl DesiredImage {
     fn check(&self, actual: Digest) -> Result<()> {
         match self.name.digest() {
-            Some(expected) if expected != actual => Err(Error::Digest {
-                location: self.source.location(),
-                expected,
-                actual,
-            }),
+            Some(expected) if expected != actual => {
+                Err(Error::digest(self.source.location(), expected, actual))
+            }
             _ => Ok(()),
         }
     }
@@ -313,7 +328,7 @@ impl DesiredImage {
             identity: Some(self.identity),
             location: self.source.location(),
             shape: Shape::Disk,
-            expected: self.name.digest(),
+            expected: self.name.checksum(),
             named: None,
             user: String::new(),
             validators: partial.read(|p| p.note().validators.clone()).await,

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use super::checksum::{Checksum, SHA512, Sha512};
 use super::digest::Digest;
 use super::error::{Error, Result};
 
@@ -42,10 +43,12 @@ pub enum Version {
     Tag(String),
     /// Exactly this content.
     Digest(Digest),
+    /// Exactly the file of a web server with this content.
+    Sha512(Sha512),
 }
 
 impl Reference {
-    /// Reads `host[:port]/path[:tag][@sha256:hex]`, a short name, an `http(s)://` URL, or an id.
+    /// Reads `host[:port]/path[:tag][@sha256:hex]`, or `@sha512:hex`, a short name, an `http(s)://` URL, or an id.
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |reason: &'static str| Error::InvalidName {
             name: presentable(text),
@@ -87,6 +90,15 @@ impl Name {
     pub const fn digest(&self) -> Option<Digest> {
         match self.version {
             Version::Digest(digest) => Some(digest),
+            Version::Tag(_) | Version::Sha512(_) => None,
+        }
+    }
+
+    /// What the content must hash to, if the name says so.
+    pub(super) const fn checksum(&self) -> Option<Checksum> {
+        match self.version {
+            Version::Digest(digest) => Some(Checksum::Sha256(digest)),
+            Version::Sha512(digest) => Some(Checksum::Sha512(digest)),
             Version::Tag(_) => None,
         }
     }
@@ -106,19 +118,21 @@ impl Name {
             None => (rest, None),
             Some((rest, digest)) if digest.starts_with("sha256:") => {
                 let digest = digest.parse().map_err(|_| "has a malformed digest")?;
-                (rest, Some(digest))
+                (rest, Some(Version::Digest(digest)))
+            }
+            Some((rest, digest)) if digest.starts_with(SHA512) => {
+                let digest = digest.parse().map_err(|_| "has a malformed digest")?;
+                (rest, Some(Version::Sha512(digest)))
             }
             Some((_, after)) if after.contains('/') => {
                 return Err("has credentials in it; use a translation rule");
             }
-            Some(_) => return Err("has a digest that is not sha256"),
+            Some(_) => return Err("has a digest that is not sha256 or sha512"),
         };
         let (path, tag) = split_tag(rest)?;
         check_path(without_routing(path), !scheme.is_empty())?;
-        let version = match digest {
-            Some(digest) => Version::Digest(digest),
-            None => Version::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned()),
-        };
+        let of_tag = || Version::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned());
+        let version = digest.unwrap_or_else(of_tag);
         let name = Self {
             repository: format!("{scheme}{path}"),
             version,
@@ -137,6 +151,7 @@ impl fmt::Display for Name {
         match &self.version {
             Version::Tag(tag) => write!(f, "{}:{tag}", self.repository),
             Version::Digest(digest) => write!(f, "{}@{digest}", self.repository),
+            Version::Sha512(digest) => write!(f, "{}@{digest}", self.repository),
         }
     }
 }
@@ -230,7 +245,8 @@ fn check_segment(segment: &str) -> Result<(), &'static str> {
 /// `text` shortened and without what may be a secret, for messages.
 pub(super) fn presentable(text: &str) -> String {
     let text = text.split(['?', '#']).next().unwrap_or_default();
-    let secret = |(_, after): &(&str, &str)| !after.starts_with("sha256:");
+    let secret =
+        |(_, after): &(&str, &str)| !after.starts_with("sha256:") && !after.starts_with(SHA512);
     let text = text
         .rsplit_once('@')
         .filter(secret)

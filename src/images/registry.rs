@@ -265,7 +265,8 @@ async fn manifest_at(
 const fn expected(place: &Place) -> Option<Digest> {
     match place.version() {
         Version::Digest(digest) => Some(*digest),
-        Version::Tag(_) => None,
+        // No place has a SHA-512.
+        Version::Tag(_) | Version::Sha512(_) => None,
     }
 }
 
@@ -273,11 +274,9 @@ const fn expected(place: &Place) -> Option<Digest> {
 fn check(place: &Place, expected: Option<Digest>, bytes: &[u8]) -> Result<Digest> {
     let actual = Digest::from_bytes(Sha256::digest(bytes).into());
     match expected {
-        Some(expected) if expected != actual => Err(Error::Digest {
-            location: place.to_string(),
-            expected,
-            actual,
-        }),
+        Some(expected) if expected != actual => {
+            Err(Error::digest(place.to_string(), expected, actual))
+        }
         _ => Ok(actual),
     }
 }

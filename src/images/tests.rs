@@ -13,6 +13,7 @@ use super::*;
 
 mod access;
 mod addresses;
+mod checksums;
 mod collect;
 mod convert;
 mod crash;

@@ -105,7 +105,9 @@ impl<R: Record> RecordStore<R> {
             return Ok(false);
         }
         let delete = format!("DELETE FROM {} WHERE key = ?1", R::TABLE);
-        let (db, view, key) = (self.db.clone(), Arc::clone(&self.view), key.clone());
+        let db = self.db.clone();
+        let view = Arc::clone(&self.view);
+        let key = key.clone();
         finish(async move {
             let name = key.to_string();
             let deleted = db.write_through(move |t| t.execute(&delete, [name]).map(drop));
@@ -160,9 +162,11 @@ impl<R: Record> RecordStore<R> {
     }
 
     async fn store(&self, turn: OwnedMutexGuard<()>, record: R) -> db::Result<Arc<R>> {
-        let (db, view) = (self.db.clone(), Arc::clone(&self.view));
+        let db = self.db.clone();
+        let view = Arc::clone(&self.view);
         finish(async move {
-            let (key, record) = (record.key(), Arc::new(record));
+            let key = record.key();
+            let record = Arc::new(record);
             let stored = Arc::clone(&record);
             let name = key.to_string();
             let write = move |t: &rusqlite::Transaction<'_>| {

@@ -132,7 +132,9 @@ impl<R: Row> Table<R> {
     /// Adds a row.
     pub async fn insert(&self, row: R) -> db::Result<Arc<R>> {
         let turn = self.turn().await;
-        let (row, db, view) = (Arc::new(row), self.db.clone(), Arc::clone(&self.view));
+        let row = Arc::new(row);
+        let db = self.db.clone();
+        let view = Arc::clone(&self.view);
         finish(async move {
             let stored = Arc::clone(&row);
             db.write(move |t| stored.insert(t)).await?;
@@ -185,7 +187,9 @@ impl<R: Row> Table<R> {
             .ok_or_else(raced)?;
         let before = Arc::clone(&row);
         change(Arc::make_mut(&mut row));
-        let (db, view, id) = (self.db.clone(), Arc::clone(&self.view), id.clone());
+        let db = self.db.clone();
+        let view = Arc::clone(&self.view);
+        let id = id.clone();
         let late = Arc::clone(&self.late);
         let changed = finish(async move {
             let in_database = lock(&late).get(&id).map_or(expected, |row| row.phase());
@@ -213,7 +217,9 @@ impl<R: Row> Table<R> {
         let Some(row) = self.get(id) else {
             return Ok(());
         };
-        let (db, view, id) = (self.db.clone(), Arc::clone(&self.view), id.clone());
+        let db = self.db.clone();
+        let view = Arc::clone(&self.view);
+        let id = id.clone();
         let late = Arc::clone(&self.late);
         finish(async move {
             let deleted = Arc::clone(&row);
@@ -240,7 +246,9 @@ impl<R: Row> Table<R> {
             let Some(before) = lock(&self.late).get(&id).cloned() else {
                 continue;
             };
-            let (db, late, now) = (self.db.clone(), Arc::clone(&self.late), self.get(&id));
+            let db = self.db.clone();
+            let late = Arc::clone(&self.late);
+            let now = self.get(&id);
             let stored = finish(async move {
                 let write = move |t: &Transaction<'_>| match now {
                     Some(row) => row.update(t, before.phase()).map(drop),
@@ -389,7 +397,8 @@ mod tests {
 
         fn update(&self, t: &Transaction<'_>, expected: u8) -> rusqlite::Result<usize> {
             let update = "UPDATE node_tasks SET row = ?2 WHERE key = ?1 AND row = ?3";
-            let (row, expected) = (self.phase.to_string(), expected.to_string());
+            let row = self.phase.to_string();
+            let expected = expected.to_string();
             t.execute(update, (self.id.as_str(), row, expected))
         }
 

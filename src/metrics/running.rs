@@ -51,7 +51,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let (kind, outcome) = (self.kind, self.outcome);
+        let kind = self.kind;
+        let outcome = self.outcome;
         self.open.get_or_create(&Kind { kind }).dec();
         self.ended.get_or_create(&Labels { kind, outcome }).inc();
     }

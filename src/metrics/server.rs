@@ -23,7 +23,8 @@ pub(crate) async fn serve(
 }
 
 fn census(app: &App) -> Census {
-    let (sandboxes, machines) = (app.sandboxes.list(), app.containers.machines());
+    let sandboxes = app.sandboxes.list();
+    let machines = app.containers.machines();
     let sandboxes = sandboxes.iter().map(|row| format!("{:?}", row.phase));
     let machines = machines.iter();
     let machines = machines.map(|row| format!("{:?}", row.phase));

@@ -64,7 +64,8 @@ impl<P: Platform> Agenda<P> {
         let (manifest, sha256) = self.write(vm, desired, &target, progress).await?;
         self.complete(vm, desired).await?;
         let kind = manifest.parent.map_or("full", |_| "incremental");
-        let (read, reason) = (manifest.read_bytes, manifest.full_reason.as_str());
+        let read = manifest.read_bytes;
+        let reason = manifest.full_reason.as_str();
         tracing::info!(%vm, backup = %desired.uid, store = desired.target, kind, reason, read, "backup written");
         Ok(DoneBackup::new(&manifest, sha256))
     }
@@ -306,22 +307,18 @@ impl<P: Platform> Agenda<P> {
         vm: VmUid,
         stored: &StoredBackup,
     ) -> Result<(), Failure> {
-        // Without the target, too: nothing else releases the layer when that is gone from the configuration.
         let removed = match self.targets.find(&stored.target, vm) {
             Ok(target) => target.remove(stored.uid, &stored.name).await,
             Err(error) => Err(error),
         };
-        let is_gone = matches!(removed, Ok(()) | Err(backup::Error::NoTarget(_)));
-        if is_gone {
+        // Without the target, too, and with each answer that is the last one: nothing else releases the layer when the
+        // target is gone from the configuration.
+        if removed.as_ref().err().is_none_or(releases_layer) {
             let dropped = self.containers.drop_backup(vm, stored.uid).await;
             // Saved memory, say, goes one day.
             dropped.map_err(|error| Failure::new(&crate::one_line(&error), true))?;
         }
-        removed.map_err(|error| {
-            // This node has nothing of the backup any more: another one that has the target goes on.
-            let is_over = matches!(error, backup::Error::NoTarget(_));
-            Failure::new(&crate::one_line(&error), !is_over && error.is_transient())
-        })
+        removed.map_err(|error| Failure::new(&crate::one_line(&error), !is_over(&error)))
     }
 
     pub(super) async fn restore_backup(
@@ -344,6 +341,16 @@ impl<P: Platform> Agenda<P> {
         };
         Ok(self.disks.restore(&desired, chain, reported).await?)
     }
+}
+
+/// Whether this node does nothing more for a deletion that has failed: another one that has the target goes on.
+const fn is_over(error: &backup::Error) -> bool {
+    matches!(error, backup::Error::NoTarget(_)) || !error.is_transient()
+}
+
+/// Whether the layer of a backup goes after this failure to remove that. A request of another namespace releases nothing.
+const fn releases_layer(error: &backup::Error) -> bool {
+    is_over(error) && !matches!(error, backup::Error::OtherNamespace { .. })
 }
 
 /// A chain whose files have the lengths in their manifests.

@@ -41,9 +41,10 @@ pub(super) fn all<P: Platform>(
 }
 
 fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v1::Machine {
-    let known = match row.phase.runs() {
-        true => machines.known(&row.id),
-        false => Default::default(),
+    let known = if row.phase.runs() {
+        machines.known(&row.id)
+    } else {
+        Default::default()
     };
     let disk = row.vm().and_then(|vm| disks.get(vm));
     let saving = disk.is_some_and(|disk| disk.is_being_saved());

@@ -1,7 +1,7 @@
-//! Copies of disks and of snapshots, for clients that fetch them.
+//! Copies of disks, of snapshots and of backups, for clients that fetch them.
 //!
 //! Invariant: a disk is reserved, and a snapshot held, only while its copy is made, never while it is sent: how
-//! fast a client reads delays no machine and no merge. A copy is complete when it is sent, and belongs to one
+//! fast a client reads delays no machine and no merge. Of a backup nothing is sent that was not compared with its manifest. A copy is complete when it is sent, and belongs to one
 //! version of its source. One client of a source is served at a time, the one that came last, and a copy
 //! goes [`KEPT`] after its last client, with its source, and with this process: no record names it.
 //! No caller that leaves stops its removal, and a client that is served keeps it. The name of its
@@ -29,10 +29,12 @@ mod stream;
 
 pub(super) use error::Error;
 pub(super) use peer::refuse_agent;
-pub(super) use source::Source;
+pub(super) use source::{DiskState, Requested, Source};
 pub(super) use stream::{Received, stream};
 
+use crate::backup::Targets;
 use crate::disk::{self, Disks};
+use crate::images::Digest;
 use crate::locks::Locks;
 
 /// Time for the next client of a copy to come.
@@ -51,6 +53,8 @@ pub struct Exports(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     disks: Arc<Disks>,
+    /// Where backups are.
+    targets: Targets,
     root: PathBuf,
     places: Semaphore,
     /// Number of the next copy.
@@ -85,6 +89,8 @@ enum Version {
     Disk(disk::Version),
     /// One that was taken at this time, in nanoseconds since the epoch. Its content never changes.
     Snapshot(i64),
+    /// One with a manifest of this digest.
+    Backup(Digest),
 }
 
 impl Exports {
@@ -94,7 +100,7 @@ impl Exports {
     }
 
     /// Removes what an earlier process has left in `root`, and makes it. Blocks.
-    pub fn open(disks: Arc<Disks>, root: PathBuf) -> std::io::Result<Self> {
+    pub fn open(disks: Arc<Disks>, targets: Targets, root: PathBuf) -> std::io::Result<Self> {
         match std::fs::remove_dir_all(&root) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -102,6 +108,7 @@ impl Exports {
         std::fs::DirBuilder::new().mode(0o700).create(&root)?;
         Ok(Self(Arc::new(Shared {
             disks,
+            targets,
             root,
             places: Semaphore::new(MOST),
             next: AtomicU64::default(),

@@ -307,7 +307,8 @@ impl<P: Platform> Machines<P> {
             return;
         }
         let begun = Instant::now();
-        let (driver, domain) = (&*self.hypervisor, row.domain());
+        let driver = &*self.hypervisor;
+        let domain = row.domain();
         driver.set_namespace(domain, &self.containers.namespace(row));
         let Turn {
             survey,

@@ -100,7 +100,8 @@ impl<P: Platform> Agenda<P> {
             true
         });
         if let Some(task) = ended.await? {
-            let (state, kind) = (task.state, task.work.kind());
+            let state = task.state;
+            let kind = task.work.kind();
             let error = task.failure.as_ref().map(|f| f.message.as_str());
             tracing::info!(task = %task.uid, vm = %task.vm, kind, ?state, error, "task ended");
         }
@@ -318,7 +319,8 @@ mod tests {
     /// Stops an attempt that waits for the database while it has the turn to write records of
     /// disks.
     async fn stop(node: &Node, task: &Task) {
-        let (agenda, cancel) = (agenda(node).await, CancellationToken::new());
+        let agenda = agenda(node).await;
+        let cancel = CancellationToken::new();
         let held = node.hold_writes().await;
         let mut attempt = Box::pin(agenda.attempt(task, &cancel));
         // No other task gets the turn then.

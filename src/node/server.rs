@@ -52,11 +52,11 @@ impl<P: Platform> Service<P> {
 
     fn export(
         &self,
-        source: exports::Source,
+        requested: exports::Requested,
         received: Option<exports::Received>,
     ) -> ReceiverStream<Result<v1::ExportEvent, Status>> {
         let exports = self.services.exports.clone();
-        exports::stream(exports, source, received, self.stop.clone())
+        exports::stream(exports, requested, received, self.stop.clone())
     }
 
     /// What this daemon can do and earlier ones cannot, and the targets of backups that it has.
@@ -65,6 +65,7 @@ impl<P: Platform> Service<P> {
             podspec::names::DISK_WITHOUT_IMAGE,
             podspec::names::DISK_MANIFESTS,
             podspec::names::IMAGE_DIGESTS,
+            podspec::names::IMAGE_CHECKSUMS,
             podspec::names::DISK_PULLS,
             podspec::names::SNAPSHOT_MEMORY,
         ];
@@ -89,6 +90,7 @@ impl<P: Platform> Node for Service<P> {
     type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;
     type ExportDiskStream = ReceiverStream<Result<v1::ExportEvent, Status>>;
     type ExportSnapshotStream = ReceiverStream<Result<v1::ExportEvent, Status>>;
+    type ExportBackupStream = ReceiverStream<Result<v1::ExportEvent, Status>>;
     type UploadImageStream = ReceiverStream<Result<v1::UploadEvent, Status>>;
     type WatchPullsStream = ReceiverStream<Result<v1::PullEvent, Status>>;
 
@@ -319,8 +321,8 @@ impl<P: Platform> Node for Service<P> {
         request: Request<v1::ExportDiskRequest>,
     ) -> Reply<Self::ExportDiskStream> {
         exports::refuse_agent(&request)?;
-        let (source, received) = wire::export(&request.into_inner())?;
-        Ok(Response::new(self.export(source, received)))
+        let (requested, received) = wire::export(&request.into_inner())?;
+        Ok(Response::new(self.export(requested, received)))
     }
 
     async fn export_snapshot(
@@ -328,8 +330,17 @@ impl<P: Platform> Node for Service<P> {
         request: Request<v1::ExportSnapshotRequest>,
     ) -> Reply<Self::ExportSnapshotStream> {
         exports::refuse_agent(&request)?;
-        let (source, received) = wire::export_snapshot(&request.into_inner())?;
-        Ok(Response::new(self.export(source, received)))
+        let (requested, received) = wire::export_snapshot(&request.into_inner())?;
+        Ok(Response::new(self.export(requested, received)))
+    }
+
+    async fn export_backup(
+        &self,
+        request: Request<v1::ExportBackupRequest>,
+    ) -> Reply<Self::ExportBackupStream> {
+        exports::refuse_agent(&request)?;
+        let (requested, received) = wire::export_backup(&request.into_inner())?;
+        Ok(Response::new(self.export(requested, received)))
     }
 
     async fn forget_export(

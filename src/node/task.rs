@@ -132,6 +132,9 @@ pub enum Work {
         /// Secret with certificates for the server; none in rows of older versions.
         #[serde(default)]
         tls_secret: Option<String>,
+        /// URL of a file of checksums that has the digest of the image.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checksum_url: Option<String>,
     },
     /// Pulls an image into the store.
     PullImage {

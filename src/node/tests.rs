@@ -10,6 +10,7 @@ use podspec::VmUid;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
+use crate::backup::Targets;
 use crate::disk::Phase;
 use crate::testkit::{Fake, Node, TIMEOUT};
 use crate::vm::TcpProbe;
@@ -52,10 +53,18 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
 }
 
 pub(super) fn exports(node: &Node) -> Exports {
+    exports_with(node, Targets::default())
+}
+
+fn exports_with(node: &Node, targets: Targets) -> Exports {
+    let root = exports_root(node);
+    Exports::open(Arc::clone(&node.disks), targets, root).unwrap()
+}
+
+fn exports_root(node: &Node) -> std::path::PathBuf {
     let file = node.disks.file(uid(0));
     let state = file.ancestors().nth(3).unwrap();
-    let root = Exports::directory_of(state);
-    Exports::open(Arc::clone(&node.disks), root).unwrap()
+    Exports::directory_of(state)
 }
 
 pub(super) async fn service(node: &Node) -> Service<Fake> {

@@ -22,7 +22,7 @@ mod settings;
 mod snapshots;
 mod sources;
 
-pub(super) use export::{complete_export, export, export_snapshot};
+pub(super) use export::{complete_export, export, export_backup, export_snapshot};
 pub(super) use host::host;
 pub(super) use manifests::{manifest, with_manifest};
 pub(super) use probes::probe_state;
@@ -55,7 +55,8 @@ pub(super) fn uid(field: &'static str, text: &str) -> Result<TaskUid, Invalid> {
 /// The task that a request requests.
 pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work), Invalid> {
     use v1::run_task_request::Kind;
-    let (task, vm) = (uid("uid", &request.uid)?, uid("vm_uid", &request.vm_uid)?);
+    let task = uid("uid", &request.uid)?;
+    let vm = uid("vm_uid", &request.vm_uid)?;
     let kind = request.kind.ok_or(Invalid {
         field: "kind",
         reason: "a kind that this daemon knows is needed",

@@ -139,7 +139,8 @@ impl Local {
         key.set(&mut config, &given.value)?;
         config.check().map_err(|problem| problem.to_string())?;
         let images = &config.images;
-        let (most, all) = (images.max_download, images.max_partial);
+        let most = images.max_download;
+        let all = images.max_partial;
         if key == Key::MaxDownload && most.bytes() > all.bytes() {
             return Err(format!(
                 "it is above images.max_partial of the node, which is {all}: lower it, or raise that"

@@ -13,10 +13,10 @@ use crate::tasks::Aborted;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The same pod attempt has a sandbox already, and it is not the one requested.
-    #[error("pod {identity} has a sandbox already: {id}, {phase}; remove it first")]
+    #[error("pod {pod} has a sandbox already: {id}, {phase}; remove it first")]
     Exists {
-        /// Namespace, name, UID and attempt.
-        identity: String,
+        /// Namespace, name and attempt, for people.
+        pod: String,
         /// The sandbox.
         id: SandboxId,
         /// Where it is in its life.

@@ -28,7 +28,8 @@ impl<P: Platform> Sandboxes<P> {
         let networks = self.network.list().await.map_err(Error::Networks)?;
         let listed: Arc<HashSet<String>> = Arc::new(networks.iter().cloned().collect());
         let looks = self.table.all().into_iter().map(|sandbox| {
-            let (this, listed) = (Arc::clone(self), Arc::clone(&listed));
+            let this = Arc::clone(self);
+            let listed = Arc::clone(&listed);
             async move { this.reconcile_one(&sandbox, &listed).await }
         });
         let mut looks = stream::iter(looks).buffer_unordered(ABREAST);

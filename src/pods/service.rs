@@ -79,7 +79,8 @@ impl<P: Platform> Sandboxes<P> {
 
     /// Kills the machine and takes the network down; success when that was done before.
     pub async fn stop(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
-        let (this, id) = (Arc::clone(self), id.clone());
+        let this = Arc::clone(self);
+        let id = id.clone();
         self.tasks
             .finish(async move { this.stop_to_end(&id).await })
             .await
@@ -87,7 +88,8 @@ impl<P: Platform> Sandboxes<P> {
 
     /// Stops the sandbox and removes every trace of it; success when there is none.
     pub async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
-        let (this, id) = (Arc::clone(self), id.clone());
+        let this = Arc::clone(self);
+        let id = id.clone();
         self.tasks
             .finish(async move { this.remove_to_end(&id).await })
             .await
@@ -151,7 +153,7 @@ impl<P: Platform> Sandboxes<P> {
                 Ok(None)
             }
             phase => Err(Error::Exists {
-                identity: config.metadata.identity(),
+                pod: config.metadata.shown(),
                 id: found.id.clone(),
                 phase,
             }),

@@ -84,7 +84,8 @@ async fn what_cannot_be_undone_at_once_is_undone_by_the_next_request_or_the_next
     for asked_again in [true, false] {
         let node = Node::new().await;
         node.network.hang("pod");
-        let (sandboxes, pod) = (Arc::clone(&node.sandboxes), node.pod("pod"));
+        let sandboxes = Arc::clone(&node.sandboxes);
+        let pod = node.pod("pod");
         let run = tokio::spawn(async move { sandboxes.run(pod).await });
         until(|| !node.network.ids().is_empty()).await;
         node.network.set_away(true);
@@ -213,7 +214,8 @@ async fn unowned_networks_are_removed_and_one_in_creation_is_kept() {
     assert_eq!(node.network.collections(), 1, "once after the start");
     node.network.plant("nobody");
     node.network.hang("slow");
-    let (sandboxes, slow) = (Arc::clone(&node.sandboxes), node.pod("slow"));
+    let sandboxes = Arc::clone(&node.sandboxes);
+    let slow = node.pod("slow");
     let run = tokio::spawn(async move { sandboxes.run(slow).await });
     until(|| node.network.ids().len() == 3).await;
 

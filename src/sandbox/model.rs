@@ -90,6 +90,17 @@ impl PodMetadata {
         serde_json::json!([self.namespace, self.name, self.uid, self.attempt]).to_string()
     }
 
+    /// The pod attempt for people.
+    pub fn shown(&self) -> String {
+        let Self {
+            namespace,
+            name,
+            attempt,
+            ..
+        } = self;
+        format!("{namespace}/{name} (attempt {attempt})")
+    }
+
     /// The pod that has this [`identity`](Self::identity).
     pub(super) fn of_identity(text: &str) -> Option<Self> {
         #[derive(Deserialize)]

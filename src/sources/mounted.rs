@@ -78,9 +78,10 @@ pub(super) fn read(host: &str, pod_uid: &str, kind: SourceKind) -> Result<Conten
 fn content(file: File, room: usize) -> Result<Vec<u8>, Unreadable> {
     let mut content = Vec::new();
     file.take(room as u64 + 1).read_to_end(&mut content)?;
-    match content.len() > room {
-        true => Err(Unreadable::TooLarge),
-        false => Ok(content),
+    if content.len() > room {
+        Err(Unreadable::TooLarge)
+    } else {
+        Ok(content)
     }
 }
 

@@ -54,7 +54,8 @@ fn the_reserve_is_named_only_where_the_claim_would_fit_without_it() {
 #[test]
 fn what_is_written_already_counts_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, two) = (dir.path().join("1"), dir.path().join("2"));
+    let one = dir.path().join("1");
+    let two = dir.path().join("2");
     let most = 3 * GIB;
     let space = space(dir.path(), most + 2 * GIB);
     let claim = space.claim(&one, most, most).unwrap();

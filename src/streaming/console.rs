@@ -193,7 +193,8 @@ mod tests {
 
     #[tokio::test]
     async fn clients_of_one_machine_share_one_connection() {
-        let (guest, consoles) = (guest(), Consoles::default());
+        let guest = guest();
+        let consoles = Consoles::default();
         let id = ContainerId::generate();
         let mut first = consoles.attach(&id, &guest.socket).await.unwrap();
         let mut second = consoles.attach(&id, &guest.socket).await.unwrap();
@@ -217,7 +218,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_client_holds_up_no_other_one() {
-        let (guest, consoles) = (guest(), Consoles::default());
+        let guest = guest();
+        let consoles = Consoles::default();
         let id = ContainerId::generate();
         let mut slow = consoles.attach(&id, &guest.socket).await.unwrap();
         let mut fast = consoles.attach(&id, &guest.socket).await.unwrap();

@@ -146,11 +146,13 @@ async fn feed(stdin: Option<ReadHalf>, input: Input) -> String {
 /// Applies the sizes of the client's terminal.
 pub(super) async fn sizes(resize: Option<ReadHalf>, control: Control) {
     if let Some(mut resize) = resize {
-        let (mut sizes, mut buffer) = (Sizes::default(), [0; 1024]);
+        let mut sizes = Sizes::default();
+        let mut buffer = [0; 1024];
         while let Ok(length @ 1..) = resize.read(&mut buffer).await {
             match sizes.feed(&buffer[..length]) {
                 Ok(Some(size)) => {
-                    let (rows, columns) = (size.rows.into(), size.columns.into());
+                    let rows = size.rows.into();
+                    let columns = size.columns.into();
                     control.resize(Terminal { rows, columns }).await;
                 }
                 Ok(None) => {}

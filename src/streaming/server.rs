@@ -196,7 +196,9 @@ where
         let started = Arc::clone(&started);
         async move {
             let (answer, start) = answer;
-            if let (Some(start), Ok(mut place)) = (start, started.lock()) {
+            if let Some(start) = start
+                && let Ok(mut place) = started.lock()
+            {
                 *place = Some(start);
             }
             Ok::<_, Infallible>(answer)
@@ -270,7 +272,9 @@ fn with_ports(
     target: &mut Target,
     agreed: Agreed,
 ) -> Result<Agreed, Refusal> {
-    if let (Target::PortForward(target), Transport::Channels(_)) = (target, agreed.transport) {
+    if let Target::PortForward(target) = target
+        && matches!(agreed.transport, Transport::Channels(_))
+    {
         let ports = streamapi::ports(request.uri().query().unwrap_or_default())?;
         if !ports.is_empty() {
             target.ports = ports;
@@ -317,10 +321,9 @@ fn switching(request: &Request<Incoming>, agreed: Agreed) -> Answer {
     }
     let key = request.headers().get(header::SEC_WEBSOCKET_KEY);
     let accept = key.map(|key| derive_accept_key(key.as_bytes()));
-    if let (Some(Ok(accept)), false) = (
-        accept.map(HeaderValue::try_from),
-        agreed.transport == Transport::Spdy,
-    ) {
+    if let Some(Ok(accept)) = accept.map(HeaderValue::try_from)
+        && agreed.transport != Transport::Spdy
+    {
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
     }
     answer

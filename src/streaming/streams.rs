@@ -114,9 +114,10 @@ impl Opened {
             "resize" if wanted.resize => self.resize.replace(read).is_none(),
             _ => return Err(format!("the request has no stream {kind:?}")),
         };
-        match is_first {
-            true => Ok(()),
-            false => Err(format!("the stream {kind:?} was opened twice")),
+        if is_first {
+            Ok(())
+        } else {
+            Err(format!("the stream {kind:?} was opened twice"))
         }
     }
 }

@@ -90,7 +90,8 @@ impl<T> Tokens<T> {
 
 /// 18 random bytes.
 fn random() -> [u8; 18] {
-    let (first, second) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+    let first = uuid::Uuid::new_v4();
+    let second = uuid::Uuid::new_v4();
     let all = Sha256::digest([first.into_bytes(), second.into_bytes()].concat());
     let mut random = [0; 18];
     random.copy_from_slice(&all[..18]);

@@ -34,6 +34,7 @@ use crate::clock;
 use crate::guest;
 use crate::machine_socket::MachineSocket;
 use crate::platform::Platform;
+use crate::vm::process::PodMachineError;
 use collect::{Limits, collect};
 use command::Run;
 use slots::{Length, Slot};
@@ -222,9 +223,10 @@ impl<P: Platform> Containers<P> {
         input: bool,
         terminal: Option<guestapi::Terminal>,
     ) -> Result<guest::Start> {
-        let surroundings = match self.row(id)?.is_process() {
-            true => self.read_start(id).await?,
-            false => guest::Start::default(),
+        let surroundings = if self.row(id)?.is_process() {
+            self.read_start(id).await?
+        } else {
+            guest::Start::default()
         };
         Ok(guest::Start {
             command,
@@ -241,11 +243,11 @@ impl<P: Platform> Containers<P> {
 
     /// The machine that a container is, or is a process of.
     fn machine_of(&self, row: &Arc<Container>) -> Result<Arc<Container>> {
-        match row.is_process() {
-            false => Ok(Arc::clone(row)),
-            true => self
-                .pod_machine(&row.sandbox)
-                .ok_or_else(|| super::Error::NoPodMachine(row.sandbox.clone())),
+        if row.is_process() {
+            self.pod_machine(&row.sandbox)
+                .ok_or_else(|| PodMachineError::Gone(row.sandbox.clone()).into())
+        } else {
+            Ok(Arc::clone(row))
         }
     }
 

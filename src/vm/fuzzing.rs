@@ -65,7 +65,8 @@ pub(crate) fn machine(
     config: ContainerConfig,
     accelerator: Accelerator,
 ) -> Result<(Container, String)> {
-    let (settings, paths) = (settings(), Paths::new(Path::new(STATE)));
+    let settings = settings();
+    let paths = Paths::new(Path::new(STATE));
     let machine = request::machine(sandbox, &config, settings.defaults)?;
     let instance = request::instance(sandbox, &config)?;
     let log_path = log_path(&sandbox.config.log_directory, &config.log_path)

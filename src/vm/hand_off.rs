@@ -267,7 +267,8 @@ mod tests {
         };
         assert!(refused);
         drop(listener);
-        let (listener, limit) = (listen(&path, own()).unwrap(), Duration::from_secs(60));
+        let listener = listen(&path, own()).unwrap();
+        let limit = Duration::from_secs(60);
         let served = serve(&listener, own(), b"files", &files);
         let client = async {
             let connection = AsyncConnection::connect(&path).unwrap();

@@ -6,6 +6,7 @@
 //! Failure: what a request leaves half-done is settled by the next one for the same sandbox, or by
 //! [`recovery`](super::recovery).
 
+mod conflict;
 mod create;
 pub(super) mod describe;
 mod end;
@@ -16,6 +17,7 @@ pub(super) mod request;
 mod start;
 mod stop;
 
+pub use conflict::Conflict;
 pub(super) use create::log_path;
 pub(super) use start::least_memory;
 

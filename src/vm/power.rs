@@ -18,6 +18,7 @@ mod backup;
 mod cable;
 mod clone;
 mod discard;
+mod error;
 mod freezes;
 mod hold;
 mod late;
@@ -32,11 +33,11 @@ mod snapshot_memory;
 mod snapshots;
 pub(in crate::vm) mod stalled;
 
+pub(super) use error::LayerError;
 pub(in crate::vm) use freezes::Freezes;
 pub use hold::HeldGuest;
 pub(in crate::vm) use late::LateRequests;
 pub(in crate::vm) use merge::pause_name;
-pub(super) use quiesce::FreezeError;
 
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;
@@ -143,7 +144,8 @@ impl<P: Platform> Containers<P> {
     /// Sets the clock of a guest that did not run for a while, if `vmlet-guest` answers. No request
     /// waits for it.
     pub(in crate::vm) fn set_guest_time(&self, row: &Container) {
-        let (guests, id) = (Arc::clone(&self.guests), row.id.clone());
+        let guests = Arc::clone(&self.guests);
+        let id = row.id.clone();
         let socket = self.guest_port(row);
         self.parts.tasks.spawn(async move {
             let Some(agent) = guests.agent(&id, &socket, AWAKE).await else {

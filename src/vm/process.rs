@@ -13,6 +13,7 @@
 //! Failure: a guest without `vmlet-guest`, or with one that is too old, fails the start.
 
 mod create;
+mod error;
 mod follow;
 mod limits;
 mod live;
@@ -31,6 +32,7 @@ pub(crate) fn write_position(log: &std::path::Path, saved: &std::path::Path) {
 mod tests;
 
 pub use create::Process;
+pub(super) use error::PodMachineError;
 pub(super) use live::Processes;
 pub use live::{Attached, Piece};
 pub use seccomp::{Error as SeccompError, Profile};

@@ -7,6 +7,7 @@
 //! Failure: a directory that cannot be opened fails the start of the machine. What a guest loses, or
 //! cannot mount, becomes an event of its pod.
 
+mod error;
 mod nine_p;
 mod plan;
 mod process;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::vm::disks::seed::SeedData;
 use crate::vm::file_disks::FileDisk;
 
+pub use error::ShareError;
 pub(in crate::vm) use nine_p::WireDirectory;
 pub(in crate::vm) use plan::{below, volumes_of};
 pub(in crate::vm) use process::socket_name;

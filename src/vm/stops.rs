@@ -95,7 +95,8 @@ mod tests {
     #[tokio::test]
     async fn a_stop_is_known_to_work_before_and_after_it_and_to_no_later_work() {
         let stops = Stops::default();
-        let (one, other) = (SandboxId::generate(), SandboxId::generate());
+        let one = SandboxId::generate();
+        let other = SandboxId::generate();
         let earlier = stops.watch(&one);
         let stop = stops.request(&one);
         earlier.requested().await;

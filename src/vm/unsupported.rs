@@ -137,9 +137,10 @@ impl<P: Platform> Containers<P> {
     ) -> Result<Given> {
         let machine = self.pod_machine(&sandbox.id);
         let has_share = machine.is_none_or(|machine| volumes::has_pod_share(&machine));
-        Ok(match has_share && volumes::are_shared(sandbox, config)? {
-            true => Given::of_process(config),
-            false => Given::default(),
+        Ok(if has_share && volumes::are_shared(sandbox, config)? {
+            Given::of_process(config)
+        } else {
+            Given::default()
         })
     }
 
@@ -235,7 +236,8 @@ fn of_variables(names: &[String], given: &Given) -> Option<Finding> {
 fn of_shares(given: &Given) -> Vec<Finding> {
     let unmounted = given.shares.iter().filter(|_| !given.environment);
     let finding = |(path, share): (&String, &Share)| {
-        let (kind, tag) = (share.protocol.name(), &share.tag);
+        let kind = share.protocol.name();
+        let tag = &share.tag;
         let options = match share.protocol {
             Protocol::Virtiofs => String::new(),
             Protocol::NineP => format!(" -o {NINE_P}"),
@@ -354,7 +356,8 @@ pub(super) fn of_pull_secrets() -> Finding {
 
 /// An image that no machine boots from.
 async fn of_image(image: &Image) -> Option<Finding> {
-    let (path, format) = (image.path.clone(), image.format);
+    let path = image.path.clone();
+    let format = image.format;
     let look = move || boot_of(&File::open(path)?, format);
     // A file that cannot be read is another error's matter.
     let boot = tokio::task::spawn_blocking(look).await.ok()?.ok()??;

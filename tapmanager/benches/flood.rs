@@ -153,7 +153,8 @@ fn used(pid: u32) -> f64 {
 
 /// One half: a lease each second.
 fn half(seconds: u32, pid: u32, nic: &Nic, samples: &mut BTreeMap<String, Vec<f64>>, name: &str) {
-    let (since, before) = (Instant::now(), used(pid));
+    let since = Instant::now();
+    let before = used(pid);
     let mut add = |what: &str, value: f64| {
         let name = format!("{what}_{name}");
         samples.entry(name).or_default().push(value);
@@ -197,9 +198,11 @@ fn main() {
     // The first lease is not counted.
     other.lease(0);
     half(seconds, node.pid(), &other, &mut samples, "quiet");
-    let (stop, sent) = (Arc::new(AtomicBool::default()), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::default());
+    let sent = Arc::new(AtomicU64::new(0));
     let flooding = std::thread::spawn({
-        let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+        let stop = Arc::clone(&stop);
+        let sent = Arc::clone(&sent);
         move || flood(&hostile, &stop, &sent)
     });
     half(seconds, node.pid(), &other, &mut samples, "flood");

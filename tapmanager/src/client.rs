@@ -186,7 +186,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn counters(&self) -> Result<Vec<SandboxCounters>, Error> {
-        let (mut all, mut after) = (Vec::new(), String::new());
+        let mut all = Vec::new();
+        let mut after = String::new();
         loop {
             let request = Request::Counters {
                 after: after.clone(),

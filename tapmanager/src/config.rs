@@ -169,9 +169,10 @@ mod tests {
         ];
         let last = Line::try_parse_from(line[..3].iter().chain(flags)).unwrap();
         let has_user = flags.contains(&"--qemu-user");
-        let line = match has_user {
-            true => last,
-            false => Line::try_parse_from(line.iter().chain(flags)).unwrap(),
+        let line = if has_user {
+            last
+        } else {
+            Line::try_parse_from(line.iter().chain(flags)).unwrap()
         };
         let effective = layered(&line.settings, []).map_err(|e| one_line(&e))?;
         Ok(effective.config)

@@ -107,7 +107,9 @@ impl Entry {
 
     /// A sandbox of which nothing exists yet.
     pub(crate) fn new(request: AddRequest, netns: PathBuf) -> Self {
-        let (links, network, start) = (Vec::new(), None, None);
+        let links = Vec::new();
+        let network = None;
+        let start = None;
         Self {
             version: VERSION,
             phase: Phase::Adding,

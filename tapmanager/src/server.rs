@@ -52,7 +52,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// When journal or sockets cannot be opened.
 pub(crate) async fn run(config: &Config) -> Result<()> {
     let ending = Ending::watch().context("watch for SIGTERM and SIGINT")?;
-    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let stop = CancellationToken::new();
+    let tasks = TaskTracker::new();
     let journal = Journal::open(&config.state_dir).context("open the journal")?;
     let metrics = Shared::default();
     let qemu = config.qemu()?;
@@ -75,7 +76,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     }
     tasks.spawn(consoles::guard(config.console_dir.clone(), stop.clone()));
     let serve_control = {
-        let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
+        let sandboxes = Arc::clone(&sandboxes);
+        let stop = stop.clone();
         move |connection, place| {
             control::serve(connection, place, Arc::clone(&sandboxes), stop.clone())
         }
@@ -166,7 +168,8 @@ async fn serve_starts(
     tasks: TaskTracker,
 ) {
     while let Some(Arrival { connection, served }) = arrived.recv().await {
-        let (sandboxes, refusals) = (Arc::clone(&sandboxes), Arc::clone(&refusals));
+        let sandboxes = Arc::clone(&sandboxes);
+        let refusals = Arc::clone(&refusals);
         tasks.spawn(handoff::serve(connection, served, sandboxes, refusals));
     }
 }

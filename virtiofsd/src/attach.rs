@@ -127,9 +127,10 @@ fn prepare(root: &OwnedFd, wanted: &Wanted, owners: &Owners) -> Result<Ready> {
 fn place(ready: &Ready) -> Result<()> {
     remove(&ready.name)?;
     let path = ready.name.path();
-    match ready.is_directory {
-        true => fs::create_dir(&path),
-        false => File::create_new(&path).map(drop),
+    if ready.is_directory {
+        fs::create_dir(&path)
+    } else {
+        File::create_new(&path).map(drop)
     }
     .context("make its place")?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
@@ -154,8 +155,9 @@ fn remove(name: &Name) -> Result<()> {
 }
 
 fn remove_place(path: &Path) -> io::Result<()> {
-    match path.symlink_metadata()?.is_dir() {
-        true => fs::remove_dir(path),
-        false => fs::remove_file(path),
+    if path.symlink_metadata()?.is_dir() {
+        fs::remove_dir(path)
+    } else {
+        fs::remove_file(path)
     }
 }

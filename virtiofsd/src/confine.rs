@@ -54,7 +54,8 @@ pub(crate) fn enter(args: &Serve, listener: UnixListener) -> Result<(Listener, C
 
 fn become_user(args: &Serve) -> Result<()> {
     let groups: Vec<_> = args.groups.iter().copied().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(args.user.uid), Gid::from_raw(args.user.gid));
+    let uid = Uid::from_raw(args.user.uid);
+    let gid = Gid::from_raw(args.user.gid);
     setgroups(&groups).context("give up groups")?;
     setresgid(gid, gid, gid).context("change the group")?;
     setresuid(uid, uid, uid).context("change the user")?;

@@ -53,7 +53,8 @@ fn map(swap: Option<Swap>) -> String {
         // The last number is no user.
         return format!("0 0 {}\n", u32::MAX);
     };
-    let (low, high) = (one.min(other), one.max(other));
+    let low = one.min(other);
+    let high = one.max(other);
     let mut map = format!("{low} {high} 1\n{high} {low} 1\n");
     for (first, end) in [(0, low), (low + 1, high), (high + 1, u32::MAX)] {
         if first < end {

@@ -29,9 +29,10 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        match !text.is_empty() && text.chars().all(is_plain) {
-            true => Ok(Self(text.to_owned())),
-            false => Err("a name has letters, digits and dashes".to_owned()),
+        if !text.is_empty() && text.chars().all(is_plain) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("a name has letters, digits and dashes".to_owned())
         }
     }
 }
@@ -63,11 +64,14 @@ impl FromStr for Wanted {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.splitn(3, ':');
         let mut part = || parts.next().ok_or("OPTIONS:NAME:PATH is expected");
-        let (options, name, path) = (part()?, part()?.parse()?, PathBuf::from(part()?));
+        let options = part()?;
+        let name = part()?.parse()?;
+        let path = PathBuf::from(part()?);
         if !path.is_absolute() {
             return Err(format!("the path {} is not absolute", path.display()));
         }
-        let (mut access, mut follows) = (Access::Write, false);
+        let mut access = Access::Write;
+        let mut follows = false;
         for option in options.split(',') {
             match option {
                 "rw" => access = Access::Write,

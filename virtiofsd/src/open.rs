@@ -45,11 +45,13 @@ fn prepare(args: &Open) -> Result<File> {
 /// Why the owners are shown as they are, if they are.
 fn show_owners(args: &Open, copy: &File) -> Result<String> {
     let group = copy.metadata().context("read the group")?.gid();
-    let as_gid = match args.groups.contains(&group) {
-        true => group,
-        false => args.as_gid,
+    let as_gid = if args.groups.contains(&group) {
+        group
+    } else {
+        args.as_gid
     };
-    let (users, groups) = (Swap(args.uid, args.as_uid), Swap(args.gid, as_gid));
+    let users = Swap(args.uid, args.as_uid);
+    let groups = Swap(args.gid, as_gid);
     let namespace = match ids::namespace(Some(users), Some(groups)) {
         Ok(namespace) => namespace,
         // A node may forbid user namespaces.

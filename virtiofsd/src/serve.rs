@@ -30,19 +30,20 @@ pub(crate) fn serve(
     within: Duration,
 ) -> Result<()> {
     let open = "open the directory";
-    match args.read_only {
-        true => run(
+    if args.read_only {
+        run(
             args,
             PassthroughFsRo::new(share).context(open)?,
             listener,
             within,
-        ),
-        false => run(
+        )
+    } else {
+        run(
             args,
             PassthroughFs::new(share).context(open)?,
             listener,
             within,
-        ),
+        )
     }
 }
 

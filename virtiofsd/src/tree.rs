@@ -42,9 +42,10 @@ pub(crate) fn copy(of: &impl AsFd) -> Result<OwnedFd> {
 /// Whether mounts of the node appear in the copy later.
 pub(crate) fn set_propagation(tree: &impl AsRawFd, follows: bool) -> Result<()> {
     let mut change = unchanged();
-    change.propagation = match follows {
-        true => libc::MS_SLAVE,
-        false => libc::MS_PRIVATE,
+    change.propagation = if follows {
+        libc::MS_SLAVE
+    } else {
+        libc::MS_PRIVATE
     };
     set(tree, &change, true).context("set the propagation")
 }

@@ -27,7 +27,8 @@ fn listener(dir: &tempfile::TempDir) -> Stdio {
 #[test]
 fn it_never_serves_as_root() {
     let dir = tempfile::tempdir().unwrap();
-    let (user, group) = ("--uid=65534", "--gid=65534");
+    let user = "--uid=65534";
+    let group = "--gid=65534";
     for arguments in [
         ["--uid=0", group, "--groups=7"],
         [user, "--gid=0", "--groups=7"],

@@ -25,7 +25,9 @@ pub(crate) fn network(nics: &[Nic]) -> Vec<String> {
 }
 
 fn one(index: usize, nic: &Nic) -> [String; 4] {
-    let (fd, mac, slot) = (nic.tap.as_raw_fd(), nic.mac, FIRST_SLOT + index);
+    let fd = nic.tap.as_raw_fd();
+    let mac = nic.mac;
+    let slot = FIRST_SLOT + index;
     let mtu = match nic.mtu {
         DEFAULT_MTU => String::new(),
         mtu => format!(",host_mtu={mtu}"),
@@ -62,7 +64,8 @@ mod tests {
             nic("0a:58:0a:01:00:05", 1500),
             nic("0a:58:0a:02:00:07", 8950),
         ];
-        let (a, b) = (nics[0].tap.as_raw_fd(), nics[1].tap.as_raw_fd());
+        let a = nics[0].tap.as_raw_fd();
+        let b = nics[1].tap.as_raw_fd();
         assert_eq!(
             network(&nics),
             [

@@ -164,9 +164,12 @@ fn named(arguments: &[OsString]) -> Vec<PathBuf> {
     let parts = arguments.iter().flat_map(|argument| {
         let bytes = argument.as_bytes();
         let is_json = bytes.first() == Some(&b'{');
-        bytes.split(move |byte| match is_json {
-            true => *byte == b'"',
-            false => matches!(byte, b'=' | b','),
+        bytes.split(move |byte| {
+            if is_json {
+                *byte == b'"'
+            } else {
+                matches!(byte, b'=' | b',')
+            }
         })
     });
     let mut paths: Vec<_> = parts

@@ -20,9 +20,11 @@ pub(crate) fn arguments(directories: &[Directory]) -> Vec<String> {
 }
 
 fn one((index, directory): (usize, &Directory)) -> [String; 4] {
-    let (fd, tag) = (directory.file.as_raw_fd(), &directory.tag);
+    let fd = directory.file.as_raw_fd();
+    let tag = &directory.tag;
     let read_only = if directory.read_only { "on" } else { "off" };
-    let (slot, function) = (FIRST_SLOT + index / FUNCTIONS, index % FUNCTIONS);
+    let slot = FIRST_SLOT + index / FUNCTIONS;
+    let function = index % FUNCTIONS;
     [
         "-fsdev".into(),
         // Owners that QEMU cannot set are no error, and files of several file systems no confusion.

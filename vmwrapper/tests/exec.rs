@@ -273,7 +273,8 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("other")).unwrap();
     std::fs::create_dir(scratch.path("own")).unwrap();
-    let (own, other) = (scratch.path("own/disk"), scratch.path("other/disk"));
+    let own = scratch.path("own/disk");
+    let other = scratch.path("other/disk");
     let layers = scratch.path("layers");
     std::fs::create_dir(&layers).unwrap();
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -415,7 +416,8 @@ fn an_unknown_value_for_landlock_is_refused() {
 fn disks_in_files_reach_qemu_as_descriptors_alone() {
     let scratch = Scratch::new();
     let socket = scratch.path("disks");
-    let (disk, stand_in) = (scratch.file("volume-disk"), scratch.path("disk-0"));
+    let disk = scratch.file("volume-disk");
+    let stand_in = scratch.path("disk-0");
     let listener = Listener::bind(&socket, 0o600).unwrap();
     let message = json!({ "disks": [{ "path": stand_in, "read_only": true }] }).to_string();
     let daemon = std::thread::spawn(move || {
@@ -450,7 +452,8 @@ fn qemu_reaches_the_directories_that_it_serves_and_not_what_is_beside_them() {
         std::fs::write(scratch.path(name).join("old"), "content").unwrap();
         File::open(scratch.path(name)).unwrap()
     };
-    let (data, fixed) = (folder("data"), folder("fixed"));
+    let data = folder("data");
+    let fixed = folder("fixed");
     let socket = scratch.path("files");
     let listener = Listener::bind(&socket, 0o600).unwrap();
     let directory = |tag: &str, read_only| json!({ "tag": tag, "read_only": read_only });

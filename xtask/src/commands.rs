@@ -7,6 +7,7 @@ mod bench;
 pub(crate) mod build;
 mod chaos;
 mod chart;
+mod coverage;
 mod crds;
 mod critest;
 mod deb;
@@ -49,6 +50,7 @@ enum Verb {
     Test(test::Test),
     Critest(critest::Critest),
     Mutants(mutants::Mutants),
+    Coverage(coverage::Coverage),
     Fuzz(fuzz::Fuzz),
     Bench(bench::Bench),
     Chaos(chaos::Chaos),
@@ -80,6 +82,7 @@ impl Xtask {
             Verb::Test(verb) => verb.run(),
             Verb::Critest(verb) => verb.run(),
             Verb::Mutants(verb) => verb.run(),
+            Verb::Coverage(verb) => verb.run(),
             Verb::Fuzz(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
             Verb::Chaos(verb) => verb.run(),

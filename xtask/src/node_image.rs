@@ -6,6 +6,7 @@
 //! Failure: names the package, program or file that is missing, or the program that must not be on a
 //! node; an older image stays in place.
 
+mod closure;
 mod crash_points;
 mod libraries;
 mod lock;
@@ -83,9 +84,23 @@ impl Profile {
     }
 }
 
+/// An image under one tag.
+#[derive(Debug)]
+struct Tagged<'a> {
+    tag: &'a str,
+    archive: PathBuf,
+    stamp: Stamp,
+}
+
 /// Builds the image from our programs, which have been built, when it is not there or its inputs
 /// have changed; returns the archive.
 pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
+    let mut archives = ensure_all(profile, &[tag])?;
+    archives.pop().context("no archive")
+}
+
+/// The same for several tags, whose images have their packages in common; the archives in this order.
+pub(crate) fn ensure_all(profile: Profile, tags: &[&str]) -> Result<Vec<PathBuf>> {
     let mut further = vec![agent::build().context("build vmlet-guest")?];
     if profile == Profile::Release {
         for program in FOR_THE_NODE {
@@ -95,16 +110,24 @@ pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
         let programs: Vec<_> = programs.chain(further.iter().cloned()).collect();
         check(&programs)?;
     }
-    let packages = packages::closure().context("list the packages")?;
-    let stamp = inputs(profile, tag, &packages, &further)?;
-    let archive = folder().join(format!("node-{tag}.tar"));
-    if !stamp.is_fresh(std::slice::from_ref(&archive)) {
+    let packages = closure::packages(&work()).context("list the packages")?;
+    let images = tags.iter().map(|tag| {
+        Ok(Tagged {
+            tag,
+            archive: folder().join(format!("node-{tag}.tar")),
+            stamp: inputs(profile, tag, &packages, &further)?,
+        })
+    });
+    let images = images.collect::<Result<Vec<_>>>()?;
+    let is_stale =
+        |image: &&Tagged<'_>| !image.stamp.is_fresh(std::slice::from_ref(&image.archive));
+    let stale: Vec<_> = images.iter().filter(is_stale).collect();
+    if !stale.is_empty() {
         fs::create_dir_all(folder()).context("create target/images")?;
-        let built = build(profile, tag, &packages, &further, &archive);
+        let built = build(profile, &packages, &further, &stale);
         built.context("build the node image")?;
-        stamp.write()?;
     }
-    Ok(archive)
+    Ok(images.into_iter().map(|image| image.archive).collect())
 }
 
 /// Fails if one of the programs can be killed by a crash point, or has the folders of this machine in it.
@@ -115,7 +138,7 @@ pub(crate) fn check(programs: &[PathBuf]) -> Result<()> {
 
 /// The packages of the image that the package sources of this machine serve now.
 pub(crate) fn served() -> Result<Lock> {
-    let packages = packages::closure().context("list the packages")?;
+    let packages = closure::packages(&work()).context("list the packages")?;
     let files = packages::download(&packages, &work().join("packages"))?;
     Lock::of(crate::packages::distribution()?, &files)
 }
@@ -138,10 +161,9 @@ fn inputs(profile: Profile, tag: &str, packages: &[Package], further: &[PathBuf]
 
 fn build(
     profile: Profile,
-    tag: &str,
     packages: &[Package],
     further: &[PathBuf],
-    archive: &Path,
+    images: &[&Tagged<'_>],
 ) -> Result<()> {
     let work = work();
     let files = packages::download(packages, &work.join("packages"))?;
@@ -156,19 +178,27 @@ fn build(
         let place = Path::new("usr/libexec/vmlet").join(name(program));
         tree.copy(place, 0o755, &stripped)?;
     }
-    tree.bytes("usr/libexec/vmlet/release", 0o644, format!("{tag}\n"))?;
-    let image = oci::Image {
-        name: &format!("{NAME}:{tag}"),
-        tree: &tree,
-        config: json!({
-            "Env": ["PATH=/usr/sbin:/usr/bin"],
-            "Cmd": ["/usr/sbin/vmlet"],
-            "Labels": { "org.opencontainers.image.version": tag },
-        }),
-        level: profile.level(),
-    };
-    let digest = oci::write(&image, archive)?;
-    println!("image: {}:{tag} has digest sha256:{digest}", NAME);
+    for Tagged {
+        tag,
+        archive,
+        stamp,
+    } in images
+    {
+        tree.bytes("usr/libexec/vmlet/release", 0o644, format!("{tag}\n"))?;
+        let image = oci::Image {
+            name: &format!("{NAME}:{tag}"),
+            tree: &tree,
+            config: json!({
+                "Env": ["PATH=/usr/sbin:/usr/bin"],
+                "Cmd": ["/usr/sbin/vmlet"],
+                "Labels": { "org.opencontainers.image.version": tag },
+            }),
+            level: profile.level(),
+        };
+        let digest = oci::write(&image, archive)?;
+        println!("image: {}:{tag} has digest sha256:{digest}", NAME);
+        stamp.write()?;
+    }
     // Hundreds of megabytes that are unpacked again for the next image; the packages are kept.
     fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
     let copies = PROGRAMS.iter().map(|(program, _)| PathBuf::from(program));

@@ -183,7 +183,9 @@ fn parse_query(text: &str) -> Installed {
     text.lines()
         .filter_map(|line| {
             let mut fields = line.split('\t');
-            let (name, state, version) = (fields.next()?, fields.next()?, fields.next()?);
+            let name = fields.next()?;
+            let state = fields.next()?;
+            let version = fields.next()?;
             (state == "installed").then(|| (name.to_owned(), version.to_owned()))
         })
         .collect()

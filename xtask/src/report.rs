@@ -51,7 +51,8 @@ impl fmt::Display for Report {
                 .max()
                 .unwrap_or(0)
         };
-        let (steps, outcomes) = (width(|row| &row.step), width(|row| &row.outcome));
+        let steps = width(|row| &row.step);
+        let outcomes = width(|row| &row.outcome);
         let mut total = Duration::ZERO;
         for Row {
             step,

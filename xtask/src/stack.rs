@@ -30,7 +30,7 @@ pub(crate) use bring_up::{Options, bring_up, restart};
 pub(crate) use cluster::{CGROUP_DRIVER, Guests, MAX_NODES, Plan};
 pub(crate) use kvm::known as known_kvm;
 pub(crate) use layout::Layout;
-pub(crate) use list::{VARIABLE as LIST_VARIABLE, take_down_list};
+pub(crate) use list::{VARIABLE as LIST_VARIABLE, existing as existing_of_list, take_down_list};
 pub(crate) use program::{COLLECTOR, Program};
 pub(crate) use reboot::reboot;
 pub(crate) use record::Record;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::oci;
+
 /// The inputs of one product, as readable lines.
 #[derive(Debug)]
 pub(crate) struct Stamp {
@@ -33,13 +35,13 @@ impl Stamp {
 
     /// Adds the content of one file.
     pub(crate) fn file(mut self, path: &Path) -> Result<Self> {
-        let content = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let digest = oci::sha256(path)?;
         let name = path
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        self.lines.push(format!("{name} {:016x}", fnv1a(&content)));
+        self.lines.push(format!("{name} {digest}"));
         Ok(self)
     }
 
@@ -87,7 +89,8 @@ mod tests {
     #[test]
     fn a_product_is_fresh_only_while_its_inputs_stay_the_same() {
         let dir = tempfile::tempdir().unwrap();
-        let (input, product) = (dir.path().join("input"), dir.path().join("product"));
+        let input = dir.path().join("input");
+        let product = dir.path().join("product");
         fs::write(&input, "one").unwrap();
         let stamp = || {
             let stamp = Stamp::new(dir.path().join("stamp")).value("version", "1");

@@ -227,7 +227,8 @@ mod tests {
         let times: Vec<_> = (0..3)
             .map(|i| written["status"]["conditions"][i]["lastTransitionTime"].clone())
             .collect();
-        let (first, later) = ("2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z");
+        let first = "2026-01-02T03:04:05Z";
+        let later = "2026-01-02T03:05:00Z";
         assert_eq!(times, [later, first, first]);
     }
 }

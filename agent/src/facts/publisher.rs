@@ -231,9 +231,13 @@ impl Publisher {
                 Some(_) if self.under_way.len() >= AT_ONCE => {}
                 Some(_) => {
                     entry.busy = true;
-                    let (uid, pod, facts) = (uid.clone(), entry.pod.clone(), entry.facts.clone());
-                    let (client, published) = (self.client.clone(), entry.published.clone());
-                    let (node, texts) = (self.node.clone(), entry.unreported());
+                    let uid = uid.clone();
+                    let pod = entry.pod.clone();
+                    let facts = entry.facts.clone();
+                    let client = self.client.clone();
+                    let published = entry.published.clone();
+                    let node = self.node.clone();
+                    let texts = entry.unreported();
                     self.under_way.spawn(async move {
                         let now = Timestamp::now();
                         let wrote =

@@ -103,6 +103,8 @@ fn updates_of_images_are_announced_only_where_the_daemon_reports_digests() {
     assert_eq!(features(&daemon(&[])), Vec::<String>::new());
     let both = features(&daemon(&[names::IMAGE_DIGESTS]));
     assert_eq!(both, [names::IMAGE_UPDATES]);
+    let all = features(&daemon(&[names::IMAGE_DIGESTS, names::IMAGE_CHECKSUMS]));
+    assert_eq!(all, [names::IMAGE_UPDATES, names::IMAGE_CHECKSUM_UPDATES]);
 }
 
 #[test]

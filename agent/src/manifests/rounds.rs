@@ -247,7 +247,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_manifest_is_compared_at_once_then_after_the_interval_and_when_it_is_lost() {
         let interval = Duration::from_secs(300);
-        let (mut rounds, start) = (Rounds::new(interval), Instant::now());
+        let mut rounds = Rounds::new(interval);
+        let start = Instant::now();
         let new = disk("a", "");
         assert!(rounds.is_due(&new, start));
         let incomplete = Disk {
@@ -275,7 +276,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_disk_without_a_machine_is_looked_at_once_more_soon() {
         let interval = Duration::from_secs(300);
-        let (mut rounds, start) = (Rounds::new(interval), Instant::now());
+        let mut rounds = Rounds::new(interval);
+        let start = Instant::now();
         let new = disk("a", "");
         rounds.kept("a", CLUSTER, Kept::Nothing, start);
         assert!(!rounds.is_due(&new, start));
@@ -288,7 +290,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_are_reported_once_and_their_end_too() {
         let interval = Duration::from_secs(300);
-        let (mut rounds, start) = (Rounds::new(interval), Instant::now());
+        let mut rounds = Rounds::new(interval);
+        let start = Instant::now();
         // What an earlier agent has reported stays while nothing is known.
         assert_eq!(rounds.report(start), None);
         rounds.ended(&Err("forbidden".to_owned()), start);
@@ -311,7 +314,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn attempts_without_an_answer_for_ten_minutes_are_a_failure() {
-        let (mut rounds, start) = (Rounds::new(AGAIN), Instant::now());
+        let mut rounds = Rounds::new(AGAIN);
+        let start = Instant::now();
         rounds.reported(start);
         let new = disk("a", "");
         rounds.passed("a", "no answer", start);
@@ -333,7 +337,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rounds_that_stop_early_for_ten_minutes_are_a_failure_of_all_machines() {
-        let (mut rounds, start) = (Rounds::new(AGAIN), Instant::now());
+        let mut rounds = Rounds::new(AGAIN);
+        let start = Instant::now();
         let stopped = |text: &str| Err(text.to_owned());
         rounds.failed("a", "no space", start);
         rounds.ended(&stopped("forbidden"), start);
@@ -357,7 +362,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lost_manifest_without_an_answer_does_not_stop_each_round() {
-        let (mut rounds, start) = (Rounds::new(AGAIN), Instant::now());
+        let mut rounds = Rounds::new(AGAIN);
+        let start = Instant::now();
         let lost = disk("a", "");
         rounds.kept("a", CLUSTER, manifest("one"), start);
         assert!(rounds.is_due(&lost, start));
@@ -368,7 +374,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_report_of_many_failures_stays_short() {
-        let (mut rounds, start) = (Rounds::new(AGAIN), Instant::now());
+        let mut rounds = Rounds::new(AGAIN);
+        let start = Instant::now();
         for n in 0..=MOST {
             rounds.failed(&format!("vm-{n}"), &"x".repeat(1000), start);
         }

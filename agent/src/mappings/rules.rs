@@ -90,12 +90,13 @@ fn certificates(secret: Secret, named: &SecretReference) -> Result<Value, String
         }
     };
     let all: Vec<_> = authority.into_iter().chain(own).collect();
-    match all.is_empty() {
-        true => Err(format!(
+    if all.is_empty() {
+        Err(format!(
             "Secret {} has none of ca.crt, tls.crt and tls.key",
             shown(named)
-        )),
-        false => Ok(all.into()),
+        ))
+    } else {
+        Ok(all.into())
     }
 }
 

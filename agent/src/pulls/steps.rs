@@ -78,7 +78,8 @@ impl Passed {
 impl Point {
     /// None before the first point, and after the last byte: kubelet reports the end of a pull.
     fn of(pull: &Pull) -> Option<Self> {
-        let (received, total) = (pull.received_bytes, pull.total_bytes);
+        let received = pull.received_bytes;
+        let total = pull.total_bytes;
         if total == 0 {
             let doublings = (received / UNSIZED).checked_ilog2()?;
             return Some(Self::Bytes(UNSIZED << doublings));
@@ -198,7 +199,8 @@ mod tests {
     #[test]
     fn a_repeated_pull_has_the_keys_of_the_one_before() {
         let due = |received| Passed::default().due(&pull(received, 1000)).unwrap();
-        let (first, again) = (due(500), due(620));
+        let first = due(500);
+        let again = due(620);
         assert_eq!(first.key, again.key);
         assert_ne!(first.note, again.note);
         assert_ne!(first.key, due(750).key);

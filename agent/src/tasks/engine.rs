@@ -288,8 +288,10 @@ impl Engine {
                 Next::Drop => unknown.push(uid.clone()),
                 effect => {
                     entry.busy = true;
-                    let (effects, room) = (self.effects.clone(), Arc::clone(&self.room));
-                    let (uid, object) = (uid.clone(), entry.object.clone());
+                    let effects = self.effects.clone();
+                    let room = Arc::clone(&self.room);
+                    let uid = uid.clone();
+                    let object = entry.object.clone();
                     self.under_way.spawn(async move {
                         // The semaphore is never closed.
                         let _permit = room.acquire_owned().await;

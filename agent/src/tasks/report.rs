@@ -111,12 +111,20 @@ fn image(found: &v1::InspectedImage) -> InspectedImage {
 
 /// What the schema of the object accepts.
 fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:").is_some_and(is_sha256)
+    match text.split_once(':') {
+        Some(("sha256", digits)) => is_sha256(digits),
+        Some(("sha512", digits)) => is_hex(digits, 128),
+        _ => false,
+    }
 }
 
 fn is_sha256(digits: &str) -> bool {
+    is_hex(digits, 64)
+}
+
+fn is_hex(digits: &str, length: usize) -> bool {
     let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
-    digits.len() == 64 && digits.bytes().all(is_digit)
+    digits.len() == length && digits.bytes().all(is_digit)
 }
 
 /// The end of a task that the daemon never ran.

@@ -66,6 +66,7 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
             image: image(spec)?,
             image_url: spec.image_url.clone().unwrap_or_default(),
             image_tls_secret: spec.image_tls_secret.clone().unwrap_or_default(),
+            image_checksum_url: spec.image_checksum_url.clone().unwrap_or_default(),
         }),
         TaskKind::PullImage => Kind::PullImage(PullImage {
             image: image(spec)?,

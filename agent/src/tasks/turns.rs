@@ -45,7 +45,7 @@ pub(super) fn behind(entries: &HashMap<Uid, Entry>) -> HashSet<Uid> {
     let mut behind = HashSet::new();
     for (uid, entry) in entries.iter().filter(|(_, entry)| is_unsent(entry)) {
         let spec = entry.object.as_ref().and_then(|o| o.spec.as_ref().ok());
-        let (Some(spec), Some(place)) = (spec, entry.place) else {
+        let Some((spec, place)) = spec.zip(entry.place) else {
             behind.insert(uid.clone());
             continue;
         };
@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_machines_tasks_are_sent_one_after_the_other_as_they_were_made() {
-        let (mut turns, mut entries) = (Turns::default(), HashMap::new());
+        let mut turns = Turns::default();
+        let mut entries = HashMap::new();
         add(&mut entries, "a", "vm", 20);
         add(&mut entries, "b", "vm", 10);
         add(&mut entries, "c", "other", 30);
@@ -121,7 +122,8 @@ mod tests {
 
     #[test]
     fn a_cancelled_or_ended_task_blocks_no_other_task() {
-        let (mut turns, mut entries) = (Turns::default(), HashMap::new());
+        let mut turns = Turns::default();
+        let mut entries = HashMap::new();
         for (uid, made) in [("a", 1), ("b", 2), ("c", 3)] {
             add(&mut entries, uid, "vm", made);
         }

@@ -54,6 +54,8 @@ fn names_of_machines_are_offered_to_all_verbs_that_take_them() {
     for verb in ["export", "publish"] {
         let snapshots = offered(&[verb, "x", "--snapshot", ""], &fake());
         assert_eq!(snapshots, ["snapshot-a", "snapshot-b"], "{verb}");
+        let backups = offered(&[verb, "--backup", ""], &fake());
+        assert_eq!(backups, ["backup-a", "backup-b"], "{verb}");
     }
     for verb in [&["backup", "verify", ""][..], &["restore", ""]] {
         assert_eq!(offered(verb, &fake()), ["backup-a", "backup-b"], "{verb:?}");

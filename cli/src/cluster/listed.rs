@@ -65,7 +65,8 @@ where
 
 /// Such as `VirtualMachine default/web`.
 fn name<K: Resource<DynamicType = ()>>(object: &Guarded<K>) -> String {
-    let (kind, name) = (K::kind(&()), object.name_any());
+    let kind = K::kind(&());
+    let name = object.name_any();
     match object.namespace() {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),

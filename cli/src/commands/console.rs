@@ -67,12 +67,11 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &ConsoleArgs) -> anyhow::Resu
         .with_context(|| format!("connect to console {socket}"))?;
 
     let mut interrupts = Interrupts::listen()?;
-    let raw = match args.no_input {
-        true => None,
-        false => {
-            let raw = RawMode::enter(stdin().as_fd()).context("set the terminal to raw mode")?;
-            raw.inspect(|_| eprint!("connected to {}; Ctrl-] leaves\r\n", pod.name()))
-        }
+    let raw = if args.no_input {
+        None
+    } else {
+        let raw = RawMode::enter(stdin().as_fd()).context("set the terminal to raw mode")?;
+        raw.inspect(|_| eprint!("connected to {}; Ctrl-] leaves\r\n", pod.name()))
     };
     let input = match (args.no_input, &raw) {
         (true, _) => Input::None,

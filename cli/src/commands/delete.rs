@@ -36,9 +36,10 @@ pub(crate) struct DeleteArgs {
 
 pub(crate) async fn run(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
-    let done = match args.dry_run {
-        true => "deletion requested (dry run)",
-        false => "deletion requested",
+    let done = if args.dry_run {
+        "deletion requested (dry run)"
+    } else {
+        "deletion requested"
     };
     let mut targets = Vec::new();
     let ended = each::machine(&args.names, done, async |name| {

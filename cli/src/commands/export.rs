@@ -1,4 +1,4 @@
-//! `export`: the disk of a machine, or of a snapshot, as a file here, through the API server.
+//! `export`: the disk of a machine, of a snapshot or in a backup, as a file here, through the API server.
 //!
 //! Invariant: the file here has its name before the command requests that the node removes its copy.
 //! Failure: the cluster's and the node's, with what the user can do; what was received stays for the
@@ -40,7 +40,7 @@ pub(crate) struct ExportArgs {
 pub(crate) async fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let mut to = Destination::open(&args.output, args.force)?;
     let cluster = args.cluster.connect().await?;
-    let disk = args.disk.find(&cluster).await?;
+    let disk = args.disk.find(&cluster, &args.vmlet_namespace).await?;
     // A node that makes the file may need longer for an answer than the API server.
     let cluster = args.cluster.connect_to_follow().await?;
     let progress = Progress::new("export");

@@ -40,14 +40,14 @@ pub(crate) enum ImageArgs {
     /// image is on these nodes only, and machines that use it must run on one of them. Needs the right to run programs in the pods of Vmlet
     /// (pods/exec in its namespace), which administrators of the cluster have.
     Upload(upload::UploadArgs),
-    /// List the versions of an image that follows a tag.
+    /// List the versions of an image that follows a tag or a file.
     ///
     /// The newest version is the first; new virtual machines use the one with the mark *. Reports on
     /// standard error why that is not the newest.
     Versions(versions::VersionsArgs),
-    /// Check the tag of an image at once, or pin a version for new virtual machines.
+    /// Check the tag or the file of an image at once, or pin a version for new virtual machines.
     ///
-    /// Writes spec.update of the image, which must follow a tag. Returns without waiting for the
+    /// Writes spec.update of the image, which must follow one. Returns without waiting for the
     /// nodes: `image versions` shows the result. Virtual machines that exist keep their version.
     Update(update::UpdateArgs),
 }

@@ -35,7 +35,8 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &LogsArgs) -> anyhow::Result<
     let status = runtime.container_status(&container.id, false).await?.status;
     let path = status.map(|s| s.log_path).filter(|path| !path.is_empty());
     let path = path.with_context(|| format!("pod {} was made without a log", pod.name()))?;
-    let (mut reader, mut out) = (LogReader::new(path), tokio::io::stdout());
+    let mut reader = LogReader::new(path);
+    let mut out = tokio::io::stdout();
     if let Some(lines) = args.tail {
         let mut text = Vec::new();
         while reader.pump(&mut text).await? {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use nodeapi::v1::export_event::Event;
 use nodeapi::v1::node_client::NodeClient;
-use nodeapi::v1::{ExportDiskRequest, ExportEvent, ExportSnapshotRequest, ForgetExportRequest};
+use nodeapi::v1::{
+    ExportBackupRequest, ExportDiskRequest, ExportEvent, ExportSnapshotRequest, ForgetExportRequest,
+};
 use nodeapi::{Deadlines, client, connect};
 use tokio::io::{AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::time::{Instant, timeout};
@@ -36,6 +38,18 @@ pub(crate) struct NodeExportArgs {
     /// UID of a snapshot of it, in place of the disk as it is.
     #[arg(long, value_name = "UID")]
     snapshot: Option<String>,
+    /// UID of a backup of it, in place of the disk as it is.
+    #[arg(long, value_name = "UID", conflicts_with = "snapshot", requires_all = ["target", "vm_name"])]
+    backup: Option<String>,
+    /// Target of the backup, as the configuration of the daemon names it.
+    #[arg(long, value_name = "TARGET", requires = "backup")]
+    target: Option<String>,
+    /// Namespace and name of the machine of the backup, with a slash between them.
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "backup")]
+    vm_name: Option<String>,
+    /// Checksum of the manifest of the backup.
+    #[arg(long, value_name = "SHA256", requires = "backup")]
+    sha256: Option<String>,
     /// Bytes that the client has received.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     received: u64,
@@ -116,6 +130,7 @@ pub(crate) async fn run(args: &NodeExportArgs) -> anyhow::Result<ExitCode> {
         let complete = ForgetExportRequest {
             vm_uid: args.uid.clone(),
             snapshot_uid: args.snapshot.clone().unwrap_or_default(),
+            backup_uid: args.backup.clone().unwrap_or_default(),
         };
         // A copy that stays is removed later.
         let _ = daemon.forget_export(complete).await;
@@ -131,6 +146,19 @@ impl NodeExportArgs {
         let vm_uid = self.uid.clone();
         let received_bytes = self.received;
         let received_sha256 = self.received_sha256.clone();
+        if let Some(backup_uid) = self.backup.clone() {
+            let request = ExportBackupRequest {
+                vm_uid,
+                backup_uid,
+                target: self.target.clone().unwrap_or_default(),
+                vm_name: self.vm_name.clone().unwrap_or_default(),
+                sha256: self.sha256.clone().unwrap_or_default(),
+                received_bytes,
+                received_sha256,
+            };
+            // A daemon of before has no such call.
+            return Ok(daemon.export_backup(request).await?.into_inner());
+        }
         let events = match self.snapshot.clone() {
             // A daemon of before snapshots has no such call.
             Some(snapshot_uid) => {

@@ -119,9 +119,10 @@ fn row(image: &Image, details: Details, now: Duration) -> Row {
         let at = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)?;
         Some(now.saturating_sub(Duration::from_nanos(at)).as_secs())
     };
-    let names = match image.repo_tags.is_empty() {
-        true => image.repo_digests.clone(),
-        false => image.repo_tags.clone(),
+    let names = if image.repo_tags.is_empty() {
+        image.repo_digests.clone()
+    } else {
+        image.repo_tags.clone()
     };
     Row {
         names,
@@ -175,9 +176,12 @@ fn render(rows: &[Row], wide: bool) -> String {
 }
 
 fn cells(row: &Row, wide: bool) -> Vec<String> {
-    let or_dash = |text: String| match text.is_empty() {
-        true => "-".to_owned(),
-        false => text,
+    let or_dash = |text: String| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text
+        }
     };
     let size = |bytes: u64| match bytes {
         0 => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! `publish`: the disk of a machine, or of a snapshot, as a container disk in a registry.
+//! `publish`: the disk of a machine, of a snapshot or in a backup, as a container disk in a registry.
 //!
 //! Invariant: the disk goes from the node to the registry through this program, and nowhere else: no file has it
 //! here, and memory has a piece of it at most. The same disk makes the same image: nothing of it depends on time or place. The
@@ -58,7 +58,7 @@ struct Published {
 pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<ExitCode> {
     let tag = args.to.tag().unwrap_or("latest");
     let cluster = args.cluster.connect().await?;
-    let disk = args.disk.find(&cluster).await?;
+    let disk = args.disk.find(&cluster, &args.vmlet_namespace).await?;
     let credentials = credentials::find(args.docker_config.as_deref(), args.to.registry()).await?;
     let connection = if args.insecure {
         Connection::Http

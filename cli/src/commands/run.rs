@@ -121,14 +121,17 @@ impl Run {
     async fn carry_out(&mut self, detach: bool) -> anyhow::Result<ExitCode> {
         let started = self.launch().await?;
         if detach {
-            let (name, id, ip) = (&self.pod.name, short(&started.sandbox), &started.ip);
+            let name = &self.pod.name;
+            let id = short(&started.sandbox);
+            let ip = &started.ip;
             super::print(&format!("pod {name} id {id} ip {ip}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
         let since = Instant::now();
         let status = self.follow(&started).await?;
         let reason = crate::table::printable(&status.reason);
-        let (code, after) = (status.exit_code, since.elapsed().as_secs_f64());
+        let code = status.exit_code;
+        let after = since.elapsed().as_secs_f64();
         eprintln!("ended: {reason} (exit code {code}) after {after:.2} s");
         Ok(verdict(&status))
     }

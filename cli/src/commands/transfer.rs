@@ -4,6 +4,7 @@
 //! next one may succeed.
 //! Failure: [`NodeError`] with the sentence of the program on the node.
 
+pub(super) mod backup;
 pub(super) mod disk;
 pub(super) mod fetch;
 pub(super) mod line;

@@ -124,21 +124,25 @@ async fn look(
 ) -> Result<Left, ClusterError> {
     let now = Timestamp::now();
     let has = |plural: &str| kinds.iter().any(|kind| kind.is(plural));
-    let machines: Vec<VirtualMachine> = match has("virtualmachines") {
-        true => all(&Api::all(client.clone())).await?,
-        false => Vec::new(),
+    let machines: Vec<VirtualMachine> = if has("virtualmachines") {
+        all(&Api::all(client.clone())).await?
+    } else {
+        Vec::new()
     };
-    let sets: Vec<VirtualMachineReplicaSet> = match has("virtualmachinereplicasets") {
-        true => all(&Api::all(client.clone())).await?,
-        false => Vec::new(),
+    let sets: Vec<VirtualMachineReplicaSet> = if has("virtualmachinereplicasets") {
+        all(&Api::all(client.clone())).await?
+    } else {
+        Vec::new()
     };
-    let backups: Vec<VirtualMachineBackup> = match has("virtualmachinebackups") {
-        true => all(&Api::all(client.clone())).await?,
-        false => Vec::new(),
+    let backups: Vec<VirtualMachineBackup> = if has("virtualmachinebackups") {
+        all(&Api::all(client.clone())).await?
+    } else {
+        Vec::new()
     };
-    let tasks: Vec<VirtualMachineTask> = match has("virtualmachinetasks") {
-        true => all(&Api::all(client.clone())).await?,
-        false => Vec::new(),
+    let tasks: Vec<VirtualMachineTask> = if has("virtualmachinetasks") {
+        all(&Api::all(client.clone())).await?
+    } else {
+        Vec::new()
     };
     let classes: Vec<RuntimeClass> = all(&Api::all(client.clone())).await?;
     let classes = classes.into_iter().filter(|class| {

@@ -60,7 +60,8 @@ mod tests {
     use super::*;
 
     fn taken(input: &[u8]) -> (String, String) {
-        let (mut pending, mut text) = (input.to_vec(), Vec::new());
+        let mut pending = input.to_vec();
+        let mut text = Vec::new();
         take_lines(&mut pending, 100, &mut text);
         (
             String::from_utf8_lossy(&text).into(),

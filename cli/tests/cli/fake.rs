@@ -158,9 +158,10 @@ impl Fake {
 
     fn enter(&self, method: &'static str) -> Result<(), Status> {
         self.record(method);
-        match self.scenario.refuse == Some(method) {
-            true => Err(Status::internal(format!("{method} is out of order"))),
-            false => Ok(()),
+        if self.scenario.refuse == Some(method) {
+            Err(Status::internal(format!("{method} is out of order")))
+        } else {
+            Ok(())
         }
     }
 

@@ -26,9 +26,12 @@ pub struct Contradiction(pub(super) String);
 impl Config {
     pub(super) fn refuse_contradictions(&self) -> Result<(), Contradiction> {
         let Self { runner, lease, .. } = self;
-        let refuse = |is_bad: bool, words: &str| match is_bad {
-            true => Err(Contradiction(words.to_owned())),
-            false => Ok(()),
+        let refuse = |is_bad: bool, words: &str| {
+            if is_bad {
+                Err(Contradiction(words.to_owned()))
+            } else {
+                Ok(())
+            }
         };
         let is_name = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);

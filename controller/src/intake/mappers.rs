@@ -175,9 +175,10 @@ impl Wakes for VirtualMachineTask {
             return Vec::new();
         }
         let task = change.object();
-        match task.spec.kind.is_of_image() {
-            true => Vec::new(),
-            false => vec![Key::new(task.vm_namespace(), &task.spec.vm_name)],
+        if task.spec.kind.is_of_image() {
+            Vec::new()
+        } else {
+            vec![Key::new(task.vm_namespace(), &task.spec.vm_name)]
         }
     }
 
@@ -271,9 +272,10 @@ impl Wakes for Node {
         if changed.is_empty() && !is_another {
             return Vec::new();
         }
-        let cached = match is_another {
-            true => cache::images_on(stores, &object.name_any()),
-            false => BTreeSet::new(),
+        let cached = if is_another {
+            cache::images_on(stores, &object.name_any())
+        } else {
+            BTreeSet::new()
         };
         let is_it = |image: &Object| {
             let named = name::of(image.source());

@@ -91,7 +91,8 @@ fn holder(server: &Shared) -> Option<String> {
 async fn the_second_waits_until_the_first_gives_the_lease_back() {
     let server = Shared::default();
     let stop = CancellationToken::new();
-    let (mut a, mut b) = (lease(&server, "a"), lease(&server, "b"));
+    let mut a = lease(&server, "a");
+    let mut b = lease(&server, "b");
     assert!(a.acquire(&stop).await);
     let waiting = tokio::time::timeout(Duration::from_secs(5), b.acquire(&stop)).await;
     assert!(waiting.is_err() && b.fence().pass().is_err());
@@ -105,7 +106,8 @@ async fn the_second_waits_until_the_first_gives_the_lease_back() {
 async fn a_holder_that_renews_keeps_the_lease_for_as_long_as_it_likes() {
     let server = Shared::default();
     let stop = CancellationToken::new();
-    let (mut a, mut b) = (lease(&server, "a"), lease(&server, "b"));
+    let mut a = lease(&server, "a");
+    let mut b = lease(&server, "b");
     assert!(a.acquire(&stop).await);
     let ten_minutes = Duration::from_secs(600);
     tokio::select! {
@@ -120,7 +122,8 @@ async fn a_holder_that_renews_keeps_the_lease_for_as_long_as_it_likes() {
 async fn a_holder_that_cannot_renew_stops_before_another_holder_starts() {
     let server = Shared::default();
     let stop = CancellationToken::new();
-    let (mut a, mut b) = (lease(&server, "a"), lease(&server, "b"));
+    let mut a = lease(&server, "a");
+    let mut b = lease(&server, "b");
     assert!(a.acquire(&stop).await);
     let fence = a.fence();
     // The second one saw the lease just after it was renewed for the last time, on another network.

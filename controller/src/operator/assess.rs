@@ -142,8 +142,10 @@ fn component<T>(name: &str, read: &Read<T>, state: impl FnOnce(&T) -> ComponentS
 
 /// Nodes that the DaemonSet selects; without one, those whose agents have leases.
 fn nodes(seen: &Observation, now: &Time) -> Read<Vec<NodeView>> {
-    let (nodes, leases) = (seen.nodes.as_ref(), seen.leases.as_ref());
-    let (nodes, leases) = (nodes.map_err(Clone::clone)?, leases.map_err(Clone::clone)?);
+    let nodes = seen.nodes.as_ref();
+    let leases = seen.leases.as_ref();
+    let nodes = nodes.map_err(Clone::clone)?;
+    let leases = leases.map_err(Clone::clone)?;
     let set = seen.daemon_set.as_ref().map_err(Clone::clone)?;
     Ok(match set {
         Some(set) => {

@@ -130,17 +130,13 @@ impl Findings {
             self.progressing(name, &words);
         }
         if let Some(words) = words(degraded, Status::True) {
-            let (reason, words) = (
-                format!("{name}Degraded"),
-                format!("{name} is degraded: {words}"),
-            );
+            let reason = format!("{name}Degraded");
+            let words = format!("{name} is degraded: {words}");
             self.write(Kind::Degraded, Status::True, &reason, words, Write::Set);
         }
         if let Some(words) = words(upgradeable, Status::False) {
-            let (reason, words) = (
-                format!("{name}NotUpgradeable"),
-                format!("{name} is not upgradeable: {words}"),
-            );
+            let reason = format!("{name}NotUpgradeable");
+            let words = format!("{name} is not upgradeable: {words}");
             self.write(Kind::Upgradeable, Status::False, &reason, words, Write::Set);
             self.not_upgradeable = true;
         }
@@ -150,11 +146,10 @@ impl Findings {
     }
 
     fn progressing(&mut self, name: &str, words: &str) {
-        let (reason, words) = (
-            format!("{name}Progressing"),
-            format!("{name} is progressing: {words}"),
-        );
-        let (yes, no) = (Status::True, Status::False);
+        let reason = format!("{name}Progressing");
+        let words = format!("{name} is progressing: {words}");
+        let yes = Status::True;
+        let no = Status::False;
         self.write(Kind::Progressing, yes, &reason, words.clone(), Write::Set);
         self.write(Kind::Upgradeable, no, &reason, words, Write::IfUnset);
     }

@@ -31,8 +31,10 @@ pub fn recorded(status: &VmletStatus) -> Option<&str> {
 /// Writes the conditions and the health into a status.
 pub fn summarize(status: &mut VmletStatus, summary: &Summary, generation: Option<i64>, now: &Time) {
     for verdict in &summary.conditions {
-        let (kind, reason) = (verdict.kind.as_str(), &verdict.reason);
-        let (state, message) = (verdict.status, &verdict.message);
+        let kind = verdict.kind.as_str();
+        let reason = &verdict.reason;
+        let state = verdict.status;
+        let message = &verdict.message;
         set(
             &mut status.conditions,
             kind,

@@ -40,7 +40,8 @@ pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transitio
             "the installation is looked at for the first time",
         )];
     }
-    let (was_upgrading, is_upgrading) = (is_upgrading(old), is_upgrading(new));
+    let was_upgrading = is_upgrading(old);
+    let is_upgrading = is_upgrading(new);
     let mut all = Vec::new();
     if is_upgrading && !was_upgrading {
         all.push(Transition::normal(
@@ -48,7 +49,8 @@ pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transitio
             message_of(new, Kind::Progressing).to_owned(),
         ));
     }
-    if let (Some(before), Some(after)) = (recorded(old), recorded(new))
+    if let Some(before) = recorded(old)
+        && let Some(after) = recorded(new)
         && before != after
     {
         let message_of = format!("upgraded from version {before} to {after}");

@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn heartbeats_wake_no_machine_and_changes_and_ends_do() {
-        let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z");
+        let early = "2026-01-01T00:00:00Z";
+        let late = "2026-01-01T00:05:00Z";
         let mut seen = Seen::default();
         let mut take = |event: Event<Node>| seen.take(&event, node);
         assert!(!take(Event::Init) && !take(Event::InitApply(of("a", "True", early))));
@@ -176,7 +177,8 @@ mod tests {
             }))
             .unwrap()
         };
-        let (early, late) = ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:10.000000Z");
+        let early = "2026-01-01T00:00:00.000000Z";
+        let late = "2026-01-01T00:00:10.000000Z";
         assert_eq!(lease(&of("up", early)), lease(&of("up", late)));
         assert_ne!(lease(&of("up", early)), lease(&of("down", early)));
     }

@@ -6,12 +6,13 @@
 //! deleted?   ─► its tasks end ─► no later backup builds upon it ─► DeleteBackup ─► finalizer removed
 //! ```
 //!
-//! Invariant: only passes over a backup write it. Disk and node are on record, and the finalizer is there, before a task
+//! Invariant: only passes over a backup write it, but for one mark (`base.rs`). Disk and node are on record, and the finalizer is there, before a task
 //! is: what a target may have has an object until a node has deleted it, or the object says that it is retained. One
 //! backup of a machine is made at a time. Tasks belong to the backup, and name it by its UID.
 //! Failure: shows in the conditions of the backup; what may pass is repeated with a growing delay. The machine is never
 //! affected.
 
+mod base;
 mod delete;
 mod gates;
 mod health;

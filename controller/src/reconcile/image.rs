@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
-//!   tag ──► version ──┘
+//!   tag or file ──► version ──┘
 //!                └────────► nodes of spec.prePull pull it ─► status: how many have it
 //!                └────────► nodes that need its files ─► its image cache
 //! claim  ─► whether it is bound ─► status: size, Ready
@@ -63,9 +63,12 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         Ok(_) if object.claim().is_some() => claim::observe(ctx, &object).await?,
         // Tasks have no credentials: kubelet pulls such an image for its pods.
         Ok(_) if object.needs_credentials() => Answer::Private,
-        Ok(named) => match update::known(ctx, &object, named) {
-            Some(found) => Answer::Found(found),
-            None => inspect::observe(ctx, &object, named, &updates).await?,
+        Ok(named) => match update::absent(ctx, &object, named) {
+            Some(gone) => Answer::VersionGone(gone),
+            None => match update::known(ctx, &object, named) {
+                Some(found) => Answer::Found(found),
+                None => inspect::observe(ctx, &object, named, &updates).await?,
+            },
         },
         Err(refused) => match (&updates.status, &updates.verdict) {
             (Some(_), Some(verdict)) => Answer::NoVersion(verdict.message.clone()),
@@ -105,9 +108,13 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         Answer::Claim(_) | Answer::NoClaim(_) => Flow::Continue,
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
         // The lists of nodes change without an event for the image.
-        Answer::Waiting { .. } | Answer::NoNode | Answer::Private => Flow::RequeueAfter(RECHECK),
+        Answer::Waiting { .. } | Answer::NoNode | Answer::Private | Answer::VersionGone(_) => {
+            Flow::RequeueAfter(RECHECK)
+        }
     };
-    let flow = sooner(flow, updates.again);
+    // The nodes that have it change without an event for the image.
+    let former = object.has_former_file().then_some(RECHECK);
+    let flow = sooner(sooner(flow, updates.again), former);
     Ok(sooner(sooner(flow, pulls.again), cached))
 }
 

@@ -68,7 +68,8 @@ async fn delete(
         uid: task.uid(),
         resource_version,
     });
-    let (name, namespace) = (task.name_any(), task.namespace().unwrap_or_default());
+    let name = task.name_any();
+    let namespace = task.namespace().unwrap_or_default();
     let api = Api::<VirtualMachineTask>::namespaced(ctx.client.clone(), &namespace);
     match api.delete(&name, &only_this).await {
         Ok(_) => Ok(()),

@@ -81,10 +81,11 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
 }
 
 async fn look_at(ctx: &Context, key: &Key) -> Outcome {
-    // Tasks that stay for now hold up no other machine of that name.
-    let deleted = left_behind::delete_tasks(ctx, key).await;
+    // What stays for now holds up no other machine of that name.
+    let tasks = left_behind::delete_tasks(ctx, key).await;
+    let snapshots = left_behind::delete_snapshots(ctx, key).await;
     let flow = look_at_present(ctx, key).await?;
-    deleted.map(|()| flow)
+    tasks.and(snapshots).map(|()| flow)
 }
 
 async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {

@@ -49,7 +49,8 @@ impl Avoided {
         all.retain(|_, one| now.saturating_sub(one.last) < PERIOD);
         let before = all.get(machine).filter(|one| one.node == node);
         let first = before.map_or(now, |one| one.first);
-        let (node, last) = (node.to_owned(), now);
+        let node = node.to_owned();
+        let last = now;
         all.insert(machine.clone(), Failing { node, first, last });
         now.saturating_sub(first)
     }
@@ -71,7 +72,8 @@ mod tests {
     #[test]
     fn a_node_is_avoided_for_a_while_by_one_machine() {
         let avoided = Avoided::default();
-        let (one, other) = (Key::new("ns", "a"), Key::new("ns", "b"));
+        let one = Key::new("ns", "a");
+        let other = Key::new("ns", "b");
         avoided.add(&one, "n2", 0);
         avoided.add(&one, "n1", 10);
         assert_eq!(avoided.of(&one, 10), ["n1", "n2"]);

@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_machine_is_old_until_the_store_has_its_last_write_or_a_later_one() {
-        let (all, key) = (Expectations::default(), Key::new("ns", "vm"));
+        let all = Expectations::default();
+        let key = Key::new("ns", "vm");
         let of = |version: &str| {
             let mut vm = VirtualMachine::new("vm", Default::default());
             vm.metadata.resource_version = Some(version.to_owned());
@@ -248,7 +249,8 @@ mod tests {
 
     #[test]
     fn an_expectation_ends_when_it_is_seen_or_after_a_while() {
-        let (all, key) = (Expectations::default(), Key::new("ns", "vm"));
+        let all = Expectations::default();
+        let key = Key::new("ns", "vm");
         let mut pod = Pod::default();
         pod.metadata.uid = Some("new".to_owned());
         all.set(&key, Pending::Create, "new".to_owned(), 0);

@@ -106,7 +106,8 @@ impl Agents {
     /// The nodes whose agents live and whose daemons run tasks of that kind, in alphabetical order.
     #[must_use]
     pub fn able(&self, kind: &str) -> Vec<String> {
-        let (state, now) = (self.lock(), Instant::now());
+        let state = self.lock();
+        let now = Instant::now();
         let is_disconnected = state.is_disconnected(now);
         let able = state.reports.iter().filter(|(_, one)| {
             let lives = is_disconnected || now < one.end();
@@ -127,7 +128,8 @@ impl Agents {
     /// is not known, the agent does not reach the daemon, or it renews no lease, also where no agent does.
     #[must_use]
     pub fn runs(&self, node: &str, kind: &str) -> Option<bool> {
-        let (state, now) = (self.lock(), Instant::now());
+        let state = self.lock();
+        let now = Instant::now();
         let report = state.reports.get(node);
         let report = report.filter(|one| one.alone.is_none() && now < one.end());
         report.map(|one| one.runs(kind))
@@ -167,7 +169,8 @@ impl Agents {
     /// Whether what waits for this node's agent may expect that it is done.
     #[must_use]
     pub fn lives(&self, node: &str) -> bool {
-        let (state, now) = (self.lock(), Instant::now());
+        let state = self.lock();
+        let now = Instant::now();
         state.is_disconnected(now) || state.reports.get(node).is_some_and(|one| now < one.end())
     }
 

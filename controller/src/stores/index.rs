@@ -335,7 +335,8 @@ impl Indexed for VirtualMachine {
 
 impl Indexed for VirtualMachineTask {
     fn file(object: &Self, gone: bool, index: &Index) {
-        let (key, spec) = (Key::of(object), &object.spec);
+        let key = Key::of(object);
+        let spec = &object.spec;
         let uid = (!gone).then(|| spec.vm_uid.clone());
         let is_of_machine = !spec.kind.is_of_image();
         let vm = (!gone && is_of_machine).then(|| Key::new(object.vm_namespace(), &spec.vm_name));

@@ -61,7 +61,8 @@ impl Unreadable {
         if !self.known.insert(object.uid().unwrap_or_default()) {
             return;
         }
-        let (kind, key) = (self.kind, Key::of(object));
+        let kind = self.kind;
+        let key = Key::of(object);
         tracing::warn!(kind, %key, error = unreadable.error, "object ignored, it cannot be read");
         let message = format!(
             "the controller ignores this object as it is now, since it cannot read it: {unreadable}"

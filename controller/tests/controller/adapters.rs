@@ -129,7 +129,8 @@ fn definition(stored: &[&str], storage: &str) -> Value {
 }
 
 fn wanted() -> Vec<Wanted> {
-    let (name, version) = ("things.vmlet.dev".to_owned(), "v1".to_owned());
+    let name = "things.vmlet.dev".to_owned();
+    let version = "v1".to_owned();
     vec![Wanted { name, version }]
 }
 

@@ -258,7 +258,8 @@ fn a_pod_contradicts_a_status_that_has_its_machine_on() {
     let pod = |phase: Value| -> Pod {
         serde_json::from_value(json!({"metadata": {}, "status": {"phase": phase}})).unwrap()
     };
-    let (running, ended) = (pod(json!("Running")), pod(json!("Failed")));
+    let running = pod(json!("Running"));
+    let ended = pod(json!("Failed"));
     assert!(pod_contradicts(&on, Some(&ended)));
     assert!(pod_contradicts(&on, None));
     assert!(!pod_contradicts(&on, Some(&running)));

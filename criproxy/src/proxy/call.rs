@@ -67,9 +67,10 @@ impl Call {
 
     /// Another method on behalf of the same caller.
     pub(crate) fn other(&self, path: &str, message: &Bytes) -> Request<Body> {
-        let uri = match self.uri.path() == path {
-            true => self.uri.clone(),
-            false => address(path),
+        let uri = if self.uri.path() == path {
+            self.uri.clone()
+        } else {
+            address(path)
         };
         self.build(uri, self.plain(), Body::message([message.clone()]))
     }

@@ -74,7 +74,8 @@ impl Proxy {
 
     /// A secondary's metrics as they are described to kubelet.
     pub(super) async fn described(&self, secondary: &Secondary, metrics: Bytes) -> Bytes {
-        let (index, nothing) = (secondary.backend.index, Bytes::new());
+        let index = secondary.backend.index;
+        let nothing = Bytes::new();
         let call = Call::own(PATH, "refresh");
         if !self.accepted.is_known() {
             let _ = Box::pin(self.metric_descriptors(&call, &nothing)).await;
@@ -158,7 +159,8 @@ impl Known {
         let Some(names) = &mut self.names else {
             return Vec::new();
         };
-        let (mut orders, mut more) = (BTreeMap::new(), Vec::new());
+        let mut orders = BTreeMap::new();
+        let mut more = Vec::new();
         for descriptor in decoded(list) {
             let keys = names.entry(descriptor.name.clone()).or_insert_with(|| {
                 more.push(tagged(1, &descriptor.encode_to_vec()));

@@ -220,9 +220,10 @@ impl Proxy {
         let request = call.copy(&all);
         let answer = secondary.query("refresh", request, &self.metrics).await?;
         let list = answer.message;
-        match Box::pin(self.takes(secondary, listing, &all, &list)).await {
-            true => Ok(()),
-            false => Err(Failure::Down("its list is not believed yet".into())),
+        if Box::pin(self.takes(secondary, listing, &all, &list)).await {
+            Ok(())
+        } else {
+            Err(Failure::Down("its list is not believed yet".into()))
         }
     }
 }

@@ -42,7 +42,8 @@ fn keep<T: Message + Default>(
 ) -> Result<Bytes, DecodeError> {
     let mut kept = BytesMut::new();
     for field in fields(list).map_while(Result::ok) {
-        if let (1, Some(content)) = (field.number, field.content)
+        if field.number == 1
+            && let Some(content) = field.content
             && !passes(&T::decode(content)?)
         {
             continue;

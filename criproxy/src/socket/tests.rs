@@ -39,9 +39,10 @@ async fn what_ready_tasks_write_one_after_the_other_leaves_in_one_piece() {
         let mut first = true;
         std::future::poll_fn(|cx| {
             cx.waker().wake_by_ref();
-            match std::mem::take(&mut first) {
-                true => Poll::Pending,
-                false => Poll::Ready(()),
+            if std::mem::take(&mut first) {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
             }
         })
         .await;

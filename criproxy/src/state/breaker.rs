@@ -225,7 +225,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verdicts_of_calls_from_before_it_opened_do_not_count() {
         let breaker = Breaker::new(1, PAUSE);
-        let (old, older) = (breaker.allow().unwrap(), breaker.allow().unwrap());
+        let old = breaker.allow().unwrap();
+        let older = breaker.allow().unwrap();
         breaker.allow().unwrap().failure();
         old.success();
         assert_eq!(breaker.state(), BreakerState::Open);

@@ -88,7 +88,8 @@ impl Tap {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     self.ended(code_of(trailers).unwrap_or(Code::Unknown));
-                } else if let (Some(data), Some(ending)) = (frame.data_ref(), &mut self.ending)
+                } else if let Some(data) = frame.data_ref()
+                    && let Some(ending) = &mut self.ending
                     && ending.wants_data()
                 {
                     ending.data(data);

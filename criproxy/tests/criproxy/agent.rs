@@ -106,9 +106,10 @@ fn path(name: &str) -> String {
         "RemoveImage",
         "ImageFsInfo",
     ];
-    let service = match images.contains(&name) {
-        true => "ImageService",
-        false => "RuntimeService",
+    let service = if images.contains(&name) {
+        "ImageService"
+    } else {
+        "RuntimeService"
     };
     format!("/runtime.v1.{service}/{name}")
 }

@@ -167,7 +167,9 @@ fn same_sandbox(
 ) -> Result<(), TestCaseError> {
     prop_assert_eq!(&ours.runtime_handler, &full.runtime_handler);
     prop_assert_eq!(ours.config.is_some(), full.config.is_some());
-    if let (Some(ours), Some(full)) = (&ours.config, &full.config) {
+    if let Some(ours) = &ours.config
+        && let Some(full) = &full.config
+    {
         let uid = full.metadata.as_ref().map_or("", |metadata| &metadata.uid);
         prop_assert_eq!(ours.uid(), uid);
         let annotations: BTreeMap<_, _> = full.annotations.clone().into_iter().collect();
@@ -222,7 +224,7 @@ proptest! {
         let full = v1::PullImageRequest { image, auth: Some(auth), sandbox_config: config };
         let ours = PullImage::decode(&*full.encode_to_vec()).unwrap();
         prop_assert_eq!(ours.image.is_some(), full.image.is_some());
-        if let (Some(ours), Some(full)) = (&ours.image, &full.image) {
+        if let Some(ours) = &ours.image && let Some(full) = &full.image {
             prop_assert_eq!(&ours.name, &full.image);
             prop_assert_eq!(&ours.runtime_handler, &full.runtime_handler);
             let annotations: BTreeMap<_, _> = full.annotations.clone().into_iter().collect();

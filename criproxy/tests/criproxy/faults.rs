@@ -97,7 +97,8 @@ async fn three_hundred_stops_delay_neither_lists_nor_probes() {
     secondary.mood(Mood::Lasting("StopContainer"));
     let mut stops = tokio::task::JoinSet::new();
     for _ in 0..300 {
-        let (mut runtime, container_id) = (cri.runtime.clone(), vm_container.clone());
+        let mut runtime = cri.runtime.clone();
+        let container_id = vm_container.clone();
         stops.spawn(async move {
             let timeout = 300;
             let request = v1::StopContainerRequest {

@@ -197,7 +197,8 @@ async fn metrics_of_both_have_the_labels_that_were_described() {
     assert_eq!(answer.into_inner().pod_metrics, want);
     let request = v1::StreamPodSandboxMetricsRequest {};
     let stream = cri.runtime.stream_pod_sandbox_metrics(request).await;
-    let (mut stream, mut streamed) = (stream.unwrap().into_inner(), Vec::new());
+    let mut stream = stream.unwrap().into_inner();
+    let mut streamed = Vec::new();
     while let Some(part) = stream.message().await.unwrap() {
         streamed.extend(part.pod_sandbox_metrics);
     }

@@ -78,7 +78,8 @@ fn capabilities_are_those_of_the_confinement() {
         ambient: vec![AMBIENT],
         ..Confinement::default()
     };
-    let (some, one) = ("00000000000004a1", "0000000000000400");
+    let some = "00000000000004a1";
+    let one = "0000000000000400";
     for (uid, effective) in [(0, some), (UNPRIVILEGED, one)] {
         for no_new_privileges in [false, true] {
             let confinement = Confinement {

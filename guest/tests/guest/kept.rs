@@ -60,7 +60,8 @@ fn read_data(host: &mut Host, session: u64) -> guestapi::Data {
 
 #[test]
 fn output_before_between_and_after_connections_comes_once() {
-    let (mut host, pipes) = (Host::connect(), Pipes::new());
+    let mut host = Host::connect();
+    let pipes = Pipes::new();
     let script = "echo before; read x < go; echo between; echo error >&2; echo > done; \
         read y; echo after $y; exit 5";
     let start = with_input(pipes.shell(1, script));
@@ -100,7 +101,8 @@ fn a_stream_that_is_cut_anywhere_is_whole() {
     host.send(kept(command(1, &["seq", "1", "200000"]), "a"));
     host.started();
     let mut received = Vec::new();
-    let (mut number, mut messages) = (1, 0);
+    let mut number = 1;
+    let mut messages = 0;
     let code = loop {
         match host.next() {
             // Of a former connection.
@@ -157,7 +159,8 @@ fn a_command_waits_while_no_host_takes_its_output() {
 
 #[test]
 fn the_end_of_a_command_is_kept_until_the_session_is_closed() {
-    let (mut host, pipes) = (Host::connect(), Pipes::new());
+    let mut host = Host::connect();
+    let pipes = Pipes::new();
     let script = "exec 3> done; read x < go; echo out; exit 9";
     host.send(kept(pipes.shell(1, script), "a"));
     host.started();

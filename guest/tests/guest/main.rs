@@ -151,7 +151,9 @@ fn megabytes_pass_both_ways_within_the_windows() {
     let sent: Vec<u8> = (0..3_000_000_u32)
         .map(|n| n.to_le_bytes()[n as usize % 3])
         .collect();
-    let (mut room, mut at, mut back) = (WINDOW, 0, Vec::new());
+    let mut room = WINDOW;
+    let mut at = 0;
+    let mut back = Vec::new();
     let mut ended = false;
     while !ended {
         let length = room.min(guestapi::CHUNK).min(sent.len() - at);

@@ -102,13 +102,15 @@ fn mount_share(share: &Path) {
 #[test]
 fn a_command_finds_the_volumes_of_its_pod() {
     let place = tempfile::tempdir().unwrap();
-    let (share, root) = (place.path().join("share"), place.path().join("root"));
+    let share = place.path().join("share");
+    let root = place.path().join("root");
     if geteuid().is_root() {
         mount_share(&share);
     }
     let sessions = place.path().join("sessions");
     let mut host = Host::connect_to(Places::below(&sessions, None).unwrap());
-    let (data, file) = (root.join("deep/data"), root.join("etc/file"));
+    let data = root.join("deep/data");
+    let file = root.join("etc/file");
     let script = "pwd; cat file conf/file ../../etc/file; echo; echo new >made; \
                   touch conf/made || echo refused";
     let mut start = kept(shell(1, script), "volumes");

@@ -110,7 +110,8 @@ fn entries(files: Vec<File>) -> Vec<InputEntry> {
             }
             Some((directory, name)) => {
                 let files = below.entry(directory.to_owned()).or_default();
-                let (name, content) = (name.to_owned(), file.content);
+                let name = name.to_owned();
+                let content = file.content;
                 files.push(File { name, content });
             }
         }

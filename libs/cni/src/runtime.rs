@@ -177,7 +177,9 @@ impl Runtime {
         attachment.validate().map_err(Error::Attachment)?;
         let id = attachment.id();
         let entries = self.on_disk(move |cache| cache.find(&id)).await?;
-        if let (true, Some(network)) = (entries.is_empty(), fallback) {
+        if entries.is_empty()
+            && let Some(network) = fallback
+        {
             return self
                 .del_chain(network, attachment, None, Walk::StopAtFirst)
                 .await;
@@ -205,7 +207,8 @@ impl Runtime {
         }
         for plugin in network.plugins() {
             let config = plugin_input(network, plugin, None, None, None);
-            let (command, name) = (Cmd::Status, network.name());
+            let command = Cmd::Status;
+            let name = network.name();
             let call = Call {
                 command,
                 network: name,

@@ -247,7 +247,8 @@ impl GuestFacts {
 fn published(all: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut left = VALUES_BYTES;
     let fitting = all.into_iter().filter_map(|(key, value)| {
-        let (key, value) = (host_name(&key), printable(&value, VALUES_BYTES));
+        let key = host_name(&key);
+        let value = printable(&value, VALUES_BYTES);
         left = left.checked_sub(key.len() + value.len())?;
         (!key.is_empty()).then_some((key, value))
     });

@@ -33,11 +33,24 @@ const PRE_PULLED: &str = "!has(self.prePull) || !has(self.source.pvc) && \
 const PRE_PULLED_MESSAGE: &str =
     "prePull needs a source that nodes pull without credentials: http, or oci without pullSecret";
 
-/// Nodes check a tag without credentials; a web server has one version of a file.
+/// Nodes check a tag without credentials; of a web server they need to know which version it has.
 const FOLLOWS: &str = "!has(self.update) || has(self.source.oci) && \
-    !has(self.source.oci.pullSecret) && !self.source.oci.reference.contains('@')";
-const FOLLOWS_MESSAGE: &str = "update needs source.oci with a tag, without digest and pullSecret: nodes check \
-    registries without credentials, and a web server has one version of a file";
+    !has(self.source.oci.pullSecret) && !self.source.oci.reference.contains('@') || \
+    has(self.source.http) && !has(self.source.http.digest)";
+const FOLLOWS_MESSAGE: &str = "update needs source.oci with a tag, without digest and pullSecret, or source.http without \
+    digest: nodes check registries without credentials";
+/// A registry says itself which version a tag means.
+const CHECKSUMS: &str =
+    "!has(self.update) || has(self.source.http) == has(self.update.checksumURL)";
+const CHECKSUMS_MESSAGE: &str = "update needs checksumURL with source.http, and does not have it with source.oci: a file \
+    of checksums says which version a web server has";
+/// The certificate of a client is shown to no server in the clear.
+const SECURED: &str = "!has(self.update) || !has(self.update.checksumURL) || !has(self.source.http) || \
+    !has(self.source.http.tlsSecret) || self.update.checksumURL.startsWith('https://')";
+const TAG_DIGEST: &str = "!has(self.update) || !has(self.update.digest) || !has(self.source.oci) || \
+    self.update.digest.startsWith('sha256:')";
+const TAG_DIGEST_MESSAGE: &str = "a digest of an image in a registry begins with sha256:";
+const SECURED_MESSAGE: &str = "tlsSecret needs a checksumURL with the scheme https";
 
 /// A disk image for the machines of one namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
@@ -82,6 +95,9 @@ const FOLLOWS_MESSAGE: &str = "update needs source.oci with a tag, without diges
 #[x_kube(
     validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE),
     validation = rule(FOLLOWS, FOLLOWS_MESSAGE),
+    validation = rule(CHECKSUMS, CHECKSUMS_MESSAGE),
+    validation = rule(SECURED, SECURED_MESSAGE),
+    validation = rule(TAG_DIGEST, TAG_DIGEST_MESSAGE),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageSpec {
@@ -93,7 +109,7 @@ pub struct VirtualMachineImageSpec {
     /// Pulls the image to nodes before a machine needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pull: Option<PrePull>,
-    /// Follows the tag of `source.oci`: new machines use the version that it means.
+    /// Follows the tag of `source.oci`, or the file of `source.http`: new machines use the newest version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<ImageUpdate>,
 }
@@ -145,6 +161,9 @@ pub struct VirtualMachineImageSpec {
         belongs to one namespace: use VirtualMachineImage"),
     validation = rule(PRE_PULLED, PRE_PULLED_MESSAGE),
     validation = rule(FOLLOWS, FOLLOWS_MESSAGE),
+    validation = rule(CHECKSUMS, CHECKSUMS_MESSAGE),
+    validation = rule(SECURED, SECURED_MESSAGE),
+    validation = rule(TAG_DIGEST, TAG_DIGEST_MESSAGE),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
@@ -156,7 +175,7 @@ pub struct ClusterVirtualMachineImageSpec {
     /// Pulls the image to nodes before a machine needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pull: Option<PrePull>,
-    /// Follows the tag of `source.oci`: new machines use the version that it means.
+    /// Follows the tag of `source.oci`, or the file of `source.http`: new machines use the newest version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<ImageUpdate>,
 }

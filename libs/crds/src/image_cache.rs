@@ -54,7 +54,7 @@ pub struct VirtualMachineImageCacheSpec {
     #[schemars(length(min = 1, max = 2048))]
     pub provider_id: String,
     /// Desired digest; empty as long as none is known.
-    #[schemars(length(max = 128))]
+    #[schemars(length(max = 135))]
     pub provider_version: String,
     /// Locations that need the files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

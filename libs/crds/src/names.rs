@@ -5,12 +5,12 @@
 //! Failure: none; constants.
 
 pub use podspec::names::{
-    BACKUP_TARGET, BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_IMAGE, DISK_MANIFESTS,
-    DISK_PULLS, DISK_WITHOUT_IMAGE, FAST_DEPLOY, FILE_DISKS, GENERATION, GUEST_AGENT, GUEST_FACTS,
-    IMAGE_DIGESTS, IMAGE_TLS_SECRET, IMAGE_URL, INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS,
-    MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK, NO_IMAGE, PLACEMENT,
-    POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, SHARES, SNAPSHOT_MEMORY, START_PAUSED,
-    SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+    BACKUP_TARGET, BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_GENERATION, DISK_IMAGE,
+    DISK_MANIFESTS, DISK_PULLS, DISK_WITHOUT_IMAGE, FAST_DEPLOY, FILE_DISKS, GENERATION,
+    GUEST_AGENT, GUEST_FACTS, IMAGE_CHECKSUMS, IMAGE_DIGESTS, IMAGE_TLS_SECRET, IMAGE_URL,
+    INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS,
+    MEMORY, NETWORK, NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE,
+    SHARES, SNAPSHOT_MEMORY, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -130,6 +130,9 @@ pub const MACHINE_BACKUP: &str = "MachineBackup";
 /// Feature of a node: agent and daemon report the digest that a tag means, for images with
 /// `spec.update`.
 pub const IMAGE_UPDATES: &str = "ImageUpdates";
+/// Feature of a node: agent and daemon report the digest that a file of checksums has for an image, and pull a
+/// file by its SHA-512.
+pub const IMAGE_CHECKSUM_UPDATES: &str = "ImageChecksumUpdates";
 /// On a node's lease: machines whose manifest its agent could not write, and why, as a map of the UIDs
 /// of disks and messages. Written by the node's agent.
 pub const BACKUP_FAILURES: &str = "vmlet.dev/backup-failures";

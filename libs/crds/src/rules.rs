@@ -29,6 +29,8 @@ pub(crate) const SCHEDULE: &str = "^(@[a-z]+|[-A-Za-z0-9*/,?#]+( +[-A-Za-z0-9*/,
 pub(crate) const TIME: &str = r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})$";
 /// A digest of SHA-256.
 pub(crate) const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
+/// A digest of SHA-256 or SHA-512: a version of an image that is updated.
+pub(crate) const VERSION: &str = "^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$";
 /// A URL of the web, without credentials, which every reader of the object could read too.
 pub(crate) const WEB_URL: &str = r"^https?://[^\s@/]+(/[^\s]*)?$";
 

@@ -53,6 +53,7 @@ pub use status::{InspectedImage, TakenBackup, TakenSnapshot, TaskState, VirtualM
     validation = immutable("image"),
     validation = immutable("imageURL"),
     validation = immutable("imageTLSSecret"),
+    validation = immutable("imageChecksumURL"),
     validation = immutable("sizeBytes"),
     validation = immutable("linked"),
     validation = immutable("online"),
@@ -108,6 +109,14 @@ pub struct VirtualMachineTaskSpec {
     )]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_tls_secret: Option<String>,
+    /// InspectImage: URL of a file of checksums, which has the digest of the file at `imageURL`.
+    #[serde(
+        rename = "imageChecksumURL",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(max = 2048), regex(pattern = rules::WEB_URL))]
+    pub image_checksum_url: Option<String>,
     /// Provision, CloneDisk: virtual size in bytes. Defaults to the size of the image or the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -163,6 +172,7 @@ impl VirtualMachineTaskSpec {
             image: None,
             image_url: None,
             image_tls_secret: None,
+            image_checksum_url: None,
             size_bytes: None,
             linked: false,
             online: false,

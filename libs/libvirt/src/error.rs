@@ -1,16 +1,114 @@
-//! Converts libvirt's errors to those of [`crate::Hypervisor`].
+//! The errors of [`crate::Hypervisor`], and the conversion of libvirt's errors to them.
 //!
 //! Invariant: an error on a dead connection is always [`Error::Unavailable`], whatever its code;
 //! texts that may come from a guest are bounded and free of control characters.
 //! Failure: none; a code without a meaning of its own is [`Error::Refused`].
 
+use std::time::Duration;
+
 use uuid::Uuid;
 use virt::error::{Error as VirtError, ErrorNumber};
 
-use crate::Error;
-
 /// Longest reason that is passed on, in characters.
 const MAX_REASON: usize = 1024;
+
+/// A call that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// There is no connection; nothing was done.
+    #[error("libvirt is not reachable: {reason}")]
+    Unavailable {
+        /// libvirt's own message.
+        reason: String,
+    },
+    /// The call did not end in time; its outcome is unknown.
+    #[error("libvirt did not answer {call} within {} s", deadline.as_secs())]
+    Deadline {
+        /// The operation.
+        call: &'static str,
+        /// The time it was given.
+        deadline: Duration,
+    },
+    /// The call did not get its turn in time; nothing was done.
+    #[error(
+        "libvirt is busy: {call} got no turn within {} s, because earlier calls have not ended",
+        wait.as_secs()
+    )]
+    Busy {
+        /// The operation.
+        call: &'static str,
+        /// How long it waited.
+        wait: Duration,
+    },
+    /// Another request had the domain for too long; what this one has done of its work is unknown.
+    #[error("libvirt did not get to {call}, because another request has the machine: {reason}")]
+    Locked {
+        /// The operation.
+        call: &'static str,
+        /// libvirt's own message.
+        reason: String,
+    },
+    /// The domain does not exist.
+    #[error("libvirt knows no domain {0}")]
+    NoDomain(Uuid),
+    /// There is a guest agent, but it does not answer now.
+    #[error("the QEMU guest agent does not answer: {reason}")]
+    Agent {
+        /// libvirt's own message.
+        reason: String,
+    },
+    /// No guest agent is connected: it is not installed, not started, or not started yet.
+    #[error("no QEMU guest agent is connected: {reason}")]
+    NoAgent {
+        /// libvirt's own message.
+        reason: String,
+    },
+    /// The guest agent was set up not to carry out this command, or is too old to know it.
+    #[error("the QEMU guest agent does not allow this command: {reason}")]
+    AgentForbids {
+        /// The agent's own message.
+        reason: String,
+    },
+    /// libvirt refused.
+    #[error("libvirt refused {call}: {reason}")]
+    Refused {
+        /// The operation.
+        call: &'static str,
+        /// libvirt's own message.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed once libvirt is back, or has ended other requests.
+    pub const fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable { .. }
+                | Self::Deadline { .. }
+                | Self::Busy { .. }
+                | Self::Locked { .. }
+        )
+    }
+
+    /// The kind of failure in a word or two, for metrics.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "unavailable",
+            Self::Deadline { .. } => "deadline",
+            Self::Busy { .. } => "busy",
+            Self::Locked { .. } => "locked",
+            Self::NoDomain(_) => "no_domain",
+            Self::Agent { .. } => "agent_silent",
+            Self::NoAgent { .. } => "no_agent",
+            Self::AgentForbids { .. } => "agent_forbids",
+            Self::Refused { .. } => "refused",
+        }
+    }
+}
+
+/// Outcome of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a call was about, for its errors.
 #[derive(Debug, Clone, Copy)]

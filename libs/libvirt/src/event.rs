@@ -1,6 +1,6 @@
-//! Converts libvirt's states and events to those of [`crate::Hypervisor`].
+//! The events of domains and of the connection, and what libvirt's numbers for states and events mean.
 //!
-//! Invariant: pure and total; a number that is not known here is never an error.
+//! Invariant: the conversions are pure and total; a number that is not known here is never an error.
 //! Failure: none. An unknown reason is [`End::Unknown`], an unknown event is no event.
 
 use std::ffi::c_int;
@@ -8,7 +8,27 @@ use std::ffi::c_int;
 use uuid::Uuid;
 use virt::sys;
 
-use crate::{End, Event, Pause, Power, State};
+use crate::{End, Pause, Power, State};
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The connection is up (again): events may have been missed, reconcile now.
+    Connected,
+    /// The connection is lost; calls fail with an unavailable error until it is back.
+    Disconnected,
+    /// The emulator of a domain runs.
+    Started(Uuid),
+    /// The emulator of a domain ended.
+    Stopped(Uuid, End),
+    /// A guest was paused or runs on.
+    Power(Uuid),
+    /// A guest boots again in the emulator that it has: it rebooted, or was reset. Resets that
+    /// follow within two seconds are those of its firmware and belong to this event.
+    Reset(Uuid),
+    /// The agent in a guest has opened its channel: it answers now, or soon.
+    AgentConnected(Uuid),
+}
 
 /// The event for a life cycle signal of libvirt, `None` for signals that have no consequence.
 pub(crate) fn from_lifecycle(domain: Uuid, event: c_int, detail: c_int) -> Option<Event> {

@@ -220,7 +220,9 @@ impl FakeHypervisor {
         let mut inner = self.lock();
         inner.guest_keeps = keeps;
         for size in inner.domains.values_mut().filter_map(|d| d.size.as_mut()) {
-            if let (Some(spare), false) = (&mut size.spare, keeps) {
+            if let Some(spare) = &mut size.spare
+                && !keeps
+            {
                 spare.plugged = spare.requested;
             }
         }

@@ -7,6 +7,7 @@
 //! supervisor keeps reconnecting and reports it with events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{broadcast, oneshot};
 use uuid::Uuid;
@@ -33,8 +34,8 @@ mod settings;
 mod size;
 mod turns;
 
+use crate::Result;
 use crate::error::Context;
-use crate::{Observer, Result};
 use calls::Calls;
 use connection::Link;
 use domains::{absent_is_fine, absent_is_none, find, unless_off};
@@ -49,6 +50,12 @@ const EVENT_BACKLOG: usize = 4096;
 
 /// Most calls of one kind; each costs a connection.
 const MOST_PARALLEL: usize = 64;
+
+/// Notices each call to libvirt that ended, or was given up.
+pub trait Observer: std::fmt::Debug + Send + Sync {
+    /// `outcome` is `ok` or the [`Error::kind`].
+    fn called(&self, call: &'static str, took: Duration, outcome: &'static str);
+}
 
 /// A connection to libvirt that mends itself. Clones share it; it closes with the last of them.
 #[derive(Debug, Clone)]

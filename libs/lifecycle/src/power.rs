@@ -169,9 +169,10 @@ pub fn restart(
         return Ok(Restart::None);
     }
     let left = Duration::try_from(at.duration_since(now.0)).unwrap_or_default();
-    Ok(match left.is_zero() {
-        true => Restart::Due(Time(at)),
-        false => Restart::In(left),
+    Ok(if left.is_zero() {
+        Restart::Due(Time(at))
+    } else {
+        Restart::In(left)
     })
 }
 

@@ -305,9 +305,10 @@ impl Subject<'_> {
 
     fn resume(&self) -> Verdict {
         if !self.is_suspended() {
-            return refuse(match self.spec.paused {
-                true => "it is paused, not suspended; unpause it instead",
-                false => "it is not suspended",
+            return refuse(if self.spec.paused {
+                "it is paused, not suspended; unpause it instead"
+            } else {
+                "it is not suspended"
             });
         }
         let back = self.meta.resume.unwrap_or_else(|| self.desired_state.on());

@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn the_program_is_found_in_the_folders_of_path() {
-        let (empty, with) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let empty = tempfile::tempdir().unwrap();
+        let with = tempfile::tempdir().unwrap();
         std::fs::write(with.path().join(PROGRAM), "").unwrap();
         let path = |dirs: &[&tempfile::TempDir]| {
             std::env::join_paths(dirs.iter().map(|dir| dir.path())).unwrap()

@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn random_addresses_are_local_unicast_and_differ() {
-        let (a, b) = (Mac::random().unwrap(), Mac::random().unwrap());
+        let a = Mac::random().unwrap();
+        let b = Mac::random().unwrap();
         assert_ne!(a, b);
         assert_eq!(a.bytes()[0] & 3, 2);
     }

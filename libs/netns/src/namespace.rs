@@ -95,7 +95,8 @@ impl Namespace {
     /// # Errors
     /// The step that failed; nothing is left behind then.
     pub async fn create(dir: &Path, name: &str) -> Result<Self, Error> {
-        let (dir, path) = (dir.to_owned(), dir.join(name));
+        let path = dir.join(name);
+        let dir = dir.to_owned();
         on_thread(move || create(&dir, &path)).await?
     }
 

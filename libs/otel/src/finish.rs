@@ -83,7 +83,8 @@ fn finish(span: &mut SpanData) {
     if find(SYSTEM).is_none() {
         return;
     }
-    let (service, method) = (find(SERVICE), find(METHOD));
+    let service = find(SERVICE);
+    let method = find(METHOD);
     let name = format!(
         "{}/{}",
         service.unwrap_or_default(),

@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn an_outage_is_reported_once_in_ten_minutes_and_at_its_end() {
-        let (mut losses, begin) = (Losses::default(), Instant::now());
+        let mut losses = Losses::default();
+        let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(losses.exported(5, true, at(0)), None);
         assert_eq!(losses.exported(5, false, at(5)), Some(Report::Lost));

@@ -95,6 +95,8 @@ keys! {
     InstanceUuid = INSTANCE_UUID;
     /// UUID that the guest reads from its firmware.
     BiosUuid = BIOS_UUID;
+    /// UUID that is another one when the root disk on a volume has become an earlier one.
+    DiskGeneration = DISK_GENERATION;
     /// Whether the guest has a cloud-init disk.
     CloudInit = CLOUD_INIT;
     /// How directories of volumes reach the guest.

@@ -273,15 +273,17 @@ fn user_data(
     }
     let refused = |reason| given.refuse(Key::UserData, reason);
     let is_merged = matches!(source, Some(UserDataSource::Map(_)));
-    let (map, has_values) = match is_merged {
-        true => {
-            let map = yaml::map(text).map_err(refused)?;
-            let has_values = !map.is_empty();
-            (Some(map), has_values)
-        }
+    let mut map = None;
+    let has_values = if is_merged {
+        let merged = yaml::map(text).map_err(refused)?;
+        let has_values = !merged.is_empty();
+        map = Some(merged);
+        has_values
+    } else if assemble::is_other_form(text) {
         // Passed on as it is.
-        false if assemble::is_other_form(text) => (None, true),
-        false => (None, yaml::check_map(text).map_err(refused)?),
+        true
+    } else {
+        yaml::check_map(text).map_err(refused)?
     };
     Ok(Some(UserData {
         text: text.to_owned(),

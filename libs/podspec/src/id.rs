@@ -66,10 +66,8 @@ pub struct Id<K> {
 impl<K: Kind> Id<K> {
     /// A new random id.
     pub fn generate() -> Self {
-        let (a, b) = (
-            Uuid::new_v4().simple().to_string(),
-            Uuid::new_v4().simple().to_string(),
-        );
+        let a = Uuid::new_v4().simple().to_string();
+        let b = Uuid::new_v4().simple().to_string();
         let mut digits = a + &b;
         digits.truncate(LENGTH - TAG.len());
         digits.push_str(TAG);
@@ -233,12 +231,14 @@ mod tests {
     #[test]
     fn maps_of_ids_are_searched_by_text() {
         let all: Vec<_> = (0..9).map(|_| ContainerId::generate()).collect();
-        let (one, text) = (&all[4], all[4].as_str());
+        let one = &all[4];
+        let text = all[4].as_str();
         let hashed: HashSet<_> = all.iter().cloned().collect();
         assert_eq!(hashed.get(text), Some(one));
         let ordered: BTreeSet<_> = all.iter().cloned().collect();
         assert_eq!(ordered.get(text), Some(one));
-        let (id, other) = (&all[0], &all[1]);
+        let id = &all[0];
+        let other = &all[1];
         let by_digits = id.as_str().partial_cmp(other.as_str());
         assert_eq!(id.partial_cmp(other), by_digits);
         assert_eq!(format!("{one} {one:?}"), format!("{text} {text}"));

@@ -46,6 +46,9 @@ pub struct Instance {
     pub instance_uuid: Option<Uuid>,
     /// The UUID that the guest reads from its firmware.
     pub bios_uuid: Option<Uuid>,
+    /// Another one when the root disk on a volume has become an earlier one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_generation: Option<Uuid>,
 }
 
 impl VmUid {
@@ -61,7 +64,8 @@ impl Instance {
         annotations: &BTreeMap<String, String>,
         labels: &BTreeMap<String, String>,
     ) -> Result<Self, AnnotationError> {
-        let (given, labels) = (Annotations::new(annotations), Annotations::new(labels));
+        let given = Annotations::new(annotations);
+        let labels = Annotations::new(labels);
         let role = match given.get(Key::Role)? {
             Some(Role::Provision) => Role::Provision,
             Some(Role::Machine) | None => labels.get(Key::Role)?.unwrap_or_default(),
@@ -73,7 +77,15 @@ impl Instance {
             start_paused: given.get(Key::StartPaused)?.unwrap_or(false),
             instance_uuid: given.get::<StrictUuid>(Key::InstanceUuid)?.map(|u| u.0),
             bios_uuid: given.get::<StrictUuid>(Key::BiosUuid)?.map(|u| u.0),
+            disk_generation: given.get::<StrictUuid>(Key::DiskGeneration)?.map(|u| u.0),
         };
+        if instance.vm.is_some() && instance.disk_generation.is_some() {
+            let reason = format!(
+                "it has a meaning only without {}: such a disk has a VM generation ID on record",
+                Key::VmDisk.names().0
+            );
+            return Err(given.refuse(Key::DiskGeneration, reason));
+        }
         if instance.role == Role::Machine && instance.vm.is_none() {
             let needs_disk = [
                 (Key::Restore, instance.restore),
@@ -178,6 +190,11 @@ mod tests {
         assert!(pod.restore && pod.start_paused);
         assert_eq!(pod.domain().unwrap().to_string(), OTHER);
         assert_eq!(pod.bios_uuid.unwrap().to_string(), UID);
+        let generation = ("vmlet.dev/disk-generation", OTHER);
+        let of_claim = read(&[("vmlet.dev/bios-uuid", UID), generation]).unwrap();
+        assert_eq!(of_claim.disk_generation.unwrap().to_string(), OTHER);
+        let refused = read(&[("vmlet.dev/vm-disk", UID), generation]).unwrap_err();
+        assert!(refused.to_string().contains("only without"), "{refused}");
         let plain = read(&[("vmlet.dev/vm-disk", UID)]).unwrap();
         assert_eq!(plain.domain().unwrap().to_string(), UID);
         assert_eq!(read(&[]).unwrap(), Instance::default());
@@ -197,6 +214,10 @@ mod tests {
             let error = read(&[("vmlet.dev/vm-disk", odd)]).unwrap_err();
             assert_eq!(error.name, "vmlet.dev/vm-disk", "{odd}");
             assert!(read(&[("vmlet.dev/bios-uuid", odd)]).is_err(), "{odd}");
+            assert!(
+                read(&[("vmlet.dev/disk-generation", odd)]).is_err(),
+                "{odd}"
+            );
         }
     }
 

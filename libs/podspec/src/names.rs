@@ -53,6 +53,8 @@ pub const START_PAUSED: &str = "vmlet.dev/start-paused";
 pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
 /// On pods: UUID in the guest's SMBIOS tables.
 pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
+/// On pods with a root disk on a volume: a UUID that is another one when the disk has become an earlier one.
+pub const DISK_GENERATION: &str = "vmlet.dev/disk-generation";
 /// Whether the guest has a cloud-init disk.
 pub const CLOUD_INIT: &str = "vmlet.dev/cloud-init";
 /// How directories of volumes reach the guest.
@@ -143,3 +145,6 @@ pub const SNAPSHOT_MEMORY: &str = "SnapshotMemory";
 pub const BACKUP_TARGET: &str = "BackupTarget-";
 /// Feature of a node's daemon: a look at an image in a registry gives the digest that its name means.
 pub const IMAGE_DIGESTS: &str = "ImageDigests";
+/// Feature of a node's daemon: a look at an image gives the digest that a file of checksums has for it, and a name
+/// may have a SHA-512.
+pub const IMAGE_CHECKSUMS: &str = "ImageChecksums";

@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn a_file_is_replaced_and_nothing_is_left_beside_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, temporary) = (dir.path().join("file"), dir.path().join("file.tmp"));
+        let path = dir.path().join("file");
+        let temporary = dir.path().join("file.tmp");
         std::fs::write(&temporary, "left by a crash, and longer").unwrap();
         for content in ["first", "second"] {
             replace(&path, &temporary, content.as_bytes()).unwrap();

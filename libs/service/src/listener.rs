@@ -90,9 +90,8 @@ impl Listener {
             let path = path.to_owned();
             move |source| Error::Make { step, path, source }
         };
-        let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
-            return Err(Error::NoName(path.into()));
-        };
+        let parent = path.parent().filter(|_| path.file_name().is_some());
+        let dir = parent.ok_or_else(|| Error::NoName(path.into()))?;
         make_directory(dir).map_err(failed("make directory", dir))?;
         check_free(path).await?;
         // Short, so that it fits wherever the name itself does. The kernel lists the socket under this name
@@ -154,7 +153,8 @@ impl Listener {
         match stream.peer_cred() {
             Ok(peer) if self.allowed.contains(&peer.uid()) => true,
             Ok(peer) => {
-                let (uid, pid) = (peer.uid(), peer.pid());
+                let uid = peer.uid();
+                let pid = peer.pid();
                 tracing::warn!(target: LOG, uid, pid, "connection of another user refused");
                 false
             }

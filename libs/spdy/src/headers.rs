@@ -82,7 +82,8 @@ impl Decompressor {
         let mut plain = Vec::with_capacity(1024);
         let mut rest = block;
         loop {
-            let (taken, made) = (self.0.total_in(), plain.len());
+            let taken = self.0.total_in();
+            let made = plain.len();
             let status = self
                 .0
                 .decompress_vec(rest, &mut plain, FlushDecompress::Sync);
@@ -164,7 +165,8 @@ mod tests {
 
     #[test]
     fn blocks_of_one_direction_share_their_context() {
-        let (mut out, mut back) = (Compressor::new().unwrap(), Decompressor::new());
+        let mut out = Compressor::new().unwrap();
+        let mut back = Decompressor::new();
         let mut lengths = Vec::new();
         for _ in 0..3 {
             let sent = headers(&[("streamtype", "stdout"), ("requestid", "17")]);

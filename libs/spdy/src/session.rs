@@ -99,7 +99,8 @@ impl Session {
             outgoing: outgoing.clone(),
         };
         let written = Arc::new(AtomicU64::new(0));
-        let (mut reader, mut writer) = (JoinSet::new(), JoinSet::new());
+        let mut reader = JoinSet::new();
+        let mut writer = JoinSet::new();
         reader.spawn(read(input, table, Arc::clone(&written)));
         writer.spawn(write(output, frames, written));
         Self {

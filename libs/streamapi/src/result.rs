@@ -51,7 +51,9 @@ fn with_code(code: i32) -> String {
 /// A `Status` object of Kubernetes.
 fn status(fields: &Value) -> Vec<u8> {
     let mut object = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {} });
-    if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
+    if let Some(object) = object.as_object_mut()
+        && let Some(fields) = fields.as_object()
+    {
         object.extend(fields.clone());
     }
     object.to_string().into_bytes()

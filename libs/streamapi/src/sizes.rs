@@ -42,7 +42,8 @@ impl Sizes {
     /// [`Malformed`] when something else than such objects comes.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Size>, Malformed> {
         self.0.extend_from_slice(bytes);
-        let (mut last, mut taken) = (None, 0);
+        let mut last = None;
+        let mut taken = 0;
         while let Some(length) = object(&self.0[taken..])? {
             let object = &self.0[taken..taken + length];
             let Object { width, height } =
@@ -66,7 +67,9 @@ impl Sizes {
 /// The length of the first object, with what is before it, if its end is there: a parser would take
 /// a number that is cut for a wrong one.
 fn object(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
-    let (mut depth, mut is_text, mut is_escaped) = (0_usize, false, false);
+    let mut depth = 0_usize;
+    let mut is_text = false;
+    let mut is_escaped = false;
     for (at, byte) in bytes.iter().enumerate() {
         match byte {
             _ if is_escaped => is_escaped = false,

@@ -50,7 +50,8 @@ fn runtime() -> Runtime {
 }
 
 fn add_get_done() -> Vec<f64> {
-    let (queue, runtime) = (queue(), runtime());
+    let queue = queue();
+    let runtime = runtime();
     measure(|| {
         fill(&queue, BATCH);
         runtime.block_on(async {
@@ -68,7 +69,8 @@ fn add() -> Vec<f64> {
 }
 
 fn contended() -> Vec<f64> {
-    let (queue, runtime) = (queue(), runtime());
+    let queue = queue();
+    let runtime = runtime();
     fill(&queue, PRELOADED);
     let stop = CancellationToken::new();
     let config = RunConfig {
@@ -106,7 +108,8 @@ fn fill(queue: &Shared<u64>, count: u64) {
 fn measure(mut work: impl FnMut()) -> Vec<f64> {
     (0..ROUNDS)
         .map(|_| {
-            let (start, mut items) = (Instant::now(), 0);
+            let start = Instant::now();
+            let mut items = 0;
             while start.elapsed() < PER_ROUND {
                 work();
                 items += BATCH;

@@ -93,7 +93,8 @@ fn security(context: v1::LinuxContainerSecurityContext) -> Result<ShareUser> {
         let id = u32::try_from(value).ok().filter(|id| *id < u32::MAX);
         id.ok_or_else(|| Invalid::new(format!("{FIELD}.{name}"), "it is no user or group ID"))
     };
-    let (user, group) = (context.run_as_user, context.run_as_group);
+    let user = context.run_as_user;
+    let group = context.run_as_group;
     let groups = context.supplemental_groups.into_iter();
     Ok(ShareUser {
         uid: user.map(|user| id("run_as_user", user.value)).transpose()?,

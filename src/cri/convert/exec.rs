@@ -44,7 +44,8 @@ pub(in crate::cri) fn timeout(seconds: i64) -> Option<Duration> {
 /// What a command wrote, cut to what a message holds.
 pub(in crate::cri) fn response(output: Output) -> v1::ExecSyncResponse {
     let Output { out, err, code } = output;
-    let (mut out, mut err) = (out.into_bytes(), err.into_bytes());
+    let mut out = out.into_bytes();
+    let mut err = err.into_bytes();
     err.truncate(ROOM_OF_ERR.max(ROOM.saturating_sub(out.len())));
     out.truncate(ROOM.saturating_sub(err.len()));
     v1::ExecSyncResponse {

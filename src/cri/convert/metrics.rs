@@ -120,7 +120,8 @@ pub(in crate::cri) fn of_container(
     at: i64,
 ) -> v1::ContainerMetrics {
     let config = &row.spec.config;
-    let (name, pod) = (&config.metadata.name, &sandbox.config.metadata);
+    let name = &config.metadata.name;
+    let pod = &sandbox.config.metadata;
     let image = match config.image.user_specified_image.as_str() {
         "" => &config.image.image,
         given => given,

@@ -11,13 +11,14 @@ use cri_proto::v1;
 use tonic::Status;
 use tracing::Span;
 
-use super::{Runtime, if_known};
+use super::{Pods, if_known};
 use crate::cri::{convert, filter, info};
+use crate::platform::Platform;
 use crate::vm::Container;
 
-impl Runtime {
+impl<P: Platform> Pods<P> {
     fn known_container(&self, id: &str) -> Result<Option<Arc<Container>>, Status> {
-        let found = if_known(self.app.containers.find(id))?;
+        let found = if_known(self.containers.find(id))?;
         if let Some(container) = &found {
             Span::current().record("container", container.id.as_str());
         }
@@ -25,13 +26,13 @@ impl Runtime {
     }
 
     pub(super) fn container(&self, id: &str) -> Result<Arc<Container>, Status> {
-        let container = self.app.containers.find(id)?;
+        let container = self.containers.find(id)?;
         Span::current().record("container", container.id.as_str());
         Ok(container)
     }
 
     pub(super) fn status_of(&self, container: &Container) -> v1::ContainerStatus {
-        let image = self.app.images.find(&container.spec.image_digest);
+        let image = self.images.find(&container.spec.image_digest);
         convert::container::status(container, image.as_ref())
     }
 
@@ -42,7 +43,7 @@ impl Runtime {
         let process = request.config.as_ref().map(convert::process::process);
         let config = convert::container::config(request.config)?;
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        let containers = &self.app.containers;
+        let containers = &self.containers;
         let process = process.filter(|_| sandbox.config.has_processes());
         let container_id = match process.transpose()?.flatten() {
             Some(process) => Box::pin(containers.create_in(&sandbox.id, config, process)).await?,
@@ -57,7 +58,7 @@ impl Runtime {
         request: v1::StartContainerRequest,
     ) -> Result<v1::StartContainerResponse, Status> {
         let container = self.container(&request.container_id)?;
-        self.app.containers.start(&container.id).await?;
+        self.containers.start(&container.id).await?;
         Ok(v1::StartContainerResponse {})
     }
 
@@ -67,7 +68,7 @@ impl Runtime {
     ) -> Result<v1::StopContainerResponse, Status> {
         if let Some(container) = self.known_container(&request.container_id)? {
             let grace = convert::container::grace(request.timeout);
-            self.app.containers.stop(&container.id, grace).await?;
+            self.containers.stop(&container.id, grace).await?;
         }
         Ok(v1::StopContainerResponse {})
     }
@@ -77,7 +78,7 @@ impl Runtime {
         request: v1::RemoveContainerRequest,
     ) -> Result<v1::RemoveContainerResponse, Status> {
         if let Some(container) = self.known_container(&request.container_id)? {
-            self.app.containers.remove(&container.id).await?;
+            self.containers.remove(&container.id).await?;
         }
         Ok(v1::RemoveContainerResponse {})
     }
@@ -87,14 +88,13 @@ impl Runtime {
         request: v1::ContainerStatusRequest,
     ) -> Result<v1::ContainerStatusResponse, Status> {
         let container = self.container(&request.container_id)?;
-        let info = match request.verbose {
-            true => {
-                let sandbox = self.app.sandboxes.find(container.sandbox.as_str()).ok();
-                let facts = self.app.containers.facts(&container).await;
-                let guest = self.app.containers.last_guest_report(&container.id);
-                info::container(&container, sandbox.as_deref(), &facts, guest.as_ref())
-            }
-            false => info::Info::new(),
+        let info = if request.verbose {
+            let sandbox = self.sandboxes.find(container.sandbox.as_str()).ok();
+            let facts = self.containers.facts(&container).await;
+            let guest = self.containers.last_guest_report(&container.id);
+            info::container(&container, sandbox.as_deref(), &facts, guest.as_ref())
+        } else {
+            info::Info::new()
         };
         Ok(v1::ContainerStatusResponse {
             status: Some(self.status_of(&container)),
@@ -106,9 +106,9 @@ impl Runtime {
         &self,
         request: v1::ListContainersRequest,
     ) -> Result<v1::ListContainersResponse, Status> {
-        let containers = filter::containers(self.app.containers.list(), request.filter);
+        let containers = filter::containers(self.containers.list(), request.filter);
         // Looked up once for the whole list: many containers share few images.
-        let images = self.app.images.list().into_iter();
+        let images = self.images.list().into_iter();
         let images: HashMap<_, _> = images.map(|i| (i.digest.to_string(), i)).collect();
         let item = |container: &Arc<Container>| {
             convert::container::item(container, images.get(&container.spec.image_digest))
@@ -122,7 +122,7 @@ impl Runtime {
         request: v1::ReopenContainerLogRequest,
     ) -> Result<v1::ReopenContainerLogResponse, Status> {
         let container = self.container(&request.container_id)?;
-        self.app.containers.reopen_log(&container.id).await?;
+        self.containers.reopen_log(&container.id).await?;
         Ok(v1::ReopenContainerLogResponse {})
     }
 }

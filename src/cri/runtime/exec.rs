@@ -9,8 +9,9 @@ use std::time::Duration;
 use cri_proto::v1;
 use tonic::Status;
 
-use super::Runtime;
+use super::Pods;
 use crate::cri::convert;
+use crate::platform::Platform;
 use crate::streaming::{AttachTarget, ExecTarget, Pod, Target, Wanted};
 use crate::vm::Container;
 
@@ -20,7 +21,7 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// Time for `vmlet-guest` to answer a new connection, when nothing else serves.
 const INTERACTIVE: Duration = Duration::from_secs(20);
 
-impl Runtime {
+impl<P: Platform> Pods<P> {
     pub(super) async fn exec_sync(
         &self,
         request: v1::ExecSyncRequest,
@@ -28,7 +29,7 @@ impl Runtime {
         let command = convert::exec::command(request.cmd)?;
         let timeout = convert::exec::timeout(request.timeout);
         let container = self.container(&request.container_id)?;
-        let ended = self.app.containers.exec(&container.id, command, timeout);
+        let ended = self.containers.exec(&container.id, command, timeout);
         Ok(convert::exec::response(ended.await?))
     }
 
@@ -47,7 +48,7 @@ impl Runtime {
         } else {
             FIRST_ANSWER
         };
-        let agent = self.app.containers.guest_agent(&container.id, limit);
+        let agent = self.containers.guest_agent(&container.id, limit);
         if agent.await?.is_none() && needs_agent {
             let what = if request.tty {
                 "a terminal"
@@ -82,7 +83,7 @@ impl Runtime {
         let container = self.container(&request.container_id)?;
         let target = AttachTarget {
             container: container.id.clone(),
-            socket: self.app.containers.console_socket(&container.id)?,
+            socket: self.containers.console_socket(&container.id)?,
             streams,
         };
         let url = self.url(self.pod_of(&container), Target::Attach(target))?;
@@ -91,7 +92,7 @@ impl Runtime {
 
     fn pod_of(&self, container: &Container) -> Pod {
         Pod {
-            namespace: self.app.containers.namespace(container),
+            namespace: self.containers.namespace(container),
             sandbox: container.sandbox.as_str().into(),
         }
     }

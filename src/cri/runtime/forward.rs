@@ -12,12 +12,13 @@ use cri_proto::v1;
 use tapmanager::wire::PodRoute;
 use tonic::Status;
 
-use super::Runtime;
+use super::Pods;
 use crate::images;
+use crate::platform::Platform;
 use crate::sandbox::state::Phase;
 use crate::streaming::{Pod, PortForwardTarget, Target};
 
-impl Runtime {
+impl<P: Platform> Pods<P> {
     pub(super) async fn port_forward(
         &self,
         request: v1::PortForwardRequest,
@@ -44,7 +45,7 @@ impl Runtime {
                  forwarded there",
             ));
         }
-        let routes = self.app.containers.routes(&sandbox.id).await?;
+        let routes = self.containers.routes(&sandbox.id).await?;
         let addresses = reached(foreign, routes);
         if addresses.is_empty() {
             return Err(refused(

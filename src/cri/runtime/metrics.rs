@@ -9,12 +9,13 @@ use std::collections::HashMap;
 use cri_proto::v1;
 use tonic::Status;
 
-use super::Runtime;
+use super::Pods;
 use crate::clock;
 use crate::cri::convert::metrics::{self, Sources};
+use crate::platform::Platform;
 use crate::sandbox::state::Phase;
 
-impl Runtime {
+impl<P: Platform> Pods<P> {
     #[allow(clippy::unused_async, reason = "every method of the service is async")]
     pub(super) async fn list_metric_descriptors(
         &self,
@@ -28,12 +29,12 @@ impl Runtime {
         &self,
         _: v1::ListPodSandboxMetricsRequest,
     ) -> Result<v1::ListPodSandboxMetricsResponse, Status> {
-        let (view, details) = tokio::join!(self.view(), self.app.containers.details());
+        let (view, details) = tokio::join!(self.view(), self.containers.details());
         let mut running: HashMap<_, Vec<_>> = HashMap::new();
         for row in view.containers.iter().filter(|row| row.phase.runs()) {
             running.entry(&row.sandbox).or_default().push(row);
         }
-        let mut sandboxes = self.app.sandboxes.list();
+        let mut sandboxes = self.sandboxes.list();
         sandboxes.retain(|sandbox| sandbox.phase == Phase::Ready);
         let at = clock::now();
         let pod_metrics = sandboxes.iter().map(|sandbox| {
@@ -51,7 +52,7 @@ impl Runtime {
             let containers = containers.map(|row| {
                 let usage = view.usage(row);
                 let disk = view.disk(row);
-                let report = self.app.containers.last_guest_report(&row.id);
+                let report = self.containers.last_guest_report(&row.id);
                 let guest = report.as_ref();
                 let sources = Sources {
                     disk,

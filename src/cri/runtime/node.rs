@@ -82,13 +82,12 @@ impl Runtime {
         request: v1::StatusRequest,
     ) -> Result<v1::StatusResponse, Status> {
         let report = self.app.health.check().await;
-        let info = match request.verbose {
-            true => {
-                let settings = self.app.settings_in_force();
-                let config = info::with_settings(&self.paths, &settings);
-                info::runtime(&report, &config, &self.app.images.pulls())
-            }
-            false => info::Info::new(),
+        let info = if request.verbose {
+            let settings = self.app.settings_in_force();
+            let config = info::with_settings(&self.paths, &settings);
+            info::runtime(&report, &config, &self.app.images.pulls())
+        } else {
+            info::Info::new()
         };
         Ok(v1::StatusResponse {
             status: Some(v1::RuntimeStatus {

@@ -8,17 +8,18 @@ use cri_proto::v1;
 use podspec::PodResources;
 use tonic::Status;
 
-use super::Runtime;
+use super::Pods;
 use crate::cri::convert;
+use crate::platform::Platform;
 
-impl Runtime {
+impl<P: Platform> Pods<P> {
     pub(super) async fn update_container_resources(
         &self,
         request: v1::UpdateContainerResourcesRequest,
     ) -> Result<v1::UpdateContainerResourcesResponse, Status> {
         let update = convert::container::resources("linux", request.linux.unwrap_or_default())?;
         let container = self.container(&request.container_id)?;
-        self.app.containers.update(&container.id, update).await?;
+        self.containers.update(&container.id, update).await?;
         Ok(v1::UpdateContainerResourcesResponse {})
     }
 
@@ -33,7 +34,7 @@ impl Runtime {
             cpu_period: wanted.cpu_period,
             memory_limit: wanted.memory_limit_in_bytes,
         };
-        self.app.containers.check_resize(&sandbox.id, wanted)?;
+        self.containers.check_resize(&sandbox.id, wanted)?;
         Ok(v1::UpdatePodSandboxResourcesResponse {})
     }
 }

@@ -10,14 +10,15 @@ use cri_proto::v1;
 use tonic::Status;
 use tracing::Span;
 
-use super::{Runtime, if_known};
+use super::{Pods, if_known};
 use crate::clock;
 use crate::cri::{convert, filter, info};
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 
-impl Runtime {
+impl<P: Platform> Pods<P> {
     fn known_sandbox(&self, id: &str) -> Result<Option<Arc<Sandbox>>, Status> {
-        let found = if_known(self.app.sandboxes.find(id))?;
+        let found = if_known(self.sandboxes.find(id))?;
         if let Some(sandbox) = &found {
             Span::current().record("sandbox", sandbox.id.as_str());
         }
@@ -25,7 +26,7 @@ impl Runtime {
     }
 
     pub(super) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>, Status> {
-        let sandbox = self.app.sandboxes.find(id)?;
+        let sandbox = self.sandboxes.find(id)?;
         Span::current().record("sandbox", sandbox.id.as_str());
         Ok(sandbox)
     }
@@ -37,7 +38,7 @@ impl Runtime {
         let config = convert::sandbox::config(request)?;
         let pod = format!("{}/{}", config.metadata.namespace, config.metadata.name);
         Span::current().record("pod", pod);
-        let pod_sandbox_id = self.app.sandboxes.run(config).await?.to_string();
+        let pod_sandbox_id = self.sandboxes.run(config).await?.to_string();
         Ok(v1::RunPodSandboxResponse { pod_sandbox_id })
     }
 
@@ -46,7 +47,7 @@ impl Runtime {
         request: v1::StopPodSandboxRequest,
     ) -> Result<v1::StopPodSandboxResponse, Status> {
         if let Some(sandbox) = self.known_sandbox(&request.pod_sandbox_id)? {
-            self.app.sandboxes.stop(&sandbox.id).await?;
+            self.sandboxes.stop(&sandbox.id).await?;
         }
         Ok(v1::StopPodSandboxResponse {})
     }
@@ -56,7 +57,7 @@ impl Runtime {
         request: v1::RemovePodSandboxRequest,
     ) -> Result<v1::RemovePodSandboxResponse, Status> {
         if let Some(sandbox) = self.known_sandbox(&request.pod_sandbox_id)? {
-            self.app.sandboxes.remove(&sandbox.id).await?;
+            self.sandboxes.remove(&sandbox.id).await?;
         }
         Ok(v1::RemovePodSandboxResponse {})
     }
@@ -68,12 +69,13 @@ impl Runtime {
         // Before what it is the time of: kubelet ignores events that are older than a status.
         let timestamp = clock::now();
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        let mut containers = self.app.containers.list();
+        let mut containers = self.containers.list();
         containers.retain(|container| container.sandbox == sandbox.id);
         convert::container::newest_first(&mut containers);
-        let info = match request.verbose {
-            true => info::sandbox(&sandbox),
-            false => info::Info::new(),
+        let info = if request.verbose {
+            info::sandbox(&sandbox)
+        } else {
+            info::Info::new()
         };
         Ok(v1::PodSandboxStatusResponse {
             status: Some(convert::sandbox::status(&sandbox)),
@@ -87,7 +89,7 @@ impl Runtime {
         &self,
         request: v1::ListPodSandboxRequest,
     ) -> Result<v1::ListPodSandboxResponse, Status> {
-        let sandboxes = filter::sandboxes(self.app.sandboxes.list(), request.filter);
+        let sandboxes = filter::sandboxes(self.sandboxes.list(), request.filter);
         let items = sandboxes
             .iter()
             .map(|s| convert::sandbox::item(s))

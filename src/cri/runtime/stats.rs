@@ -11,26 +11,27 @@ use cri_proto::v1;
 use podspec::{ContainerId, SandboxId};
 use tonic::Status;
 
-use super::Runtime;
+use super::Pods;
 use crate::clock;
 use crate::cri::{convert, filter};
+use crate::platform::Platform;
 use crate::sandbox::{Sandbox, state::Phase};
 use crate::vm::stats::{Disk, Snapshot, Usage};
 use crate::vm::{self, Container};
 
 /// Everything that answers are made from.
-pub(super) struct View<'a> {
-    runtime: &'a Runtime,
+pub(super) struct View<'a, P: Platform> {
+    pods: &'a Pods<P>,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) containers: Vec<Arc<Container>>,
     /// The container that has each sandbox's root disk: the newest one.
     holders: HashMap<SandboxId, ContainerId>,
 }
 
-impl Runtime {
-    pub(super) async fn view(&self) -> View<'_> {
-        let snapshot = self.app.containers.stats().await;
-        let containers = self.app.containers.list();
+impl<P: Platform> Pods<P> {
+    pub(super) async fn view(&self) -> View<'_, P> {
+        let snapshot = self.containers.stats().await;
+        let containers = self.containers.list();
         let mut newest: HashMap<SandboxId, &Container> = HashMap::new();
         for row in &containers {
             let holder = newest.entry(row.sandbox.clone()).or_insert(row);
@@ -40,7 +41,7 @@ impl Runtime {
         }
         let holders = newest.into_iter().map(|(id, row)| (id, row.id.clone()));
         View {
-            runtime: self,
+            pods: self,
             snapshot,
             holders: holders.collect(),
             containers,
@@ -97,7 +98,7 @@ impl Runtime {
             state: None,
             label_selector: filter.label_selector,
         });
-        let mut sandboxes = filter::sandboxes(self.app.sandboxes.list(), filter);
+        let mut sandboxes = filter::sandboxes(self.sandboxes.list(), filter);
         sandboxes.retain(|sandbox| sandbox.phase == Phase::Ready);
         let mut inside: HashMap<&SandboxId, Vec<&Arc<Container>>> = HashMap::new();
         for row in &view.containers {
@@ -118,7 +119,7 @@ fn is_counted(row: &Container) -> bool {
     row.phase != vm::state::Phase::Exited
 }
 
-impl View<'_> {
+impl<P: Platform> View<'_, P> {
     /// The root disk, for the container that has it.
     pub(super) fn disk(&self, row: &Container) -> Option<Disk> {
         let holds = self.holders.get(&row.sandbox) == Some(&row.id);
@@ -127,7 +128,7 @@ impl View<'_> {
 
     fn container(&self, row: &Container) -> v1::ContainerStats {
         let disk = self.disk(row);
-        let state_dir = &self.runtime.state_dir;
+        let state_dir = &self.pods.state_dir;
         convert::stats::of_container(row, &self.usage(row), disk, state_dir)
     }
 
@@ -138,7 +139,7 @@ impl View<'_> {
             return Usage::default();
         }
         if row.is_process() {
-            self.runtime.app.containers.process_usage(&row.id)
+            self.pods.containers.process_usage(&row.id)
         } else {
             self.snapshot.machine(&row.id)
         }

@@ -91,7 +91,8 @@ async fn the_daemon_has_every_method_except_those_that_it_refuses() {
     let runtime = runtime::Runtime::new(app.clone(), &config, gate);
     let metrics = Arc::clone(app.containers.metrics());
     let page = state.path().join("metrics.sock");
-    let (endpoint, stop) = (Endpoint::Unix(page.clone()), CancellationToken::new());
+    let endpoint = Endpoint::Unix(page.clone());
+    let stop = CancellationToken::new();
     let pages = crate::metrics::serve(&endpoint, app.clone(), stop.clone());
     let pages = tokio::spawn(pages.await.unwrap());
     let images = image::Images::new(app);

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::disk::{DesiredDisk, owner};
-use crate::testkit::Node;
+use crate::testkit::{Mounted, Node};
 
 const SIZE: u64 = 8 << 20;
 
@@ -45,6 +45,11 @@ fn desired(snapshot: bool, size: u64) -> DesiredClone {
 /// A disk in which a guest has written, then a snapshot was taken, then the guest has written again.
 async fn with_source(linked: bool) -> Node {
     let node = Node::new().await;
+    make_source(&node, linked).await;
+    node
+}
+
+async fn make_source(node: &Node, linked: bool) {
     let made = DesiredDisk {
         vm: uid(SOURCE),
         name: "default/source".to_owned(),
@@ -58,7 +63,6 @@ async fn with_source(linked: bool) -> Node {
     let taken = node.disks.take_snapshot(uid(SOURCE), uid(SNAPSHOT));
     taken.await.unwrap();
     write(&node.disks.file(uid(SOURCE)), 5 << 20, 0x3c);
-    node
 }
 
 fn write(file: &Path, offset: u64, pattern: u8) {
@@ -271,9 +275,10 @@ async fn a_guest_finds_out_about_a_clone_and_a_revert_and_about_nothing_else() {
 #[tokio::test]
 async fn a_header_with_another_size_is_found_before_anything_is_copied(#[case] snapshot: bool) {
     let node = with_source(true).await;
-    let file = match snapshot {
-        true => node.disks.layer_file(uid(SOURCE), 0),
-        false => node.disks.file(uid(SOURCE)),
+    let file = if snapshot {
+        node.disks.layer_file(uid(SOURCE), 0)
+    } else {
+        node.disks.file(uid(SOURCE))
     };
     let name = file.to_str().unwrap();
     run("qemu-img", &["resize", "-q", "-f", "qcow2", name, "16M"]);
@@ -282,4 +287,54 @@ async fn a_header_with_another_size_is_found_before_anything_is_copied(#[case] s
     assert!(!refused.is_transient());
     assert!(!node.disks.folder(uid(CLONE)).exists(), "it was copied");
     assert_nothing(&node).await;
+}
+
+/// The same disk with the same steps on both.
+#[rstest::rstest]
+#[case::shared(Mounted::btrfs(1 << 30), true)]
+#[case::written(Mounted::tmpfs(1 << 30), false)]
+#[tokio::test]
+#[ignore = "needs root"]
+async fn clones_and_promotions_take_space_only_where_blocks_cannot_be_shared(
+    #[case] files: Mounted,
+    #[case] is_shared: bool,
+) {
+    const CONTENT: usize = 64 << 20;
+    const METADATA: u64 = 8 << 20;
+    let node = Node::below(files.path()).await;
+    assert_eq!(node.disks.copies_share_blocks(), Some(is_shared));
+    let source = uid(SOURCE);
+    let made = DesiredDisk {
+        vm: source,
+        name: "default/source".to_owned(),
+        image: node.image("disk"),
+        url: None,
+        size: 128 << 20,
+        linked: true,
+    };
+    node.disks.make(&made, |_| {}).await.unwrap();
+    let noise = files.path().join("noise");
+    let random = std::iter::repeat_with(|| fastrand::u8(..));
+    let random: Vec<u8> = random.take(CONTENT).collect();
+    std::fs::write(&noise, random).unwrap();
+    let command = format!("write -s {} 32M 64M", noise.display());
+    let name = node.disks.file(source).display().to_string();
+    run("qemu-io", &["-f", "qcow2", "-c", &command, &name]);
+    std::fs::remove_file(&noise).unwrap();
+
+    let before = files.used();
+    clone(&node, false, 0).await.unwrap();
+    let cloned = files.used().saturating_sub(before);
+    assert_eq!(cloned < METADATA, is_shared, "{cloned} bytes more");
+    let copy = node.disks.file(uid(CLONE)).display().to_string();
+    run("qemu-img", &["compare", "-q", &name, &copy]);
+
+    // Both files are there, as long as the old one is open.
+    let old = std::fs::File::open(&name).unwrap();
+    let before = files.used();
+    node.disks.flatten(source, |_| {}).await.unwrap();
+    let promoted = files.used().saturating_sub(before);
+    drop(old);
+    assert_eq!(promoted < METADATA, is_shared, "{promoted} bytes more");
+    run("qemu-img", &["compare", "-q", &name, &copy]);
 }

@@ -123,7 +123,8 @@ async fn a_copy_in_progress_is_not_collected() {
 #[tokio::test]
 async fn a_disk_that_is_whole_is_recorded_as_such_when_it_is_looked_at() {
     let node = written().await;
-    let (file, flat) = (node.disks.file(uid()), node.disks.flat_file(uid()));
+    let file = node.disks.file(uid());
+    let flat = node.disks.flat_file(uid());
     let before = content(&file);
     let reserved = Arc::new(node.disks.reserve(uid()).await.unwrap());
     let copied = node.disks.copy_out(&reserved, &flat, |_| {});
@@ -141,7 +142,8 @@ async fn a_disk_that_is_whole_is_recorded_as_such_when_it_is_looked_at() {
 #[tokio::test]
 async fn a_whole_disk_is_never_read_with_its_image() {
     let node = written().await;
-    let (file, flat) = (node.disks.file(uid()), node.disks.flat_file(uid()));
+    let file = node.disks.file(uid());
+    let flat = node.disks.flat_file(uid());
     let of_image = content(&file).iter().position(|byte| *byte != 0).unwrap();
     let write = format!("write -P 0 {} 64k", of_image / 65_536 * 65_536);
     let name = file.to_str().unwrap();

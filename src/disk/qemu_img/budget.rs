@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::sizes::Sizes;
+use super::{Failed, QemuImg};
 use crate::metadata::{self, Db};
 use crate::space::{Claim, Space};
 
@@ -126,7 +127,8 @@ impl Budget {
     /// Claims the space for writing `most` bytes, or as many as there are, of which `least` are
     /// needed.
     pub(super) async fn claim(&self, path: &Path, least: u64, most: u64) -> Result<Claim, String> {
-        let (space, path) = (self.space.clone(), path.to_owned());
+        let space = self.space.clone();
+        let path = path.to_owned();
         let claimed = tokio::task::spawn_blocking(move || space.claim(&path, least, most));
         let claimed = claimed.await.map_err(|e| e.to_string())?;
         claimed.map_err(|full| full.to_string())
@@ -134,9 +136,64 @@ impl Budget {
 
     /// Bytes beside the reserve, for what is too little to be claimed.
     pub(super) async fn room(&self, path: &Path) -> Result<u64, String> {
-        let (space, path) = (self.space.clone(), path.to_owned());
+        let space = self.space.clone();
+        let path = path.to_owned();
         let room = tokio::task::spawn_blocking(move || space.check(&path));
         let room = room.await.map_err(|e| e.to_string())?;
         room.map_err(|full| full.to_string())
+    }
+}
+
+impl QemuImg {
+    /// Counts a disk of `size` bytes that is about to be made at `path` in the budget of the node, until it is
+    /// [forgotten](Self::forget).
+    pub async fn count_new(&self, path: &Path, size: u64) -> Result<(), Failed> {
+        let counted = self.budget.count(path, size).await.map(drop);
+        let path = path.to_owned();
+        counted.map_err(|reason| Failed { path, reason })
+    }
+
+    /// Claims space for files of so many bytes in the directory of `path`, until the claim is dropped.
+    pub(crate) async fn claim(&self, path: &Path, bytes: u64) -> Result<Claim, Failed> {
+        let claimed = self.budget.claim(path, bytes, bytes).await;
+        let path = path.to_owned();
+        claimed.map_err(|reason| Failed { path, reason })
+    }
+
+    /// Refuses when nothing is free beside the reserve on the file system of `path`.
+    pub(crate) async fn check_room(&self, path: &Path) -> Result<(), Failed> {
+        let room = self.budget.room(path).await.map(drop);
+        let path = path.to_owned();
+        room.map_err(|reason| Failed { path, reason })
+    }
+
+    /// The virtual size of the disk in a directory, with its layers, as it is recorded.
+    pub fn recorded_size(&self, directory: &Path) -> Option<u64> {
+        self.budget.recorded(directory)
+    }
+
+    /// Counts the disk in a directory that was removed no more in the budget of the node.
+    pub async fn forget(&self, directory: &Path) -> metadata::Result<()> {
+        self.budget.forget(directory).await
+    }
+
+    /// Counts the disk in a directory alone again in the budget of the node: the one that was to replace it
+    /// was removed.
+    pub async fn count_kept(&self, directory: &Path) -> metadata::Result<()> {
+        self.budget.keep(directory).await
+    }
+
+    /// Counts the disk that was made to replace the one in a directory: that one was removed.
+    pub async fn count_replacement(&self, directory: &Path) -> metadata::Result<()> {
+        self.budget.replace(directory).await
+    }
+
+    /// As [`Self::forget`], for all disks below `root` in directories whose names `is_gone` accepts.
+    pub async fn forget_gone(
+        &self,
+        root: &Path,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> metadata::Result<()> {
+        self.budget.forget_gone(root, is_gone).await
     }
 }

@@ -14,9 +14,12 @@ impl Converter for QemuImg {
     fn convert<'a>(&'a self, work: &'a Conversion) -> BoxFuture<'a, Result<(), Unconverted>> {
         Box::pin(async move {
             let converted = self.convert_image(work).await;
-            converted.map_err(|reason| match is_too_much(&reason) {
-                true => Unconverted::TooLarge,
-                false => Unconverted::Failed(reason),
+            converted.map_err(|reason| {
+                if is_too_much(&reason) {
+                    Unconverted::TooLarge
+                } else {
+                    Unconverted::Failed(reason)
+                }
             })
         })
     }

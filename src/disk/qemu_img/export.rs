@@ -15,12 +15,13 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use serde_json::json;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{BLOCK, Base, Failed, Guard, QemuImg, Time, is_too_much, lent::look, run, tables};
-use crate::helper::path_of;
-use crate::images::{Format, has_data_file, head_of};
+use super::join::{Chain, Image, Layer, Most};
+use super::sizes::size_in;
+use super::{BLOCK, Base, Failed, Guard, QemuImg, is_too_much, look, tables};
+use crate::foreign::Open;
+use crate::images::{has_data_file, head_of};
 use crate::space::Claim;
 
 /// How often the space that a copy takes is looked at.
@@ -56,6 +57,17 @@ pub enum Access {
     Lent,
     /// The file keeps its owner: a machine may have it, but writes nothing to it.
     Shared,
+}
+
+/// An open file of a disk.
+#[derive(Debug)]
+struct Measured {
+    file: Open<File>,
+    /// How many bytes it takes.
+    bytes: u64,
+    /// The virtual size in its header; 0 where that says none.
+    size: u64,
+    has_data_file: bool,
 }
 
 impl QemuImg {
@@ -112,26 +124,17 @@ impl QemuImg {
             guard,
         } = source;
         let mut least: u64 = 0;
-        let mut layers = Vec::new();
+        let mut files = Vec::new();
         for path in std::iter::once(disk).chain(below.iter().map(PathBuf::as_path)) {
-            let step = format!("open the disk {}", path.display());
-            let disk = self.open(path, &step, |path| File::open(path)).await?;
-            let measure = |file: &File| Ok((file.metadata()?.blocks() * BLOCK, head_of(file)?));
-            let (bytes, head) = look(&disk, "measure the disk", measure).await?;
-            if has_data_file(&head) {
-                return Err("the header of the disk names an external data file".to_owned());
-            }
-            least = least.saturating_add(bytes);
-            layers.push(disk);
+            let file = self.open_part(path).await?;
+            least = least.saturating_add(file.bytes);
+            files.push(file);
         }
-        let image = match &base {
-            Some(base) => Some(self.open_image(base.path).await?),
+        let image = match base {
+            Some(base) => Some(self.open_under(base).await?),
             None => None,
         };
-        if let Some(image) = &image {
-            let is = look(image, "measure the image", File::metadata).await?;
-            least = least.saturating_add(is.blocks() * BLOCK);
-        }
+        least = least.saturating_add(image.as_ref().map_or(0, |image| image.bytes));
         let most = size.saturating_add(tables(size));
         let least = least.min(most);
         let claim = Arc::new(self.budget.claim(target, least, least).await?);
@@ -139,50 +142,70 @@ impl QemuImg {
 
         // The program opens the disk by its descriptor, so that it needs the right to read it.
         let this = self.for_run()?;
-        let mut lent = Vec::new();
-        for layer in &layers {
+        let mut layers = Vec::new();
+        for Measured { file, size, .. } in files {
             let guard = Some(Arc::clone(&guard));
-            lent.push(match access {
-                Access::Lent => this.lend_with(layer, guard).await?,
-                Access::Shared => this.share(layer, guard).await?,
-            });
+            let lent = match access {
+                Access::Lent => this.lend_with(&file, guard).await?,
+                Access::Shared => this.share(&file, guard).await?,
+            };
+            layers.push(Layer { file, lent, size });
         }
         let copy = this.create(target).await?;
-        let to = copy.inherited()?;
-        let file = |file: &_| json!({"driver": "file", "filename": path_of(file)});
-        let mut whole = image.as_ref().zip(base).map(|(image, base)| {
-            let mut under = json!({"driver": base.format.as_str(), "file": file(image)});
-            if base.format == Format::Qcow2 {
-                under["backing"] = json!(null);
-            }
-            under
+        let image = image.zip(base).map(|(image, base)| Image {
+            file: image.file,
+            format: base.format,
+            size: image.size,
         });
-        let name = path_of(&to);
-        let mut files: Vec<_> = image.into_iter().chain([to]).collect();
-        for layer in lent.iter().rev() {
-            let from = layer.inherited()?;
-            whole = Some(json!({"driver": "qcow2", "file": file(&from), "backing": whole}));
-            files.push(from);
-        }
-        let whole = whole.unwrap_or_default();
-        let mut program = this.program(files, most.min(room), Time::long(size));
-        // A program that outlives this process keeps no machine from its disk.
-        program.args(["convert", "-p", "-U", "-O", "qcow2"]);
-        program.arg(format!("json:{whole}")).arg(name);
-        let converted = tokio::select! {
-            converted = run(program, &copy, Time::long(size), progress) => converted,
+        let chain = Chain { layers, image };
+        let bounds = Most {
+            file: most.min(room),
+            disk: size,
+        };
+        let joined = tokio::select! {
+            joined = this.join(&chain, &copy, bounds, progress) => joined,
             reason = outgrown(&claim, most) => Err(reason),
         };
-        for layer in lent {
-            layer.take_back().await;
+        for layer in chain.layers {
+            layer.lent.take_back().await;
         }
         copy.take_back().await;
-        converted.map_err(|reason| match is_too_much(&reason) {
-            true if room < most => format!(
-                "No space left on device: the copy takes more than the {room} bytes that are free \
-                 beside the reserve (images.reserve)"
-            ),
-            _ => reason,
+        joined.map_err(|reason| {
+            if is_too_much(&reason) && room < most {
+                return format!(
+                    "No space left on device: the copy takes more than the {room} bytes that are free \
+                     beside the reserve (images.reserve)"
+                );
+            }
+            reason
+        })
+    }
+
+    async fn open_part(&self, path: &Path) -> Result<Measured, String> {
+        let step = format!("open the disk {}", path.display());
+        let file = self.open(path, &step, |path| File::open(path)).await?;
+        let measured = Measured::new(file, "measure the disk").await?;
+        if measured.has_data_file {
+            return Err("the header of the disk names an external data file".to_owned());
+        }
+        Ok(measured)
+    }
+
+    async fn open_under(&self, base: Base<'_>) -> Result<Measured, String> {
+        let image = self.open_image(base.path).await?;
+        Measured::new(image, "measure the image").await
+    }
+}
+
+impl Measured {
+    async fn new(file: Open<File>, step: &str) -> Result<Self, String> {
+        let measure = |file: &File| Ok((file.metadata()?.blocks() * BLOCK, head_of(file)?));
+        let (bytes, head) = look(&file, step, measure).await?;
+        Ok(Self {
+            bytes,
+            size: size_in(&head),
+            has_data_file: has_data_file(&head),
+            file,
         })
     }
 }

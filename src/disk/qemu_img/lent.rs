@@ -7,15 +7,19 @@
 use std::any::Any;
 use std::fs::{File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, fchown};
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
-use super::QemuImg;
 use super::shared::Reader;
+use super::{QemuImg, blocks};
 use crate::foreign::Open;
+
+/// The mode of a file that its group reads.
+const READERS: u32 = 0o640;
 
 /// A file that the user of the helper may write to for as long as this lives.
 #[derive(Debug)]
@@ -48,6 +52,20 @@ pub(super) enum Before {
 }
 
 impl QemuImg {
+    /// Lets the program read a file of ours, which stays ours.
+    pub(crate) async fn let_read(&self, path: &Path) -> io::Result<()> {
+        let group = self.helper.user().gid;
+        let path = path.to_owned();
+        let permit = move || {
+            if geteuid().is_root() {
+                chown(&path, None, Some(group))?;
+            }
+            std::fs::set_permissions(&path, Permissions::from_mode(READERS))
+        };
+        let permitted = tokio::task::spawn_blocking(permit).await;
+        permitted.unwrap_or_else(|e| Err(io::Error::other(e)))
+    }
+
     /// Lets the helper's user write to a file, whatever user owns it.
     pub(super) async fn lend(&self, file: &Open<File>) -> Result<Lent, String> {
         self.lend_with(file, None).await
@@ -110,6 +128,13 @@ impl Lent {
         let file = self.loan.local().file.try_clone();
         let file = file.map_err(|e| format!("duplicate its descriptor: {e}"))?;
         Ok(self.loan.keep(file))
+    }
+
+    /// Whether this file, which is empty, can have the blocks of another one.
+    pub(super) async fn can_share_blocks_of(&self, source: &Open<File>) -> Result<bool, String> {
+        let source = source.clone();
+        let shared = move |loan: &Loan| blocks::shared(source.local(), &loan.file);
+        look(&self.loan, "empty it", shared).await
     }
 
     /// Waits until the file is taken back; one that does not answer in time is when it does.

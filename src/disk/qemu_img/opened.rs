@@ -14,6 +14,15 @@ use super::{Base, Lent, Loan, OVERLAY, QemuImg, Time, look, path_of, run, tables
 use crate::foreign::Open;
 use crate::images::{Format, head_of, judge};
 
+/// A disk that is an open file.
+#[derive(Debug, Clone)]
+pub struct OpenDisk {
+    /// The file.
+    pub file: Open<File>,
+    /// How it is to be read.
+    pub format: Format,
+}
+
 impl QemuImg {
     /// Makes an empty file a qcow2 disk of `size` bytes.
     pub async fn format_qcow2(&self, file: Open<File>, size: u64) -> Result<(), String> {
@@ -32,11 +41,12 @@ impl QemuImg {
     /// Writes all of `base` to a new disk of `size` bytes; `progress` gets percents.
     pub async fn fill(
         &self,
-        (file, format): (Open<File>, Format),
+        target: OpenDisk,
         base: Base<'_>,
         size: u64,
         progress: impl FnMut(u8),
     ) -> Result<(), String> {
+        let OpenDisk { file, format } = target;
         let image = self.open_image(base.path).await?;
         let this = self.for_run()?;
         let disk = this.lend(&file).await?;
@@ -51,7 +61,8 @@ impl QemuImg {
                     format!("driver=qcow2,file.driver=file,file.filename={path}")
                 }
             };
-            let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
+            let most = size.saturating_add(tables(size));
+            let time = Time::long(size);
             let mut program = this.program(vec![image, inherited], most, time);
             program.args(["convert", "-p", "-n", "--target-is-zero", "-f"]);
             program.arg(base.format.as_str()).arg(name);

@@ -23,6 +23,13 @@ const TOO_LARGE: &str = "File too large";
 /// What is read of its output at once, in bytes.
 const PIECE: usize = 4096;
 
+/// A copy that makes no progress for so long is on a hung disk.
+pub(super) const STALL: Duration = Duration::from_secs(120);
+
+/// The least that a device is expected to take in, in bytes per second: a hundredth of a large
+/// image may take its time.
+const SLOWEST: u64 = 1 << 20;
+
 /// How long a program may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Time {
@@ -39,6 +46,25 @@ pub(super) struct Program {
     limits: Limits,
     files: Vec<Open<File>>,
     arguments: Vec<OsString>,
+}
+
+impl Time {
+    pub(super) const fn short(all: Duration) -> Self {
+        Self {
+            stall: all,
+            total: all,
+        }
+    }
+
+    /// The time that so many bytes may take.
+    pub(super) const fn long(size: u64) -> Self {
+        let whole = size / SLOWEST;
+        let part = size / 100 / SLOWEST;
+        Self {
+            stall: Duration::from_secs(STALL.as_secs() + part),
+            total: Duration::from_secs(5 * STALL.as_secs() + whole),
+        }
+    }
 }
 
 impl Program {
@@ -116,9 +142,9 @@ async fn follow(
     mut take: impl FnMut(&[u8]),
 ) -> Result<(), String> {
     let pipes = &mut child.pipes;
-    let (Some(mut out), Some(err)) = (pipes.stdout.take(), pipes.stderr.take()) else {
-        return Err("qemu-img has no output".to_owned());
-    };
+    let missing = || "qemu-img has no output".to_owned();
+    let mut out = pipes.stdout.take().ok_or_else(missing)?;
+    let err = pipes.stderr.take().ok_or_else(missing)?;
     let words = tokio::spawn(async move {
         let mut text = Vec::new();
         // What cannot be read is left out.
@@ -150,6 +176,11 @@ async fn follow(
         return Err(format!("qemu-img {}", helper::WROTE_TOO_MUCH));
     }
     Err(text.chars().take(WORDS).collect())
+}
+
+/// Whether a program reached its limit of file size.
+pub(super) fn is_too_much(reason: &str) -> bool {
+    reason.ends_with(helper::WROTE_TOO_MUCH)
 }
 
 fn late(deadline: Duration) -> String {

@@ -329,8 +329,13 @@ pub(super) fn size_in_header(mut file: &File) -> io::Result<u64> {
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
         read => read?,
     }
-    let size = header
-        .last_chunk()
-        .map_or(0, |size| u64::from_be_bytes(*size));
-    Ok(if header.starts_with(MAGIC) { size } else { 0 })
+    Ok(size_in(&header))
+}
+
+/// The size in the first bytes of a disk; 0 where they are those of none.
+pub(super) fn size_in(head: &[u8]) -> u64 {
+    let header = head.first_chunk::<HEADER>();
+    let header = header.filter(|header| header.starts_with(MAGIC));
+    let size = header.and_then(|header| header.last_chunk());
+    size.map_or(0, |size| u64::from_be_bytes(*size))
 }

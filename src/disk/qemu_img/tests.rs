@@ -4,16 +4,18 @@
 //! Failure: none expected.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 use super::*;
+use crate::helper;
 use crate::metadata::Db;
 use crate::space::Space;
 
+mod blocks;
 mod export;
 mod lent;
 mod replaced;
@@ -33,7 +35,7 @@ fn script(dir: &Path, text: &str) -> QemuImg {
     let path = dir.join("script");
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-    let user = helper::User {
+    let user = User {
         uid: UNPRIVILEGED,
         gid: UNPRIVILEGED,
     };
@@ -43,7 +45,8 @@ fn script(dir: &Path, text: &str) -> QemuImg {
 
 /// An image of 1 MiB, and where a disk may be made.
 fn files(dir: &Path) -> (PathBuf, PathBuf) {
-    let (image, disk) = (dir.join("image"), dir.join("disk"));
+    let image = dir.join("image");
+    let disk = dir.join("disk");
     std::fs::write(&image, vec![7; 1 << 20]).unwrap();
     (image, disk)
 }
@@ -52,6 +55,10 @@ fn files(dir: &Path) -> (PathBuf, PathBuf) {
 fn opened(path: &Path) -> Open<File> {
     let file = File::options().read(true).write(true).open(path).unwrap();
     Foreign::default().keep("/volume", file)
+}
+
+const fn as_disk(file: Open<File>, format: Format) -> OpenDisk {
+    OpenDisk { file, format }
 }
 
 fn raw(path: &Path) -> Base<'_> {
@@ -101,75 +108,14 @@ async fn a_program_that_outlived_an_earlier_attempt_delays_no_later_one() {
     drop(words);
 }
 
-/// A file system whose files can have the same blocks.
-struct Reflinks(PathBuf);
-
-impl Reflinks {
-    fn mount(scratch: &Path) -> Self {
-        let (file, at) = (scratch.join("btrfs"), scratch.join("mounted"));
-        File::create(&file).unwrap().set_len(512 << 20).unwrap();
-        std::fs::create_dir(&at).unwrap();
-        let run = |program: &str, arguments: &[&Path]| {
-            let mut command = std::process::Command::new(program);
-            let output = command.args(arguments).output().unwrap();
-            assert!(output.status.success(), "{program}: {output:?}");
-        };
-        run("mkfs.btrfs", &[Path::new("-q"), &file]);
-        run("mount", &[Path::new("-oloop"), &file, &at]);
-        Self(at)
-    }
-
-    /// Bytes that are in use.
-    fn used(&self) -> u64 {
-        let folder = File::open(&self.0).unwrap();
-        nix::unistd::syncfs(&folder).unwrap();
-        let all = nix::sys::statvfs::statvfs(&self.0).unwrap();
-        (all.blocks() - all.blocks_free()) * all.fragment_size()
-    }
-}
-
-impl Drop for Reflinks {
-    fn drop(&mut self) {
-        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_copy_has_the_blocks_of_its_image_where_the_file_system_can() {
-    const SIZE: usize = 64 << 20;
-    let dir = tempfile::tempdir().unwrap();
-    let files = Reflinks::mount(dir.path());
-    let (image, disk) = (files.0.join("image"), files.0.join("disk"));
-    let content: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
-        .take(SIZE)
-        .collect();
-    std::fs::write(&image, &content).unwrap();
-    let (size, before) = (SIZE as u64, files.used());
-    qemu_img()
-        .copy(&disk, raw(&image), 2 * size, |_| {})
-        .await
-        .unwrap();
-    let grown = files.used().saturating_sub(before);
-    assert!(grown < size / 8, "{grown} bytes more");
-    // The image is not the disk's file.
-    std::fs::remove_file(&image).unwrap();
-    let back = files.0.join("back");
-    let mut convert = Command::new("qemu-img");
-    convert.args(["convert", "-O", "raw"]).arg(&disk).arg(&back);
-    assert!(convert.status().await.unwrap().success());
-    let back = std::fs::read(&back).unwrap();
-    assert!(back[..content.len()] == content, "the content differs");
-    assert!(back.len() == 2 * SIZE);
-}
-
 /// A pod that has the volume, too, gives a disk that is being made to another user of the node, and
 /// writes a header that has the content in a file of that user.
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() {
     const VICTIM: u32 = 4242;
-    let (volume, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let volume = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().unwrap();
     let (image, path) = files(volume.path());
     let target = home.path().join("authorized_keys");
     let plan = volume.path().join("plan");
@@ -195,7 +141,12 @@ async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() 
     };
     attack();
     let program = qemu_img();
-    let filled = program.fill((opened(&path), Format::Qcow2), raw(&image), 1 << 20, |_| {});
+    let filled = program.fill(
+        as_disk(opened(&path), Format::Qcow2),
+        raw(&image),
+        1 << 20,
+        |_| {},
+    );
     let refused = filled.await.unwrap_err();
     assert!(refused.contains("external data file"), "{refused}");
     let owner = || std::fs::metadata(&path).unwrap().uid();
@@ -217,7 +168,12 @@ async fn a_disk_that_is_swapped_while_it_is_made_leads_to_no_file_of_the_node() 
             if !has_landlock {
                 program.helper = program.helper.without_landlock();
             }
-            let filled = program.fill((opened(&path), Format::Qcow2), raw(&image), 1 << 20, |_| {});
+            let filled = program.fill(
+                as_disk(opened(&path), Format::Qcow2),
+                raw(&image),
+                1 << 20,
+                |_| {},
+            );
             let refused = filled.await.unwrap_err();
             assert!(refused.contains("authorized_keys"), "{refused}");
             assert_eq!(std::fs::read(&target).unwrap(), b"kept", "{has_landlock}");
@@ -454,12 +410,14 @@ impl TestNode {
 /// A program that says that it has begun, and waits, before it does this for a verb; others it does
 /// at once.
 fn held(dir: &Path, verb: &str, then: &str) -> (QemuImg, PathBuf, PathBuf) {
-    let (begun, go_on) = (dir.join("begun"), dir.join("go-on"));
+    let begun = dir.join("begun");
+    let go_on = dir.join("go-on");
     for pipe in [&begun, &go_on] {
         nix::unistd::mkfifo(pipe, nix::sys::stat::Mode::empty()).unwrap();
         std::fs::set_permissions(pipe, Permissions::from_mode(0o666)).unwrap();
     }
-    let (begun_at, go_on_at) = (begun.display(), go_on.display());
+    let begun_at = begun.display();
+    let go_on_at = go_on.display();
     let text = format!("[ $1 != {verb} ] || {{ : >{begun_at}; : <{go_on_at}; }}; {then}");
     (script(dir, &text), begun, go_on)
 }
@@ -562,7 +520,8 @@ async fn copies_that_are_written_together_leave_the_reserve_alone() {
     let (held, begun, go_on) = held(dir.path(), "convert", "exec qemu-img \"$@\"");
     let held = held.within(limited.budget.clone());
     let first = {
-        let (image, disk) = (image.clone(), small.0.join("first"));
+        let image = image.clone();
+        let disk = small.0.join("first");
         tokio::spawn(async move { held.copy(&disk, raw(&image), 12 << 20, |_| {}).await })
     };
     tokio::fs::read(&begun).await.unwrap();

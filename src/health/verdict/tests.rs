@@ -35,6 +35,7 @@ fn report() -> Report {
                 apparmor: State::Enforced,
             },
             helpers_together: None,
+            copies_share_blocks: None,
             vmlet_guest_missing: None,
         }),
         offer: Offer::default(),

@@ -120,7 +120,8 @@ async fn a_program_has_its_streams_and_its_end_is_told(#[values(Way::Apart, Way:
 async fn a_program_ends_with_its_handle(#[values(Way::Apart, Way::Plain)] way: Way) {
     let mut child = begin(way, shell("exec cat")).unwrap();
     let pid = child.id().unwrap();
-    let (stdin, stdout) = (child.pipes.stdin.take(), child.pipes.stdout.take());
+    let stdin = child.pipes.stdin.take();
+    let stdout = child.pipes.stdout.take();
     drop(child);
     let mut written = Vec::new();
     let read = stdout.unwrap().read_to_end(&mut written).await.unwrap();
@@ -134,7 +135,8 @@ async fn a_program_ends_with_its_handle(#[values(Way::Apart, Way::Plain)] way: W
 async fn a_program_outlives_its_handle(#[values(Way::Apart, Way::Plain)] way: Way) {
     let mut child = begin(way, shell("exec cat")).unwrap();
     let pid = child.id().unwrap();
-    let (stdin, stdout) = (child.pipes.stdin.take(), child.pipes.stdout.take());
+    let stdin = child.pipes.stdin.take();
+    let stdout = child.pipes.stdout.take();
     child.outlive();
     drop(child);
     let mut stdin = stdin.unwrap();

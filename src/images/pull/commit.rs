@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::super::Inner;
 use super::super::access::Identity;
 use super::super::catalog::{Entry, Facts, Image, names_of};
+use super::super::checksum::{Checksum, Sha512};
 use super::super::digest::Digest;
 use super::super::error::{Error, Result};
 use super::super::format::{Accepted, Disk, head_of};
@@ -33,8 +34,8 @@ pub(super) struct Download {
     /// Host and path, for messages.
     pub(super) location: String,
     pub(super) shape: Shape,
-    /// The digest that it must have.
-    pub(super) expected: Option<Digest>,
+    /// What it must hash to.
+    pub(super) expected: Option<Checksum>,
     /// The digest by which the name means it, where that is not its own.
     pub(super) named: Option<Digest>,
     /// The user that the image's configuration names.
@@ -73,16 +74,19 @@ impl Inner {
             }
         };
         faultpoint::point("images.pull.downloaded");
-        if let Some(expected) = download.expected.filter(|expected| *expected != content) {
+        let actual = match download.expected {
+            Some(Checksum::Sha512(_)) => {
+                let hashed = partial.work(|p| Sha512::of_file(p.file())).await?;
+                Checksum::from(hashed)
+            }
+            _ => Checksum::from(content),
+        };
+        if let Some(expected) = download.expected.filter(|expected| *expected != actual) {
             if let Some(early) = early {
                 early.discard().await;
             }
             partial.discard().await?;
-            return Err(Error::Digest {
-                location: download.location.clone(),
-                expected,
-                actual: content,
-            });
+            return Err(Error::digest(download.location.clone(), expected, actual));
         }
         let made = match is_packed {
             true => self.unpack(download, partial, early).await,

@@ -189,7 +189,7 @@ impl Inner {
             identity: Some(request.identity),
             location: request.wanted.place.to_string(),
             shape: blob.shape,
-            expected: Some(blob.digest),
+            expected: Some(blob.digest.into()),
             named: Some(resolved.digest),
             user: resolved.user.clone(),
             validators: Validators {
@@ -210,11 +210,7 @@ impl Inner {
                         return Ok(Arrival::New(download, partial, early));
                     }
                     partial.discard().await?;
-                    Error::Digest {
-                        location: target.source.location(),
-                        expected: blob.digest,
-                        actual,
-                    }
+                    Error::digest(target.source.location(), blob.digest, actual)
                 }
                 // Nothing was known, so that the server has nothing to compare.
                 Ok(Fetched::Unchanged) => Error::Content {

@@ -62,7 +62,7 @@ impl Inner {
         digest: Digest,
     ) -> Result<Upload> {
         let name = match Reference::parse(name)? {
-            Reference::Named(name) if is_uploaded(&name) && name.digest().is_none() => name,
+            Reference::Named(name) if is_uploaded(&name) && name.checksum().is_none() => name,
             _ => {
                 return Err(Error::InvalidName {
                     name: name.chars().take(256).collect(),
@@ -111,7 +111,7 @@ impl Inner {
             identity: None,
             location: LOCATION.to_owned(),
             shape: Shape::Disk,
-            expected: Some(digest),
+            expected: Some(digest.into()),
             named: None,
             user: String::new(),
             validators: Validators::default(),

@@ -65,6 +65,18 @@ fn a_digest_beats_the_tag_beside_it() {
     assert_eq!(name.digest(), Digest::from_hex(HEX).ok());
 }
 
+#[test]
+fn a_file_may_be_named_by_its_sha512() {
+    let text = format!("h.org/a.img@sha512:{HEX}{HEX}");
+    let name = name(&text);
+    assert_eq!(name.to_string(), text);
+    assert_eq!(name.digest(), None, "the store knows files by SHA-256");
+    assert_eq!(
+        name.checksum().map(|c| c.to_string()),
+        Some(format!("sha512:{HEX}{HEX}"))
+    );
+}
+
 #[rstest]
 #[case(HEX.to_owned())]
 #[case(format!("sha256:{HEX}"))]
@@ -84,6 +96,7 @@ fn ids_are_recognised(#[case] text: String) {
 #[case::slash_in_credentials("http://me:hu/sh@h.org/a", "has credentials")]
 #[case::odd_digest("h.org/hush@md5:00", "has a digest that is not")]
 #[case::short_digest("h.org/a@sha256:00", "has a malformed digest")]
+#[case::short_sha512(&format!("h.org/a@sha512:{HEX}"), "has a malformed digest")]
 #[case::no_path("http://h.org", "has no path")]
 #[case::empty_segment("h.org//a", "has an empty")]
 #[case::end("h.org/a/", "has an empty")]

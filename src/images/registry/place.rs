@@ -31,6 +31,8 @@ impl Place {
         };
         let own = text.rsplit('/').next().unwrap_or_default();
         let chosen = match (name.version(), version) {
+            // Which `new` refuses: what a rule names was not compared with it.
+            (_, Version::Sha512(_)) => version,
             (Version::Tag(_), Version::Digest(_)) => version,
             (own_version, _) if own.contains([':', '@']) => own_version,
             _ => version,
@@ -49,6 +51,9 @@ impl Place {
     }
 
     fn new(name: &str, version: &Version) -> Result<Self, &'static str> {
+        if matches!(version, Version::Sha512(_)) {
+            return Err("is in a registry, and has a digest that is not sha256");
+        }
         let Some((host, repository)) = name.split_once('/') else {
             return Err("has no registry host and no translation rule matches it");
         };
@@ -93,6 +98,7 @@ impl Place {
         match &self.version {
             Version::Tag(tag) => tag.clone(),
             Version::Digest(digest) => digest.to_string(),
+            Version::Sha512(digest) => digest.to_string(),
         }
     }
 }
@@ -101,7 +107,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = match self.version {
             Version::Tag(_) => ':',
-            Version::Digest(_) => '@',
+            Version::Digest(_) | Version::Sha512(_) => '@',
         };
         let (host, repository, label) = (&self.host, &self.repository, self.label());
         write!(f, "{host}/{repository}{separator}{label}")

@@ -12,7 +12,7 @@ use reqwest::Url;
 use super::super::digest::Digest;
 use super::super::download::{Call, Downloader, Small, Target};
 use super::super::error::{Error, Result};
-use super::super::translate::{Source, location};
+use super::super::translate::Source;
 use super::super::unpack::Shape;
 use super::Wanted;
 use super::credentials::Credentials;
@@ -79,7 +79,7 @@ impl<'a> Session<'a> {
         }
         match reply.status {
             StatusCode::OK => Ok(reply.body),
-            status => Err(refused(&target, status)),
+            status => Err(target.refused(status)),
         }
     }
 
@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
 
     /// Meets what the server demands in its refusal.
     async fn authorize(&mut self, target: &Target, refusal: &Small) -> Result<()> {
-        let unauthorized = || refused(target, StatusCode::UNAUTHORIZED);
+        let unauthorized = || target.refused(StatusCode::UNAUTHORIZED);
         let demand = demand(&refusal.headers).ok_or_else(unauthorized)?;
         self.authorization = match demand {
             Demand::Password => {
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
         };
         let reply = self.downloader.call(&target, &call).await?;
         if reply.status != StatusCode::OK {
-            return Err(refused(&target, reply.status));
+            return Err(target.refused(reply.status));
         }
         token_in(&reply.body).ok_or_else(|| self.content("its authorization service sent no token"))
     }
@@ -200,21 +200,6 @@ impl<'a> Session<'a> {
             location: self.place.to_string(),
             reason: reason.to_owned(),
         }
-    }
-}
-
-fn refused(target: &Target, status: StatusCode) -> Error {
-    let location = location(target.source.url());
-    match status {
-        StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound {
-            location,
-            status: status.to_string(),
-        },
-        _ => Error::Refused {
-            location,
-            code: status.as_u16(),
-            status: status.to_string(),
-        },
     }
 }
 

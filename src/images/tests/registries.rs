@@ -392,7 +392,7 @@ async fn inspection_looks_into_a_container_disk() {
         file_bytes: file,
         bootable: false,
         firmware: None,
-        digest: Some(digest),
+        digest: Some(digest.into()),
     };
     assert_eq!(inspected, expected);
     let row = serde_json::to_string(&inspected).unwrap();

@@ -1,4 +1,4 @@
-//! Makes the copy of a disk or a snapshot, or finds the one that an earlier client has left.
+//! Makes the copy of a disk, a snapshot or a backup, or finds the one that an earlier client has left.
 //!
 //! Invariant: a copy that is found is of the version that its source has now; one that is begun is
 //! complete when it is known.
@@ -9,11 +9,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use podspec::VmUid;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::stream::Client;
-use super::{Copy, Error, Exports, Source, Version};
+use super::{Copy, Error, Exports, Requested, Version};
+use crate::backup::Chain;
 use crate::disk::{self, Disks, HeldSnapshot, Reservation};
 use crate::files;
 
@@ -27,13 +29,27 @@ struct Unfinished(Option<PathBuf>);
 enum Original {
     Disk(Arc<Reservation>),
     Snapshot(Arc<HeldSnapshot>),
+    /// Of a machine that may be gone.
+    Backup(VmUid, Chain),
+}
+
+/// What is copied, and its version.
+struct Opened {
+    original: Original,
+    version: Version,
 }
 
 impl Exports {
     /// The file of a complete copy; in the turn of the source.
-    pub(super) async fn copy(&self, source: Source, client: &Client) -> Result<PathBuf, Error> {
-        let original = Original::open(source, &self.0.disks).await?;
-        let version = original.version(&self.0.disks).await?;
+    pub(super) async fn copy(
+        &self,
+        requested: &Requested,
+        client: &Client,
+    ) -> Result<PathBuf, Error> {
+        let source = requested.source();
+        let (percent, progress) = watch::channel(0);
+        let opened = reporting(client, &progress, self.open_original(requested)).await?;
+        let Opened { original, version } = opened;
         if let Some(copy) = self.known(source).filter(|copy| copy.version == version)
             && tokio::fs::try_exists(&copy.path).await.unwrap_or(false)
         {
@@ -43,7 +59,11 @@ impl Exports {
         removed.map_err(files::failed("remove a copy in", &self.0.root))?;
         let path = self.new_path(source);
         let unfinished = Unfinished(Some(path.clone()));
-        self.write(&original, &path, client).await?;
+        let percents = move |now| {
+            percent.send_replace(now);
+        };
+        let copying = original.copy_out(&self.0.disks, &path, percents);
+        reporting(client, &progress, copying).await?;
         unfinished.keep();
         let copy = Copy {
             version,
@@ -56,37 +76,53 @@ impl Exports {
         Ok(path)
     }
 
-    async fn write(&self, original: &Original, path: &Path, client: &Client) -> Result<(), Error> {
-        let (percent, progress) = watch::channel(0);
-        let percents = move |now| {
-            percent.send_replace(now);
-        };
-        let mut copying = pin!(original.copy_out(&self.0.disks, path, percents));
-        let mut reports = interval(REPORT);
-        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let now = *progress.borrow();
-            tokio::select! {
-                copied = &mut copying => return Ok(copied?),
-                _ = reports.tick() => client.preparing(now).await?,
+    /// Keeps what is to be copied as it is. A target may take its time.
+    async fn open_original(&self, requested: &Requested) -> disk::Result<Opened> {
+        let disks = &self.0.disks;
+        let original = match requested {
+            Requested::Disk(vm) => Original::Disk(Arc::new(disks.reserve(*vm).await?)),
+            Requested::Snapshot(vm, uid) => {
+                Original::Snapshot(Arc::new(disks.hold_snapshot(*vm, *uid).await?))
             }
+            Requested::Backup(vm, stored) => {
+                let target = self.0.targets.find(&stored.target, *vm)?;
+                let chain = target.chain(stored.uid, stored.digest()).await?;
+                chain.check_namespace(&stored.name)?;
+                Original::Backup(*vm, chain)
+            }
+        };
+        let version = original.version(disks).await?;
+        Ok(Opened { original, version })
+    }
+}
+
+/// Waits for a step, and reports meanwhile how far the copy is.
+async fn reporting<T>(
+    client: &Client,
+    progress: &watch::Receiver<u8>,
+    step: impl Future<Output = disk::Result<T>>,
+) -> Result<T, Error> {
+    let mut step = pin!(step);
+    let mut reports = interval(REPORT);
+    reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let now = *progress.borrow();
+        tokio::select! {
+            done = &mut step => return Ok(done?),
+            _ = reports.tick() => client.preparing(now).await?,
         }
     }
 }
 
 impl Original {
-    async fn open(source: Source, disks: &Disks) -> disk::Result<Self> {
-        let vm = source.vm;
-        Ok(match source.snapshot {
-            Some(uid) => Self::Snapshot(Arc::new(disks.hold_snapshot(vm, uid).await?)),
-            None => Self::Disk(Arc::new(disks.reserve(vm).await?)),
-        })
-    }
-
     async fn version(&self, disks: &Disks) -> disk::Result<Version> {
         Ok(match self {
             Self::Disk(reserved) => Version::Disk(disks.version(reserved).await?),
             Self::Snapshot(held) => Version::Snapshot(held.created_at()),
+            Self::Backup(vm, chain) => {
+                let newest = chain.newest().ok_or(disk::Error::Missing(*vm))?;
+                Version::Backup(newest.1)
+            }
         })
     }
 
@@ -99,6 +135,7 @@ impl Original {
         match self {
             Self::Disk(reserved) => disks.copy_out(reserved, path, progress).await,
             Self::Snapshot(held) => disks.copy_snapshot_out(held, path, progress).await,
+            Self::Backup(vm, chain) => disks.copy_backup_out(*vm, chain, path, progress).await,
         }
     }
 }

@@ -6,7 +6,7 @@
 use tonic::{Code, Status};
 
 use super::{CLIENT_TIMEOUT, MOST, Source};
-use crate::{disk, files};
+use crate::{backup, disk, files};
 
 /// An export that ended early.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,7 @@ impl Error {
         let code = match self {
             Self::Disk(disk::Error::Missing(_) | disk::Error::NoSnapshot { .. })
             | Self::Deleted(_) => Code::NotFound,
+            Self::Disk(disk::Error::Backup(error)) => of_backup(error),
             Self::Disk(disk::Error::Write(failed)) if failed.is_full() => Code::ResourceExhausted,
             Self::Disk(disk::Error::Write(_) | disk::Error::Files(_) | disk::Error::Db(_)) => {
                 Code::Internal
@@ -57,5 +58,15 @@ impl Error {
             Self::Stalled | Self::Left => Code::DeadlineExceeded,
         };
         Status::new(code, crate::one_line(self))
+    }
+}
+
+/// A target that does not answer may do so soon; a node gets a target from its administrator alone.
+const fn of_backup(error: &backup::Error) -> Code {
+    match error {
+        backup::Error::Absent { .. } => Code::NotFound,
+        backup::Error::NoTarget(_) => Code::FailedPrecondition,
+        other if other.is_transient() => Code::Unavailable,
+        _ => Code::FailedPrecondition,
     }
 }

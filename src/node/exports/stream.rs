@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::file::Reader;
-use super::{CLIENT_TIMEOUT, Error, Exports, Source};
+use super::{CLIENT_TIMEOUT, Error, Exports, Requested};
 use crate::images::Digest;
 
 /// Messages that wait for the client to read.
@@ -36,18 +36,19 @@ pub(super) struct Client(mpsc::Sender<Message>);
 /// Begins to serve a client.
 pub(in crate::node) fn stream(
     exports: Exports,
-    source: Source,
+    requested: Requested,
     received: Option<Received>,
     stop: CancellationToken,
 ) -> ReceiverStream<Message> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         let client = Client(sender);
+        let source = requested.source();
         let current = exports.arrive(source);
         let disks = &exports.0.disks;
         let is_there = source.is_there(disks).await;
         let ended = tokio::select! {
-            sent = exports.serve(source, received, &client) => sent,
+            sent = exports.serve(&requested, received, &client) => sent,
             () = client.0.closed() => Err(Error::Left),
             () = current.cancelled() => Err(Error::Replaced(source)),
             () = source.removal(disks), if is_there => Err(Error::Deleted(source)),
@@ -71,13 +72,13 @@ impl Exports {
     /// Sends all; returns how many bytes the client has got now.
     async fn serve(
         &self,
-        source: Source,
+        requested: &Requested,
         received: Option<Received>,
         client: &Client,
     ) -> Result<u64, Error> {
-        let _turn = self.0.turns.lock(&source).await;
+        let _turn = self.0.turns.lock(&requested.source()).await;
         let _place = self.0.places.try_acquire().map_err(|_| Error::Crowded)?;
-        let path = self.copy(source, client).await?;
+        let path = self.copy(requested, client).await?;
         let mut file = Reader::open(&path).await?;
         if let Some(received) = received.filter(|one| one.bytes <= file.size()) {
             let mut pieces = 0_u32;

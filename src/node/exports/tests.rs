@@ -42,7 +42,7 @@ struct Fetched {
 fn own() -> Source {
     Source {
         vm: uid(1),
-        snapshot: None,
+        state: DiskState::Present,
     }
 }
 
@@ -92,7 +92,13 @@ fn received_of(bytes: &[u8]) -> Option<Received> {
 
 fn fetch(exports: &Exports, received: &[u8]) -> Messages {
     let received = received_of(received);
-    stream(exports.clone(), own(), received, CancellationToken::new())
+    let requested = Requested::Disk(uid(1));
+    stream(
+        exports.clone(),
+        requested,
+        received,
+        CancellationToken::new(),
+    )
 }
 
 async fn next(messages: &mut Messages) -> Option<Result<Event, Status>> {
@@ -190,15 +196,15 @@ async fn a_client_continues_where_it_was_while_the_disk_is_the_same() {
     assert_eq!((again.offset, again.bytes.len()), (part.len() as u64, 0));
     assert_eq!(again.digest, rest.digest);
     for other in [vec![1; 1 << 20], [part.clone(), vec![0]].concat()] {
-        let anew = read(&mut fetch(&exports, &other), usize::MAX)
+        let fresh = read(&mut fetch(&exports, &other), usize::MAX)
             .await
             .unwrap();
-        assert_eq!((anew.offset, anew.bytes.len()), (0, part.len()));
+        assert_eq!((fresh.offset, fresh.bytes.len()), (0, part.len()));
     }
     fill(&node, 8);
-    let anew = read(&mut fetch(&exports, &part), usize::MAX).await.unwrap();
-    assert_eq!(anew.offset, 0);
-    assert_ne!(anew.digest, rest.digest);
+    let fresh = read(&mut fetch(&exports, &part), usize::MAX).await.unwrap();
+    assert_eq!(fresh.offset, 0);
+    assert_ne!(fresh.digest, rest.digest);
     assert_eq!(copies(&exports), 1, "of the disk as it was");
     exports.forget(own()).await.unwrap();
     exports.forget(own()).await.unwrap();
@@ -208,7 +214,8 @@ async fn a_client_continues_where_it_was_while_the_disk_is_the_same() {
 #[tokio::test]
 async fn a_disk_is_refused_that_changes_or_is_incomplete() {
     let node = Node::new().await;
-    let (exports, vm) = (exports(&node), uid(1));
+    let exports = exports(&node);
+    let vm = uid(1);
     assert_eq!(refusal(&exports).await.code(), Code::NotFound);
     disk(&node, true, 7).await;
     let container = podspec::ContainerId::generate();
@@ -250,7 +257,8 @@ async fn a_disk_that_a_program_without_a_record_writes_to_is_refused() {
 async fn no_machine_starts_while_its_disk_is_copied_and_one_does_while_the_copy_is_sent() {
     let node = Node::new().await;
     disk(&node, true, 7).await;
-    let (vm, exports) = (uid(1), exports(&node));
+    let vm = uid(1);
+    let exports = exports(&node);
     let container = podspec::ContainerId::generate();
     let reserved = node.disks.reserve(vm).await.unwrap();
     let refused = node.disks.take(vm, &container).await.unwrap_err();

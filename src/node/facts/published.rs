@@ -33,7 +33,8 @@ pub(super) fn values(file: &[u8]) -> BTreeMap<String, String> {
 
 fn pair(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
-    let (key, value) = (key.trim(), value.trim());
+    let key = key.trim();
+    let value = value.trim();
     let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let fits = !key.is_empty() && key.len() <= 253 && key.chars().all(is_key);
     let shown = value.chars().all(|c| c.is_ascii_graphic() || c == ' ');

@@ -36,7 +36,8 @@ impl<P: Platform> Agenda<P> {
         progress: Progress,
         cancel: &CancellationToken,
     ) -> Outcome {
-        let (machines, vm) = (&self.containers, task.vm);
+        let machines = &self.containers;
+        let vm = task.vm;
         if task.work.needs_hypervisor() {
             self.await_hypervisor().await;
         }
@@ -172,9 +173,11 @@ impl<P: Platform> Agenda<P> {
                 image,
                 url,
                 tls_secret,
+                checksum_url,
             } => {
                 let tls = self.tls(task, tls_secret.as_deref()).await?;
                 let locator = Locator::new(image, url.as_deref()).with_tls(tls.as_ref());
+                let locator = locator.with_checksums(checksum_url.as_deref());
                 return Ok(Report::Image(self.images.inspect(locator).await?));
             }
             Work::PullImage {

@@ -16,6 +16,7 @@ use crate::backup::{Location, Targets};
 use crate::disk::{DesiredDisk, SnapshotUid};
 
 mod ends;
+mod exports;
 mod restores;
 
 const SIZE: u64 = 8 << 20;
@@ -386,7 +387,8 @@ async fn a_running_machine_is_backed_up_and_a_task_that_needs_its_disk_ends_the_
 
     // A snapshot does not wait for a backup that waits for the database.
     let held = backups.node.hold_writes().await;
-    let (third, snapshots) = (uid(700), uid(701));
+    let third = uid(700);
+    let snapshots = uid(701);
     let agenda = Arc::clone(&backups.agenda);
     let submitting = tokio::spawn(async move {
         agenda.submit(third, uid(VM), backup(3)).await.unwrap();

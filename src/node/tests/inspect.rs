@@ -14,6 +14,7 @@ fn inspect(image: String) -> Work {
         image,
         url: None,
         tls_secret: None,
+        checksum_url: None,
     }
 }
 
@@ -68,6 +69,7 @@ async fn an_image_with_a_url_is_inspected_and_provisioned() {
         image: image.clone(),
         url: Some(url.clone()),
         tls_secret: None,
+        checksum_url: None,
     };
     let make = Work::Provision {
         image: image.clone(),

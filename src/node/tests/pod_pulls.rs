@@ -33,9 +33,11 @@ async fn clients_follow_the_pulls_of_pods_and_no_others() {
     let mut early = watch(&service).await;
     assert_eq!(next(&mut early).await, synced);
 
-    let (images, image) = (Arc::clone(&node.images), node.image("half"));
+    let images = Arc::clone(&node.images);
+    let image = node.image("half");
     let own = AbortOnDropHandle::new(tokio::spawn({
-        let (images, image) = (Arc::clone(&images), image.clone());
+        let images = Arc::clone(&images);
+        let image = image.clone();
         async move { images.pull(&image).await }
     }));
     let part = |text: &str| text.to_owned();

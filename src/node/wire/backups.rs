@@ -90,6 +90,16 @@ pub(super) fn restore(vm: VmUid, requested: &v1::RestoreBackup) -> Result<Work, 
     })
 }
 
+/// The backup of a request to send what it has.
+pub(super) fn exported(requested: &v1::ExportBackupRequest) -> Result<StoredBackup, Invalid> {
+    Ok(StoredBackup {
+        uid: uid("backup_uid", &requested.backup_uid)?,
+        target: target("target", &requested.target)?,
+        name: machine_name("vm_name", &requested.vm_name)?,
+        sha256: digest("sha256", &requested.sha256)?,
+    })
+}
+
 /// A backup that was written or verified.
 pub(super) fn done(backup: &DoneBackup) -> v1::DiskBackup {
     v1::DiskBackup {

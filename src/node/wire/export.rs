@@ -5,44 +5,57 @@
 
 use nodeapi::v1;
 
-use super::super::exports::{Received, Source};
-use super::{Invalid, uid};
+use super::super::exports::{DiskState, Received, Requested, Source};
+use super::{Invalid, backups, uid};
 use crate::images::Digest;
 
 /// The disk that a client requests, and what it has of it.
 pub(in crate::node) fn export(
     request: &v1::ExportDiskRequest,
-) -> Result<(Source, Option<Received>), Invalid> {
-    let source = Source {
-        vm: uid("vm_uid", &request.vm_uid)?,
-        snapshot: None,
-    };
+) -> Result<(Requested, Option<Received>), Invalid> {
+    let requested = Requested::Disk(uid("vm_uid", &request.vm_uid)?);
     let received = received(request.received_bytes, &request.received_sha256)?;
-    Ok((source, received))
+    Ok((requested, received))
 }
 
 /// The snapshot that a client requests, and what it has of it.
 pub(in crate::node) fn export_snapshot(
     request: &v1::ExportSnapshotRequest,
-) -> Result<(Source, Option<Received>), Invalid> {
-    let source = Source {
-        vm: uid("vm_uid", &request.vm_uid)?,
-        snapshot: Some(uid("snapshot_uid", &request.snapshot_uid)?),
-    };
+) -> Result<(Requested, Option<Received>), Invalid> {
+    let vm = uid("vm_uid", &request.vm_uid)?;
+    let requested = Requested::Snapshot(vm, uid("snapshot_uid", &request.snapshot_uid)?);
     let received = received(request.received_bytes, &request.received_sha256)?;
-    Ok((source, received))
+    Ok((requested, received))
+}
+
+/// The backup that a client requests, and what it has of it.
+pub(in crate::node) fn export_backup(
+    request: &v1::ExportBackupRequest,
+) -> Result<(Requested, Option<Received>), Invalid> {
+    let vm = uid("vm_uid", &request.vm_uid)?;
+    let requested = Requested::Backup(vm, backups::exported(request)?);
+    let received = received(request.received_bytes, &request.received_sha256)?;
+    Ok((requested, received))
 }
 
 /// The export that a client has all of.
 pub(in crate::node) fn complete_export(
     request: &v1::ForgetExportRequest,
 ) -> Result<Source, Invalid> {
-    let snapshot = Some(request.snapshot_uid.as_str()).filter(|uid| !uid.is_empty());
-    let snapshot = snapshot.map(|snapshot| uid("snapshot_uid", snapshot));
-    Ok(Source {
-        vm: uid("vm_uid", &request.vm_uid)?,
-        snapshot: snapshot.transpose()?,
-    })
+    let vm = uid("vm_uid", &request.vm_uid)?;
+    let state = match (request.snapshot_uid.as_str(), request.backup_uid.as_str()) {
+        ("", "") => DiskState::Present,
+        (snapshot, "") => DiskState::Snapshot(uid("snapshot_uid", snapshot)?),
+        ("", backup) => DiskState::Backup(uid("backup_uid", backup)?),
+        _ => {
+            let reason = "a snapshot or a backup is possible, and not both";
+            return Err(Invalid {
+                field: "backup_uid",
+                reason,
+            });
+        }
+    };
+    Ok(Source { vm, state })
 }
 
 fn received(bytes: u64, sha256: &str) -> Result<Option<Received>, Invalid> {

@@ -18,10 +18,12 @@ pub(super) fn inspect(wanted: v1::InspectImage) -> Result<Work, Invalid> {
     named("inspect_image.image", &wanted.image)?;
     let url = url("inspect_image.image_url", &wanted.image, wanted.image_url)?;
     let tls_secret = secret("inspect_image.image_tls_secret", wanted.image_tls_secret)?;
+    let checksum_url = checksums(&wanted.image, url.as_deref(), wanted.image_checksum_url)?;
     Ok(Work::InspectImage {
         image: wanted.image,
         url,
         tls_secret,
+        checksum_url,
     })
 }
 
@@ -76,6 +78,19 @@ pub(super) fn url(
     Ok(url)
 }
 
+/// The URL of a file of checksums, if there is one.
+fn checksums(image: &str, url: Option<&str>, given: String) -> Result<Option<String>, Invalid> {
+    let given = Some(given).filter(|url| !url.is_empty());
+    let locator = Locator::new(image, url).with_checksums(given.as_deref());
+    let checked = locator.check();
+    checked.map_err(|_| Invalid {
+        field: "inspect_image.image_checksum_url",
+        reason: "it must be http or https, without user name and password, of at most 2048 bytes, for an image with a \
+                 URL of a web server; else empty",
+    })?;
+    Ok(given)
+}
+
 /// The name of a Secret, if there is one.
 pub(super) fn secret(field: &'static str, given: String) -> Result<Option<String>, Invalid> {
     let given = Some(given).filter(|name| !name.is_empty());
@@ -109,7 +124,8 @@ mod tests {
 
     /// The refused field, which both kinds of task have.
     fn field(image: &str, url: &str) -> &'static str {
-        let (image, image_url) = (image.to_owned(), url.to_owned());
+        let image = image.to_owned();
+        let image_url = url.to_owned();
         let wanted = v1::InspectImage {
             image: image.clone(),
             image_url: image_url.clone(),
@@ -132,7 +148,8 @@ mod tests {
     #[test]
     fn an_image_and_its_url_go_together() {
         let url = "https://Host.example:8443/A.qcow2?v=1";
-        let (name, id) = (podspec::url_image_name(url), "0".repeat(64));
+        let name = podspec::url_image_name(url);
+        let id = "0".repeat(64);
         assert_eq!(field("", ""), "inspect_image.image");
         assert_eq!(field("host/a b", ""), "inspect_image.image");
         assert_eq!(field(&id, ""), "inspect_image.image");
@@ -147,12 +164,14 @@ mod tests {
                 image: image.to_owned(),
                 image_url: url.to_owned(),
                 image_tls_secret: "images-tls".to_owned(),
+                image_checksum_url: String::new(),
             };
             let given = Some(url.to_owned()).filter(|url| !url.is_empty());
             let work = Work::InspectImage {
                 image: image.to_owned(),
                 url: given.clone(),
                 tls_secret: Some("images-tls".to_owned()),
+                checksum_url: None,
             };
             assert_eq!(inspect(wanted).unwrap(), work);
             let wanted = v1::PullImage {
@@ -167,6 +186,38 @@ mod tests {
             };
             assert_eq!(pull(wanted).unwrap(), work);
         }
+    }
+
+    #[test]
+    fn a_file_of_checksums_is_for_an_image_of_a_web_server() {
+        let url = "https://host.example/a.qcow2";
+        let looked = |image: &str, image_url: &str, list: &str| {
+            let wanted = v1::InspectImage {
+                image: image.to_owned(),
+                image_url: image_url.to_owned(),
+                image_checksum_url: list.to_owned(),
+                ..v1::InspectImage::default()
+            };
+            inspect(wanted).map_err(|refused| refused.field)
+        };
+        let name = podspec::url_image_name(url);
+        let list = "https://Sums.example/SHA256SUMS?v=1";
+        let work = looked(&name, url, list).unwrap();
+        let Work::InspectImage { checksum_url, .. } = work else {
+            panic!("{work:?}");
+        };
+        assert_eq!(checksum_url.as_deref(), Some(list));
+        let refused = Err("inspect_image.image_checksum_url");
+        for bad in [
+            "https://me:hush@h/SUMS",
+            "file:///etc/shadow",
+            "oci://h/a",
+            "SUMS",
+        ] {
+            assert_eq!(looked(&name, url, bad), refused, "{bad}");
+        }
+        assert_eq!(looked("h.org/disk", "", list), refused);
+        assert_eq!(looked("h.org/disk", "oci://h.org/disk", list), refused);
     }
 
     #[test]

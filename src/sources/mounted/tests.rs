@@ -89,9 +89,10 @@ fn a_source_comes_from_a_volume_of_its_kind(
     let volume = Volume::new(plugin);
     volume.write("..1", &[("k", b"v")]);
     let found = read(volume.path.to_str().unwrap(), POD, kind);
-    match is_read {
-        true => assert_eq!(keys(&found.unwrap()), [("k", b"v".as_slice())]),
-        false => assert!(matches!(found, Err(Unreadable::NotAVolume(_))), "{found:?}"),
+    if is_read {
+        assert_eq!(keys(&found.unwrap()), [("k", b"v".as_slice())]);
+    } else {
+        assert!(matches!(found, Err(Unreadable::NotAVolume(_))), "{found:?}");
     }
 }
 

@@ -311,7 +311,9 @@ impl Load {
             ),
         };
         transport.write_all(&request[..send]).await.unwrap();
-        let (mut received, mut head, mut tail) = (0, Vec::new(), VecDeque::new());
+        let mut received = 0;
+        let mut head = Vec::new();
+        let mut tail = VecDeque::new();
         let mut failure = None;
         let mut buffer = vec![0; piece];
         let reading = async {
@@ -337,7 +339,8 @@ impl Load {
             .expect("the output");
         drop(transport);
         if let Conduct::Completes { .. } = conduct {
-            let (head, tail) = (String::from_utf8_lossy(&head), Vec::from(tail));
+            let head = String::from_utf8_lossy(&head);
+            let tail = Vec::from(tail);
             let tail = String::from_utf8_lossy(&tail);
             let is_whole = head.contains("a line of input")
                 && tail.contains(r#""status":"Success""#)
@@ -383,7 +386,8 @@ fn spdy(path: &str) -> Vec<u8> {
         encoder.encode(frame, &mut bytes).unwrap();
     }
     let content = bytes::Bytes::from_static(b"a line of input\n");
-    let (stream, fin) = (3, true);
+    let stream = 3;
+    let fin = true;
     encoder
         .encode(
             Frame::Data {

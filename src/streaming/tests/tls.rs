@@ -102,7 +102,8 @@ async fn a_session_runs_over_tls() {
 
 #[tokio::test]
 async fn files_that_do_not_serve_are_named() {
-    let (keys, other) = (Keys::new(), Keys::new());
+    let keys = Keys::new();
+    let other = Keys::new();
     std::fs::copy(other.files("", "key").key, keys.files("", "other").key).unwrap();
     for (certificate, key, expected) in [
         ("none", "key", "none"),
@@ -120,7 +121,8 @@ async fn files_that_do_not_serve_are_named() {
 
 #[tokio::test]
 async fn a_certificate_that_changes_serves_the_next_session() {
-    let (keys, next) = (Keys::new(), Keys::new());
+    let keys = Keys::new();
+    let next = Keys::new();
     let files = keys.files("cert", "key");
     let server = Server::with(Some(&files)).await;
     assert!(keys.is_shown_by(&server).await);

@@ -254,7 +254,8 @@ async fn spdy_runs_in_a_tunnel() {
     let mut client = Client::start(&server, target, "", "SPDY/3.1+portforward.k8s.io")
         .await
         .unwrap();
-    let (mut encoder, mut decoder) = (Encoder::new().unwrap(), Decoder::default());
+    let mut encoder = Encoder::new().unwrap();
+    let mut decoder = Decoder::default();
     let mut bytes = BytesMut::new();
     let port = guest.local_addr().unwrap().port().to_string();
     for (stream, kind) in [(1, "error"), (3, "data")] {
@@ -288,7 +289,8 @@ async fn spdy_runs_in_a_tunnel() {
     assert_eq!(sent, "ping");
     connection.write_all(b"pong").await.unwrap();
     drop(connection);
-    let (mut received, mut ended) = (BytesMut::new(), 0);
+    let mut received = BytesMut::new();
+    let mut ended = 0;
     let mut pong = BytesMut::new();
     while ended < 2 {
         received.extend_from_slice(&client.bytes().await);

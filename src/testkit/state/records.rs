@@ -370,6 +370,7 @@ pub(crate) fn tasks() -> Vec<Task> {
         image: "images.example/other".to_owned(),
         url: None,
         tls_secret: None,
+        checksum_url: None,
     };
     let inspected = json!({
         "format": "qcow2", "virtual_bytes": 1 << 20, "file_bytes": 4096, "bootable": true,

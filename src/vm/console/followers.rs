@@ -119,7 +119,8 @@ mod tests {
             raw: scratch.path().join("raw"),
             log: scratch.path().join("log"),
         };
-        let (consoles, id) = (Consoles::default(), ContainerId::generate());
+        let consoles = Consoles::default();
+        let id = ContainerId::generate();
         consoles.follow(&id, paths.clone()).await.unwrap();
         std::fs::write(&paths.raw, "first\n").unwrap();
         consoles.lose(&id).await;

@@ -126,7 +126,10 @@ fn cut_back(file: &File, length: u64) -> io::Result<()> {
 
 /// Kubelet rotates by renaming to `<name>.<time>`.
 fn cut_rotated(path: &Path, last: &Mark) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+    let Some(parent) = path.parent() else {
+        return Ok(());
+    };
+    let Some(name) = path.file_name() else {
         return Ok(());
     };
     let mut prefix = name.to_owned();

@@ -122,10 +122,8 @@ impl RawFile {
             return;
         }
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let (from, length) = (
-            self.punched.cast_signed(),
-            (end - self.punched).cast_signed(),
-        );
+        let from = self.punched.cast_signed();
+        let length = (end - self.punched).cast_signed();
         match fallocate(&self.file, flags, from, length) {
             Ok(()) => self.punched = end,
             Err(Errno::EINTR) => {}

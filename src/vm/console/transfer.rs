@@ -68,7 +68,8 @@ impl Transfer {
             raw: paths.raw.clone(),
             source,
         })?;
-        let (inode, size) = (raw.inode().map_err(failed)?, raw.size().map_err(failed)?);
+        let inode = raw.inode().map_err(failed)?;
+        let size = raw.size().map_err(failed)?;
         let first = raw.first_byte().map_err(failed)?;
         let (position, is_saved) = match saved {
             Some(saved) if saved.raw_inode == inode && saved.offset <= size => {
@@ -182,7 +183,8 @@ impl Transfer {
             if at_end { rest(chunk_end) } else { Rest::Hold },
         );
         let (output, cut_short) = format(&mut lines);
-        let (pending, line_open) = (lines.pending().len() as u64, lines.line_open());
+        let pending = lines.pending().len() as u64;
+        let line_open = lines.line_open();
         let held = (at_end && lines.holds_text()).then_some(chunk_end);
         if !output.is_empty() {
             self.append(&output)?;

@@ -147,7 +147,8 @@ mod tests {
     #[tokio::test]
     async fn each_of_two_watches_sees_a_write_and_the_second_survives_the_first() {
         let mut file = tempfile::tempfile().unwrap();
-        let (first, second) = (Watch::on(&file).unwrap(), Watch::on(&file).unwrap());
+        let first = Watch::on(&file).unwrap();
+        let second = Watch::on(&file).unwrap();
         assert!(first.changed().now_or_never().is_none());
         file.write_all(b"x").unwrap();
         timeout(LONG, first.changed()).await.unwrap();

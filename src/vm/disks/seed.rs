@@ -195,9 +195,10 @@ impl<P: Platform> Containers<P> {
 
     /// The disk with the image, if the container has one.
     pub(in crate::vm) fn seed_disk(&self, row: &Container) -> Option<Disk> {
-        let device = match row.spec.sysprep {
-            true => DiskDevice::CdRom,
-            false => DiskDevice::Virtio,
+        let device = if row.spec.sysprep {
+            DiskDevice::CdRom
+        } else {
+            DiskDevice::Virtio
         };
         row.spec.seed.then(|| Disk {
             device,

@@ -54,7 +54,8 @@ pub(super) async fn collect(command: guest::Command, limits: &Limits) -> Result<
 }
 
 async fn read(output: &mut guest::Output, limits: &Limits) -> Result<Stream, Error> {
-    let (mut all, mut piece) = (Stream::default(), vec![0; PIECE]);
+    let mut all = Stream::default();
+    let mut piece = vec![0; PIECE];
     // An error of a pipe in memory is its end.
     while let Ok(length @ 1..) = output.read(&mut piece).await {
         all.push(&limits.budget, &piece[..length], LONGEST_STREAM)?;

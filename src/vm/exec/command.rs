@@ -103,7 +103,8 @@ impl<H: Hypervisor> Run<H> {
             How::Signal(signal) => 128 + signal,
         };
         let is_cut = ended.out.len() >= LARGEST_STREAM || ended.err.len() >= LARGEST_STREAM;
-        let (mut out, mut err) = (Stream::default(), Stream::default());
+        let mut out = Stream::default();
+        let mut err = Stream::default();
         let held = self
             .push(&mut out, &ended.out)
             .and_then(|()| self.push(&mut err, &ended.err));
@@ -136,10 +137,8 @@ impl<H: Hypervisor> Run<H> {
             input: Vec::new(),
             capture: true,
         };
-        let (setsid, plain) = (
-            program("setsid", &arguments),
-            program("/bin/sh", arguments.get(1..).unwrap_or_default()),
-        );
+        let setsid = program("setsid", &arguments);
+        let plain = program("/bin/sh", arguments.get(1..).unwrap_or_default());
         match self.start_process(&setsid, START).await {
             Err(e) if is_not_started(&e) => self.start_process(&plain, START).await,
             other => other,

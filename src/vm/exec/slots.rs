@@ -187,7 +187,8 @@ mod tests {
     #[tokio::test]
     async fn a_machine_full_of_commands_leaves_places_to_others_and_to_its_own_short_ones() {
         let slots = Slots::default();
-        let (busy, idle) = (ContainerId::generate(), ContainerId::generate());
+        let busy = ContainerId::generate();
+        let idle = ContainerId::generate();
         let mut held = Vec::new();
         for _ in 0..LONG_PER_MACHINE {
             held.push(slots.in_machine(&busy, Length::Long).await);

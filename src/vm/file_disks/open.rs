@@ -37,15 +37,18 @@ impl<P: Platform> Containers<P> {
         row: &Container,
     ) -> Result<(Vec<WireDisk>, Vec<Open<Vec<File>>>)> {
         let disks = &row.spec.file_disks;
-        let (mut opened, mut described) = (Vec::new(), Vec::new());
+        let mut opened = Vec::new();
+        let mut described = Vec::new();
         for (index, disk) in disks.iter().enumerate() {
             let place = self.place(disk).await?;
-            let (missing, write) = (Error::Missing(disk.shown()), !disk.read_only);
+            let missing = Error::Missing(disk.shown());
+            let write = !disk.read_only;
             let files = look(&place, disk, move |place| place.find_all(write));
             let files = files.await?.ok_or(missing)?;
             opened.push(place.keep(files));
             let path = self.paths.disk_stand_in(&row.id, index);
-            let (owner, disk) = (self.owner(row), disk.clone());
+            let owner = self.owner(row);
+            let disk = disk.clone();
             let read_only = disk.read_only;
             let made = path.clone();
             let prepare = move || stand_in(&made, owner);

@@ -106,9 +106,10 @@ impl Place {
     fn open_at(&self, name: &str, flags: OFlag) -> nix::Result<File> {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-            .mode(match flags.intersects(OFlag::O_CREAT | OFlag::O_TMPFILE) {
-                true => Mode::S_IRUSR | Mode::S_IWUSR,
-                false => Mode::empty(),
+            .mode(if flags.intersects(OFlag::O_CREAT | OFlag::O_TMPFILE) {
+                Mode::S_IRUSR | Mode::S_IWUSR
+            } else {
+                Mode::empty()
             })
             .resolve(
                 ResolveFlag::RESOLVE_BENEATH
@@ -125,10 +126,13 @@ impl Place {
                 file: self.disk.shown(),
                 bytes,
             }),
-            Format::Raw => match self.disk.is_root() && begins_as_qcow2(file) {
-                true => Err(Error::IsQcow2(self.disk.shown())),
-                false => Ok(bytes),
-            },
+            Format::Raw => {
+                if self.disk.is_root() && begins_as_qcow2(file) {
+                    Err(Error::IsQcow2(self.disk.shown()))
+                } else {
+                    Ok(bytes)
+                }
+            }
             Format::Qcow2 => {
                 let head = head_of(file).map_err(io(&self.disk, "read"))?;
                 let judged = judge(&head, Some(bytes), u64::MAX);
@@ -175,9 +179,10 @@ impl Place {
         let Unfinished { file, mark } = made;
         file.sync_all().map_err(io(&self.disk, "write"))?;
         let has_name = is_same(file, mark).map_err(io(&self.disk, "measure"))?;
-        let named = match has_name {
-            true => self.rename(),
-            false => self.link(file),
+        let named = if has_name {
+            self.rename()
+        } else {
+            self.link(file)
         };
         match named {
             Ok(()) => {}
@@ -202,13 +207,16 @@ impl Place {
             Err(errno) => return Err(errno),
         }
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let (to, how) = (self.disk.file.as_str(), AtFlags::AT_SYMLINK_FOLLOW);
+        let to = self.disk.file.as_str();
+        let how = AtFlags::AT_SYMLINK_FOLLOW;
         linkat(AT_FDCWD, from.as_str(), &self.directory, to, how)
     }
 
     fn rename(&self) -> nix::Result<()> {
-        let (from, to) = (self.unfinished(), self.disk.file.as_str());
-        let (at, flags) = (self.directory.as_fd(), RenameFlags::RENAME_NOREPLACE);
+        let from = self.unfinished();
+        let to = self.disk.file.as_str();
+        let at = self.directory.as_fd();
+        let flags = RenameFlags::RENAME_NOREPLACE;
         match renameat2(at, from.as_str(), at, to, flags) {
             // NFS cannot rename without replacing; a link never replaces.
             Err(Errno::EINVAL) => {
@@ -264,7 +272,8 @@ fn lock(file: File) -> nix::Result<Flock<File>> {
 }
 
 fn is_same(one: &File, other: &File) -> io::Result<bool> {
-    let (one, other) = (one.metadata()?, other.metadata()?);
+    let one = one.metadata()?;
+    let other = other.metadata()?;
     Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 

@@ -37,9 +37,10 @@ impl<P: Platform> Containers<P> {
     /// Whether this node uses disks in this format: the header of a qcow2 file can name other files,
     /// and pods that have the volume can change it at any moment.
     pub(super) fn permitted(&self, disk: &FileDisk) -> Result<(), Error> {
-        match disk.format == Format::Qcow2 && !self.settings.qcow2_file_disks {
-            true => Err(Error::Qcow2Off(disk.shown())),
-            false => Ok(()),
+        if disk.format == Format::Qcow2 && !self.settings.qcow2_file_disks {
+            Err(Error::Qcow2Off(disk.shown()))
+        } else {
+            Ok(())
         }
     }
 
@@ -49,9 +50,10 @@ impl<P: Platform> Containers<P> {
         config: &ContainerConfig,
     ) -> Result<()> {
         let annotations = request::annotations(sandbox, config);
-        match Annotations::new(&annotations).file_disks()?.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Process.into()),
+        if Annotations::new(&annotations).file_disks()?.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Process.into())
         }
     }
 }
@@ -80,9 +82,10 @@ fn of(wanted: podspec::FileDisk, mounts: &[Mount]) -> Result<FileDisk, Error> {
         path: wanted.device_path,
         read_only: mount.readonly,
     };
-    match disk.is_root() && disk.read_only {
-        true => Err(Error::ReadOnlyRoot),
-        false => Ok(disk),
+    if disk.is_root() && disk.read_only {
+        Err(Error::ReadOnlyRoot)
+    } else {
+        Ok(disk)
     }
 }
 

@@ -11,7 +11,7 @@ use std::fs::File;
 use super::FileDisk;
 use super::error::{Error, Result};
 use super::place::{Place, io};
-use crate::disk::qemu_img::Base;
+use crate::disk::qemu_img::{Base, OpenDisk};
 use crate::foreign::Open;
 use crate::images::{Format, Image};
 use crate::platform::Platform;
@@ -113,7 +113,11 @@ impl<P: Platform> Containers<P> {
                     );
                 }
             };
-            let filled = qemu_img.fill((file.clone(), disk.format), base, size, progress);
+            let target = OpenDisk {
+                file: file.clone(),
+                format: disk.format,
+            };
+            let filled = qemu_img.fill(target, base, size, progress);
             filled.await.map_err(written)?;
         }
         faultpoint::point("vm.file.written");
@@ -173,7 +177,8 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn place_of(&self, disk: &FileDisk) -> Result<Open<Place>> {
-        let (root, wanted) = (self.settings.shares.root.clone(), disk.clone());
+        let root = self.settings.shares.root.clone();
+        let wanted = disk.clone();
         let open = move || Place::open(&root, &wanted);
         let opened = self.foreign.look(&disk.directory, open).await;
         let place = opened.map_err(foreign(disk))??;

@@ -92,7 +92,8 @@ const DATA: &str = "[{mountPath: /claims/a, devicePath: /dev/data, size: 3Mi}]";
 #[case("qcow2", "os.qcow2")]
 #[tokio::test]
 async fn an_image_is_written_to_a_file_once(#[case] format: &str, #[case] name: &str) {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let disks = format!(
         "[{{mountPath: /claims/a, devicePath: /, file: {name}, format: {format}, size: 5Mi}}]"
     );
@@ -137,7 +138,8 @@ async fn an_image_is_written_to_a_file_once(#[case] format: &str, #[case] name: 
 
 #[tokio::test]
 async fn a_further_disk_is_made_sparse_and_found_by_its_name() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let row = volume.create(&node, DATA).await.unwrap();
     let made = volume.path("disk.img").metadata().unwrap();
     assert_eq!((made.len(), made.blocks()), (3 * MIB, 0));
@@ -152,7 +154,8 @@ async fn a_further_disk_is_made_sparse_and_found_by_its_name() {
 
 #[tokio::test]
 async fn a_file_that_an_earlier_daemon_began_is_made_anew() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let unfinished = volume.path(".disk.img.vmlet-new");
     fs::write(&unfinished, vec![7; 8 << 20]).unwrap();
     volume.create(&node, DATA).await.unwrap();
@@ -166,7 +169,8 @@ async fn a_file_that_an_earlier_daemon_began_is_made_anew() {
 /// Another pod may have the volume.
 #[tokio::test]
 async fn a_disk_that_is_being_made_cannot_be_reached_by_a_name() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let row = volume.create(&node, DATA).await.unwrap();
     fs::remove_file(volume.path("disk.img")).unwrap();
     let place = node.containers.place(&row.spec.file_disks[0]);
@@ -199,7 +203,8 @@ async fn a_qcow2_file_is_no_disk_unless_the_node_is_set_to_it() {
 
 #[tokio::test]
 async fn two_containers_do_not_make_one_file() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let unfinished = volume.path(".disk.img.vmlet-new");
     let other = fs::File::create(&unfinished).unwrap();
     other.lock().unwrap();
@@ -215,7 +220,8 @@ async fn two_containers_do_not_make_one_file() {
 
 #[tokio::test]
 async fn a_refused_container_leaves_no_unfinished_file() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let two =
         "[{mountPath: /claims/a, size: 1Mi}, {mountPath: /claims/a, file: b, devicePath: /b}]";
     let refused = volume.refused(&node, two).await;
@@ -233,7 +239,8 @@ async fn a_refused_container_leaves_no_unfinished_file() {
 #[case::text("nothing", "a YAML list is needed")]
 #[tokio::test]
 async fn what_cannot_be_made_is_refused(#[case] disks: &str, #[case] why: &str) {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let refused = volume.refused(&node, disks).await;
     assert!(refused.contains(why), "{refused}");
     assert!(volume.names().is_empty() && node.rows.all().is_empty());
@@ -241,7 +248,8 @@ async fn what_cannot_be_made_is_refused(#[case] disks: &str, #[case] why: &str) 
 
 #[tokio::test]
 async fn a_read_only_volume_has_its_disks_or_is_refused() {
-    let (node, mut volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let mut volume = Volume::new();
     volume.read_only = true;
     let refused = volume.refused(&node, DATA).await;
     assert!(
@@ -269,7 +277,8 @@ async fn a_read_only_volume_has_its_disks_or_is_refused() {
 #[case::qcow2("qcow2", "are not followed")]
 #[tokio::test]
 async fn no_link_pipe_or_directory_of_a_volume_is_opened(#[case] format: &str, #[case] why: &str) {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let disks = format!("[{{mountPath: /claims/a, format: {format}}}]");
     let disk = volume.path("disk.img");
     symlink("/etc/passwd", &disk).unwrap();
@@ -287,7 +296,8 @@ async fn no_link_pipe_or_directory_of_a_volume_is_opened(#[case] format: &str, #
 
 #[tokio::test]
 async fn a_planted_name_of_the_unfinished_file_is_not_followed() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let outside = tempfile::NamedTempFile::new().unwrap();
     fs::write(outside.path(), "kept").unwrap();
     symlink(outside.path(), volume.path(".disk.img.vmlet-new")).unwrap();
@@ -299,7 +309,8 @@ async fn a_planted_name_of_the_unfinished_file_is_not_followed() {
 
 #[tokio::test]
 async fn a_file_that_refers_to_others_is_refused() {
-    let (node, volume) = (Node::new().await, Volume::new());
+    let node = Node::new().await;
+    let volume = Volume::new();
     let disk = volume.path("disk.img");
     let disks = "[{mountPath: /claims/a, format: qcow2}]";
     let made = Command::new("qemu-img")
@@ -346,7 +357,8 @@ async fn a_size_of_the_root_disk_that_has_no_effect_is_reported() {
         node.row(&id.unwrap()).spec.unsupported.join("; ")
     };
     let words = "annotation VirtletRootVolumeSize has no effect: the root disk is a volume";
-    let (volume, data) = (Volume::new(), Volume::new());
+    let volume = Volume::new();
+    let data = Volume::new();
     let found = reported(&volume, "root", &[("file-disks", ROOT)]).await;
     assert!(found.contains(words), "{found}");
     let found = reported(&data, "data", &[("file-disks", DATA)]).await;

@@ -19,7 +19,8 @@ pub(in crate::vm) fn parse(text: &str) -> Option<Vec<u32>> {
     let mut cpus = BTreeSet::new();
     for part in text.split(',').filter(|_| !text.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (number(first)?, number(last)?);
+        let first = number(first)?;
+        let last = number(last)?;
         if first > last {
             return None;
         }

@@ -1,5 +1,5 @@
-//! What the node has for machines: Landlock, idmapped mounts, cgroups and AppArmor of its kernel, and
-//! the program for guests.
+//! What the node has for machines: Landlock, idmapped mounts, cgroups and AppArmor of its kernel, the
+//! program for guests, and a file system whose files can have the same blocks.
 //!
 //! Invariant: it is looked at on a thread with a deadline, at most once in [`HOLDS`]: profiles are
 //! loaded and replaced while the daemon runs.
@@ -9,7 +9,7 @@
 #![allow(unsafe_code)] // Both probes have no safe form; a comment at each states why it is sound.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -44,6 +44,8 @@ pub struct Equipment {
     pub helpers_together: Option<String>,
     /// Why guests do not get `vmlet-guest` by their seed images, if they do not.
     pub vmlet_guest_missing: Option<String>,
+    /// Whether copies of disks can have the blocks of their source; `None`: not known.
+    pub copies_share_blocks: Option<bool>,
 }
 
 /// What the kernel has.
@@ -87,10 +89,12 @@ impl<P: Platform> Containers<P> {
         let cgroup_root = self.settings.cgroup_root.clone();
         let node_root: PathBuf = self.settings.shares.root.clone();
         let program = self.settings.guest_agent.clone();
+        let disks = Arc::clone(&self.parts.disks);
         let look = move || Equipment {
             kernel: look(&cgroup_root, &node_root),
             helpers_together: crate::helper::refused_namespaces().map(str::to_owned),
             vmlet_guest_missing: vmlet_guest::missing(&program),
+            copies_share_blocks: disks.copies_share_blocks(),
         };
         let Some(equipment) = self.equipment.thread.read((), LOOK, look).await else {
             return last.map(|(_, equipment)| equipment);

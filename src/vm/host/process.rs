@@ -120,7 +120,9 @@ impl Processes {
             let domain = self.domain_of(pid);
             let domain = domain.filter(|domain| missing.contains_key(domain));
             let domain = domain.filter(|domain| self.user_of(pid) == missing.get(domain).copied());
-            if let (Some(domain), Some(started)) = (domain, self.started(pid)) {
+            if let Some(domain) = domain
+                && let Some(started) = self.started(pid)
+            {
                 self.known().insert(domain, Process { pid, started });
                 missing.remove(&domain);
                 found.insert(domain, pid);

@@ -22,6 +22,7 @@ use crate::vm::disks::overlay::{Choice, fast_deploy};
 use crate::vm::disks::seed::SeedData;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::file_disks::{self, FileDisk};
+use crate::vm::lifecycle::Conflict;
 use crate::vm::model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Exit, Part, Spec,
 };
@@ -94,7 +95,8 @@ impl<P: Platform> Containers<P> {
         let unsupported = match instance.role {
             Role::Machine => {
                 let image = root.digest();
-                let (shares, disks) = (&supplies.shares, &supplies.file_disks);
+                let shares = &supplies.shares;
+                let disks = &supplies.file_disks;
                 let pod = &sandbox.config;
                 let given = Given::of(&self.foreign, pod, &config, shares, disks).await;
                 let found = self.unsupported(sandbox, &config, &blocks, (&image, given));
@@ -226,11 +228,12 @@ impl<P: Platform> Containers<P> {
                 phase if phase.is_live() => return Err(self.live(&row)),
                 // It would boot the disk that the other one has left.
                 _ if is_machine && row.boots() && row.spec.config.metadata.name != *name => {
-                    return Err(Error::OtherName {
+                    return Err(Conflict::OtherName {
                         pod: pod_of(sandbox),
                         name: name.clone(),
                         machine: row.spec.config.metadata.name.clone(),
-                    });
+                    }
+                    .into());
                 }
                 _ => {}
             }
@@ -241,12 +244,12 @@ impl<P: Platform> Containers<P> {
     /// Why a pod has no place for another machine.
     fn live(&self, row: &Container) -> Error {
         let sandbox = self.sandbox_of(row);
-        Error::Live {
+        Error::from(Conflict::Live {
             pod: sandbox.map_or_else(String::new, |sandbox| pod_of(&sandbox)),
             name: row.spec.config.metadata.name.clone(),
             container: row.id.clone(),
             phase: row.phase,
-        }
+        })
     }
 
     /// Ends a container that never ran, and records why.
@@ -315,7 +318,8 @@ fn unused_fast_deploy(
 
 /// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.
 pub(in crate::vm) fn log_path(directory: &str, path: &str) -> Option<PathBuf> {
-    let (directory, path) = (Path::new(directory), Path::new(path));
+    let directory = Path::new(directory);
+    let path = Path::new(path);
     let plain = path
         .components()
         .all(|part| matches!(part, Component::Normal(_)));

@@ -45,7 +45,9 @@ pub(in crate::vm) struct Parts<'a> {
 
 /// The domain of a container.
 pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'_>) -> DomainSpec {
-    let (machine, settings, paths) = (&row.spec.machine, parts.settings, parts.paths);
+    let machine = &row.spec.machine;
+    let settings = parts.settings;
+    let paths = parts.paths;
     let room = room(row, parts.saved, parts.accelerator);
     let environment = environment(row, &parts, &room);
     DomainSpec {

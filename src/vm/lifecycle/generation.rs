@@ -37,13 +37,17 @@ impl<P: Platform> Containers<P> {
 }
 
 /// The ID for a root disk without a record. A disk of the pod goes with its sandbox. A disk on a volume outlives
-/// the pod, and follows the VirtualMachine: other pods have none, since all replicas of a template may have one UUID,
-/// and volumes that are copies of each other.
+/// the pod, and follows the VirtualMachine, and the volume that a revert gave it: other pods have none, since all
+/// replicas of a template may have one UUID, and volumes that are copies of each other.
 fn without_record(row: &Container, namespace: &str) -> Option<Uuid> {
     let is_on_volume = row.root_block().is_some() || row.root_file().is_some();
     let name = if is_on_volume {
         // Two namespaces may choose the same UUID.
-        format!("{namespace}/{}", row.spec.instance.bios_uuid?)
+        let machine = format!("{namespace}/{}", row.spec.instance.bios_uuid?);
+        match row.spec.instance.disk_generation {
+            Some(disk) => format!("{machine}/{disk}"),
+            None => machine,
+        }
     } else {
         row.sandbox.to_string()
     };
@@ -99,6 +103,10 @@ mod tests {
         assert_ne!(without_record(&row, "b"), id);
         row.sandbox = SandboxId::generate();
         assert_eq!(without_record(&row, "a"), id);
+        row.spec.instance.disk_generation = Some(Uuid::from_u128(9));
+        let reverted = without_record(&row, "a");
+        assert!(reverted.is_some() && reverted != id);
+        row.spec.instance.disk_generation = None;
         row.spec.instance.bios_uuid = Some(Uuid::from_u128(8));
         assert_ne!(without_record(&row, "a"), id);
     }

@@ -47,7 +47,8 @@ pub(in crate::vm) fn machine(
     defaults: podspec::Defaults,
 ) -> Result<Machine> {
     let annotations = annotations(sandbox, config);
-    let (own, pod) = (&config.resources, sandbox.config.resources);
+    let own = &config.resources;
+    let pod = sandbox.config.resources;
     let given = |own: i64, pod: i64| if own > 0 { own } else { pod };
     let cpu = if own.cpu_quota > 0 {
         (own.cpu_quota, own.cpu_period)

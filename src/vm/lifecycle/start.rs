@@ -95,7 +95,8 @@ impl<P: Platform> Containers<P> {
             })
             .await?;
         faultpoint::point("vm.start.running");
-        let (took, Waits { define, start }) = (begun.elapsed(), waits);
+        let took = begun.elapsed();
+        let Waits { define, start } = waits;
         tracing::info!(container = %id, ?took, ?define, ?start, "container started");
         let score = row.resources().oom_score_adj;
         if score != 0 {
@@ -164,7 +165,9 @@ impl<P: Platform> Containers<P> {
     /// Lets libvirt start the emulator.
     async fn run(&self, row: &Container, xml: String, stop: &Stop) -> Result<()> {
         let instance = &row.spec.instance;
-        if let (Some(vm), true) = (instance.vm, instance.restore) {
+        if let Some(vm) = instance.vm
+            && instance.restore
+        {
             return self.resume_memory(row, vm, xml, stop).await;
         }
         let driver = &self.parts.hypervisor;

@@ -99,7 +99,8 @@ impl<P: Platform> Containers<P> {
         if !stoppers.insert(id.clone()) {
             return;
         }
-        let (this, id) = (Arc::clone(self), id.clone());
+        let this = Arc::clone(self);
+        let id = id.clone();
         self.parts.tasks.spawn(async move {
             if let Err(e) = this.run_stop(&id).await {
                 tracing::warn!(container = %id, error = crate::one_line(&e), "container stop failed");

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `vmlet-guest` alone freezes for them, since it thaws by itself: when this process ends, and after the time. So
 //! no record requests a thaw.
-//! Failure: [`Error::NotQuiesced`]; the guest is not frozen, or not for longer than the time.
+//! Failure: [`LayerError::NotQuiesced`]; the guest is not frozen, or not for longer than the time.
 
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::disk;
 use crate::guest;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::power::LayerError;
 use crate::vm::service::Containers;
 use crate::vm::stops::Stop;
 
@@ -46,7 +47,7 @@ impl<P: Platform> Containers<P> {
         let socket = self.guest_port(&row);
         let agent = self.guests.agent(&row.id, &socket, PING.min(time)).await;
         let agent = agent.filter(|agent| agent.watches_freezes);
-        let not_frozen = |source| Error::NotQuiesced { vm, source };
+        let not_frozen = |source| Error::from(LayerError::NotQuiesced { vm, source });
         let agent = agent.ok_or_else(|| not_frozen(FreezeError::NoOwnAgent))?;
         let freeze = self.freezes.begin(vm, Instant::now() + time);
         let own = agent.freeze(time).await;

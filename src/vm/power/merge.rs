@@ -12,7 +12,7 @@
 //! Invariant: the emulator says which files it has, and never the outcome of a call. A guest that is paused for
 //! a merge is so by its record, and nothing resumes it before the record says which layer it writes to; whichever
 //! process finds the record resumes it. No other request waits for a merge: what needs the disk ends it.
-//! Failure: [`Error::NotMerged`] leaves both layers, which are merged by the repetition, or when the machine is off.
+//! Failure: [`LayerError::NotMerged`] leaves both layers, which are merged by the repetition, or when the machine is off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,7 @@ use crate::disk::{Change, SnapshotUid, Step};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
+use crate::vm::power::LayerError;
 use crate::vm::service::Containers;
 
 /// Time between two looks at a merge.
@@ -225,7 +226,7 @@ impl<P: Platform> Containers<P> {
         let disks = &self.parts.disks;
         let child = change.step.merged().unwrap_or_default();
         let is_active = disks.layer(vm, child) == disks.file(vm);
-        let not_merged = |source| Error::NotMerged { vm, source };
+        let not_merged = |source| Error::from(LayerError::NotMerged { vm, source });
         let mut outcome = self.begin_job(row, vm, change, is_active).await;
         faultpoint::point("node.snapshot.copies");
         while outcome.is_ok() {
@@ -270,7 +271,7 @@ impl<P: Platform> Containers<P> {
     ) -> Result<()> {
         let driver = &self.parts.hypervisor;
         let disks = &self.parts.disks;
-        let not_merged = |source| Error::NotMerged { vm, source };
+        let not_merged = |source| Error::from(LayerError::NotMerged { vm, source });
         let job = driver.root_job(row.domain()).await.map_err(not_merged)?;
         let child = change.step.merged().unwrap_or_default();
         let top = disks.layer(vm, child);
@@ -294,7 +295,7 @@ impl<P: Platform> Containers<P> {
     async fn pivot(&self, row: &Container, vm: VmUid, change: Change) -> Result<()> {
         let driver = &self.parts.hypervisor;
         let domain = row.domain();
-        let not_merged = |source| Error::NotMerged { vm, source };
+        let not_merged = |source| Error::from(LayerError::NotMerged { vm, source });
         let resumes = {
             let _still = self.parts.locks.lock(&pause_name(vm)).await;
             let power = driver.power(domain).await.map_err(not_merged)?;
@@ -388,7 +389,7 @@ impl<P: Platform> Containers<P> {
     async fn end_job(&self, row: &Container, vm: VmUid) -> Result<()> {
         let driver = &self.parts.hypervisor;
         let domain = row.domain();
-        let not_merged = |source| Error::NotMerged { vm, source };
+        let not_merged = |source| Error::from(LayerError::NotMerged { vm, source });
         if driver.root_job(domain).await.map_err(not_merged)?.is_none() {
             return Ok(());
         }

@@ -11,7 +11,7 @@
 //! Invariant: the record comes before the job, and ends after the job has, by the proof on the device or as an overlay
 //! (`disk/pull.rs`). The record of a disk becomes that of an overlay while its machine runs only when no request for a
 //! job can be left in libvirtd. No request waits for a promotion: what needs the disk ends it.
-//! Failure: [`Error::NotPulled`] and [`Error::NotProved`] leave a disk that keeps its image; the repetition goes on where
+//! Failure: [`LayerError::NotPulled`] and [`LayerError::NotProved`] leave a disk that keeps its image; the repetition goes on where
 //! the last attempt ended, since what was copied stays.
 
 use std::time::Duration;
@@ -25,6 +25,7 @@ use crate::disk;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::Container;
+use crate::vm::power::LayerError;
 use crate::vm::service::Containers;
 
 /// Time between two looks at a copy.
@@ -108,7 +109,7 @@ impl<P: Platform> Containers<P> {
     pub(super) async fn make_way_for_change(&self, row: &Container, vm: VmUid) -> Result<()> {
         self.stop_pull(row, vm).await?;
         if self.parts.disks.is_pulled(vm) {
-            return Err(Error::NotProved(vm));
+            return Err(LayerError::NotProved(vm).into());
         }
         Ok(())
     }
@@ -134,7 +135,7 @@ impl<P: Platform> Containers<P> {
         bytes_per_second: u64,
     ) -> Result<()> {
         let driver = &self.parts.hypervisor;
-        let not_pulled = |source| Error::NotPulled { vm, source };
+        let not_pulled = |source| Error::from(LayerError::NotPulled { vm, source });
         let job = driver.root_job(row.domain()).await.map_err(not_pulled)?;
         if job.is_some() || !self.has_image_open(row, vm).await? {
             return Ok(());
@@ -153,7 +154,7 @@ impl<P: Platform> Containers<P> {
         mut progress: impl FnMut(u8) + Send,
     ) -> Result<()> {
         let driver = &self.parts.hypervisor;
-        let not_pulled = |source| Error::NotPulled { vm, source };
+        let not_pulled = |source| Error::from(LayerError::NotPulled { vm, source });
         let mut done = 0;
         let mut moved_at = Instant::now();
         let mut measured_at = moved_at;
@@ -178,7 +179,7 @@ impl<P: Platform> Containers<P> {
     /// Ends the block job of a disk that is pulled, if there is one.
     async fn end_job_of_pull(&self, row: &Container, vm: VmUid) -> Result<()> {
         let driver = &self.parts.hypervisor;
-        let not_pulled = |source| Error::NotPulled { vm, source };
+        let not_pulled = |source| Error::from(LayerError::NotPulled { vm, source });
         let job = driver.root_job(row.domain()).await.map_err(not_pulled)?;
         if job.is_none() {
             return Ok(());
@@ -198,7 +199,7 @@ impl<P: Platform> Containers<P> {
                 let _alone = self.parts.locks.lock(&lock_name(vm)).await;
                 if self.has_image_open(row, vm).await? {
                     let source = without_success();
-                    return Err(Error::NotPulled { vm, source });
+                    return Err(LayerError::NotPulled { vm, source }.into());
                 }
                 self.flush(row, vm).await;
                 if self.parts.disks.end_pull(vm, &row.id).await? {
@@ -207,12 +208,12 @@ impl<P: Platform> Containers<P> {
                 if !self.parts.disks.is_pulled(vm) {
                     // Its header names the image still.
                     let source = without_success();
-                    return Err(Error::NotPulled { vm, source });
+                    return Err(LayerError::NotPulled { vm, source }.into());
                 }
             }
             tokio::time::sleep(LOOK).await;
         }
-        Err(Error::NotProved(vm))
+        Err(LayerError::NotProved(vm).into())
     }
 
     /// Requests the emulator to write its tables; what the device has then is the proof, or none.
@@ -228,7 +229,7 @@ impl<P: Platform> Containers<P> {
         let image = self.parts.disks.base(vm);
         let image = image.ok_or(disk::Error::ImageLost(vm))?;
         let files = self.parts.hypervisor.disk_files(row.domain()).await;
-        let files = files.map_err(|source| Error::NotPulled { vm, source })?;
+        let files = files.map_err(|source| LayerError::NotPulled { vm, source })?;
         let files = files.ok_or(Error::NotRunning(vm))?;
         Ok(files.iter().any(|file| file.path == image.path))
     }

@@ -9,7 +9,7 @@
 //! Invariant: a guest is requested to freeze only when its agent has just answered. One that the QEMU guest agent
 //! was requested to freeze is thawed, or was reset, before the record says that it is not. With `vmlet-guest` a
 //! snapshot counts as quiesced only when the guest answers to the thaw that all were frozen until then.
-//! Failure: [`Error::NotQuiesced`] leaves no snapshot, [`Error::NotThawed`] leaves the change to the repetition.
+//! Failure: [`LayerError::NotQuiesced`] leaves no snapshot, [`LayerError::NotThawed`] leaves the change to the repetition.
 
 use std::time::Duration;
 
@@ -23,8 +23,9 @@ use super::freezes::Freeze;
 use crate::disk::Change;
 use crate::guest;
 use crate::platform::Platform;
-use crate::vm::error::{Error, Result};
+use crate::vm::error::Result;
 use crate::vm::model::Container;
+use crate::vm::power::LayerError;
 use crate::vm::service::Containers;
 
 /// Time for the agent of a guest to show that it is there.
@@ -117,7 +118,7 @@ impl<P: Platform> Containers<P> {
                 // One of an earlier version thaws by itself, too, unless it is killed.
                 let agent = own(limit).await.map(FreezingAgent::Own);
                 let source = FreezeError::Qemu(error);
-                agent.ok_or(Error::NotQuiesced { vm, source })
+                Ok(agent.ok_or(LayerError::NotQuiesced { vm, source })?)
             }
         }
     }
@@ -164,7 +165,7 @@ impl<P: Platform> Containers<P> {
             Err(error) => FreezeError::Own(error),
         };
         self.parts.disks.abandon_change(vm, change.layer).await?;
-        Err(Error::NotQuiesced { vm, source })
+        Err(LayerError::NotQuiesced { vm, source }.into())
     }
 
     async fn freeze_by_qemu(
@@ -199,7 +200,7 @@ impl<P: Platform> Containers<P> {
             self.end_freeze_by_qemu(row, vm, change, &freeze).await?;
         }
         disks.abandon_change(vm, change.layer).await?;
-        Err(Error::NotQuiesced { vm, source })
+        Err(LayerError::NotQuiesced { vm, source }.into())
     }
 
     /// Ends a freeze; true when the file systems were frozen until then.
@@ -251,7 +252,9 @@ impl<P: Platform> Containers<P> {
             attempts += 1;
             match thawed {
                 Ok(_) => return Ok(()),
-                Err(source) if attempts == THAWS => return Err(Error::NotThawed { vm, source }),
+                Err(source) if attempts == THAWS => {
+                    return Err(LayerError::NotThawed { vm, source }.into());
+                }
                 Err(error) => {
                     let error = crate::one_line(&error);
                     tracing::warn!(%vm, error, "guest not thawed yet");

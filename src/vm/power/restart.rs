@@ -33,7 +33,8 @@ impl<P: Platform> Containers<P> {
     /// Requests the guest to reboot until it boots again, or until `deadline`; true when it does.
     pub async fn reboot(&self, vm: VmUid, deadline: Instant) -> Result<bool> {
         let driver = &self.parts.hypervisor;
-        let (mut events, mut changes) = (driver.events(), self.parts.table.changes());
+        let mut events = driver.events();
+        let mut changes = self.parts.table.changes();
         let row = self.running_vm(vm)?;
         // A concurrent stop has precedence.
         let runs = || {

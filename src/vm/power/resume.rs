@@ -17,6 +17,7 @@ use crate::disk::MemoryPhase;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
+use crate::vm::power::LayerError;
 use crate::vm::service::Containers;
 use crate::vm::stops::Stop;
 
@@ -56,11 +57,13 @@ impl<P: Platform> Containers<P> {
         let memory = disk.as_ref().and_then(|disk| disk.memory.as_ref());
         let snapshot = memory.and_then(|memory| memory.snapshot);
         match (self.unless_stopped(row, "restore", source), snapshot) {
-            (Error::Hypervisor { source, .. }, Some(snapshot)) => Error::NotResumed {
-                vm,
-                snapshot,
-                source,
-            },
+            (Error::Hypervisor { source, .. }, Some(snapshot)) => {
+                Error::from(LayerError::NotResumed {
+                    vm,
+                    snapshot,
+                    source,
+                })
+            }
             (error, _) => error,
         }
     }

@@ -18,6 +18,7 @@ use crate::sandbox::SandboxConfig;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 
 /// Time between two looks at a save that an earlier process began.
 const LOOK: Duration = Duration::from_millis(500);
@@ -53,7 +54,7 @@ impl<P: Platform> Containers<P> {
                     self.end_if_inactive(&row).await?;
                 }
                 Some(_) if !row.spec.shares.is_empty() => {
-                    return Err(Error::SharesNotSaved(vm));
+                    return Err(ShareError::NotSaved(vm).into());
                 }
                 Some(power) => {
                     // libvirt saves no memory while a disk has a job.
@@ -73,7 +74,8 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn write_memory(&self, row: &Container, vm: VmUid, paused: bool) -> Result<()> {
-        let (disks, driver) = (&self.parts.disks, &self.parts.hypervisor);
+        let disks = &self.parts.disks;
+        let driver = &self.parts.hypervisor;
         {
             // A guest that a snapshot has frozen would be frozen when it continues, and no record says so then.
             let _alone = self.parts.locks.lock(&snapshots::lock_name(vm)).await;
@@ -126,9 +128,7 @@ impl<P: Platform> Containers<P> {
         let annotations = Annotations::new(&config.annotations);
         let vm: Option<VmUid> = annotations.get(Key::VmDisk).ok().flatten();
         let restore: Option<bool> = annotations.get(Key::Restore).ok().flatten();
-        let (Some(vm), Some(true)) = (vm, restore) else {
-            return None;
-        };
+        let vm = vm.filter(|_| restore == Some(true))?;
         let memory = self.parts.disks.get(vm).and_then(|d| d.memory.clone())?;
         let known = memory.nics.into_iter().map(|nic| KnownNic {
             mac: nic.mac,

@@ -12,7 +12,7 @@
 //! Invariant: libvirt writes the memory and switches the disk in one request, and the guest stands still in between; with
 //! a switch that took place, the memory is of its moment. No request but this one gives the disk that layer. Nothing here
 //! pauses a guest: libvirt does, and lets it run again, also after its own restart.
-//! Failure: [`Error::MemoryNotSaved`] leaves no snapshot and a guest that runs on. A guest that changes its memory faster
+//! Failure: [`LayerError::MemoryNotSaved`] leaves no snapshot and a guest that runs on. A guest that changes its memory faster
 //! than it is written stands still for a second attempt.
 
 use std::path::Path;
@@ -28,7 +28,9 @@ use crate::disk::{self, Change, SnapshotMemory, Step};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
+use crate::vm::power::LayerError;
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 use crate::vm::stops::Stop;
 
 /// Time between two looks at the file that is written.
@@ -65,12 +67,12 @@ impl<P: Platform> Containers<P> {
         paused: bool,
     ) -> Result<SnapshotMemory> {
         if !row.spec.shares.is_empty() {
-            return Err(Error::SharesNotSaved(vm));
+            return Err(ShareError::NotSaved(vm).into());
         }
         let mut blocks = row.spec.blocks.iter().map(|disk| disk.read_only);
         let mut files = row.spec.file_disks.iter().map(|disk| disk.read_only);
         if !(blocks.all(|read_only| read_only) && files.all(|read_only| read_only)) {
-            return Err(Error::DisksNotSaved(vm));
+            return Err(LayerError::DisksNotSaved(vm).into());
         }
         Ok(SnapshotMemory {
             paused,

@@ -21,10 +21,12 @@ use crate::guest::{Start, View};
 use crate::platform::Platform;
 use crate::sandbox::{DnsConfig, Sandbox, SandboxConfig};
 use crate::vm::disks::seed::SeedData;
-use crate::vm::error::{Error, Result};
+use crate::vm::error::Result;
+use crate::vm::lifecycle::Conflict;
 use crate::vm::lifecycle::log_path;
 use crate::vm::lifecycle::request::machine;
 use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Part, Spec, Unused};
+use crate::vm::process::PodMachineError;
 use crate::vm::service::Containers;
 use crate::vm::shares::{Share, Supplies, volumes};
 use crate::vm::state::{Event, Phase};
@@ -185,11 +187,12 @@ impl<P: Platform> Containers<P> {
                     return Ok(Some(row.id.clone()));
                 }
                 phase if phase.is_live() => {
-                    return Err(Error::NameTaken {
+                    return Err(Conflict::NameTaken {
                         name: config.metadata.name.clone(),
                         attempt: config.metadata.attempt,
                         container: row.id.clone(),
-                    });
+                    }
+                    .into());
                 }
                 _ => {}
             }
@@ -210,10 +213,11 @@ impl<P: Platform> Containers<P> {
             let wanted = self.known(&sandbox.id, &config.image);
             let digest = wanted.map(|digest| digest.to_string());
             if digest.as_deref() != Some(machine.spec.image_digest.as_str()) {
-                return Err(Error::OtherImage {
+                return Err(Conflict::OtherImage {
                     sandbox: sandbox.id.clone(),
                     image: config.image.image.clone(),
-                });
+                }
+                .into());
             }
             return Ok(machine);
         }
@@ -230,11 +234,12 @@ impl<P: Platform> Containers<P> {
         // Limits of a process are not those of the machine.
         let port = machine(sandbox, &config, self.defaults())?.guest_agent;
         if port == GuestAgent::Off {
-            return Err(Error::NoGuestPort(sandbox.id.clone()));
+            return Err(PodMachineError::PortOff(sandbox.id.clone()).into());
         }
-        let shares = match volumes::are_shared(sandbox, &config)? {
-            true => vec![Share::of_pod()],
-            false => Vec::new(),
+        let shares = if volumes::are_shared(sandbox, &config)? {
+            vec![Share::of_pod()]
+        } else {
+            Vec::new()
         };
         let supplies = Supplies {
             data: files,

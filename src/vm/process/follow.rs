@@ -57,7 +57,8 @@ impl<P: Platform> Containers<P> {
         live: Arc<Live>,
         connected: Option<Connected>,
     ) {
-        let (this, id) = (Arc::clone(self), id.clone());
+        let this = Arc::clone(self);
+        let id = id.clone();
         tokio::spawn(async move {
             let exit = this.follow_to_end(&id, &live, connected).await;
             faultpoint::point("process.exit.known");
@@ -148,7 +149,8 @@ impl<P: Platform> Containers<P> {
         let agent = agent.ok_or(guest::Error::Lost)?;
         let mut log = live.log.lock().await;
         if log.is_none() {
-            let (path, saved) = (row.spec.log_path.clone(), self.paths.process_position(id));
+            let path = row.spec.log_path.clone();
+            let saved = self.paths.process_position(id);
             let opened = tokio::task::spawn_blocking(move || Log::open(&path, &saved)).await;
             match opened {
                 Ok(Ok(opened)) => *log = Some(opened),
@@ -223,8 +225,10 @@ async fn carry(live: &Live, command: Command) -> Result<guest::End, guest::Error
     }));
     let deadline = LogDeadline::default();
     let output = async {
-        let (mut out, mut err) = (vec![0; PIECE], vec![0; PIECE]);
-        let (mut has_out, mut has_err) = (true, true);
+        let mut out = vec![0; PIECE];
+        let mut err = vec![0; PIECE];
+        let mut has_out = true;
+        let mut has_err = true;
         while has_out || has_err {
             // An error of a pipe in memory is its end.
             tokio::select! {
@@ -393,7 +397,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_process_does_not_wait_for_a_log_that_cannot_be_written() {
-        let (deadline, attempts) = (LogDeadline::default(), Cell::new(0));
+        let deadline = LogDeadline::default();
+        let attempts = Cell::new(0);
         let fails = || {
             attempts.set(attempts.get() + 1);
             std::future::ready(None)

@@ -39,10 +39,8 @@ pub(super) fn settings(resources: &LinuxResources) -> Vec<Setting> {
     if resources.cpu_shares > 0 {
         set("cpu.weight", weight(resources.cpu_shares).to_string());
     }
-    let (memory, with_swap) = (
-        resources.memory_limit_in_bytes,
-        resources.memory_swap_limit_in_bytes,
-    );
+    let memory = resources.memory_limit_in_bytes;
+    let with_swap = resources.memory_swap_limit_in_bytes;
     match memory {
         1.. => set("memory.max", memory.to_string()),
         ..0 => set("memory.max", "max".to_owned()),
@@ -130,7 +128,8 @@ impl<P: Platform> Containers<P> {
                 format!("the machine of the pod has {mib} MiB for its life: make a new pod");
             return refuse("memory", reason);
         }
-        let (quota, period) = (after.cpu_quota, after.cpu_period.max(1));
+        let quota = after.cpu_quota;
+        let period = after.cpu_period.max(1);
         if quota > 0 && quota > period.saturating_mul(size.vcpus.into()) {
             let vcpus = size.vcpus;
             let reason = format!(

@@ -99,13 +99,15 @@ impl Log {
     pub(super) fn flush(&mut self, stream: Stream, rest: Rest) -> Result<usize, files::Error> {
         let is_stderr = stream == Stream::Stderr;
         let waiting = &mut self.waiting[usize::from(is_stderr)];
-        let progress = match is_stderr {
-            true => &mut self.position.stderr,
-            false => &mut self.position.stdout,
+        let progress = if is_stderr {
+            &mut self.position.stderr
+        } else {
+            &mut self.position.stdout
         };
         let name = if is_stderr { "stderr" } else { "stdout" };
         let mut lines = Lines::new(waiting, progress.line_open, rest);
-        let (mut batch, now) = (Vec::new(), rfc3339(SystemTime::now()));
+        let mut batch = Vec::new();
+        let now = rfc3339(SystemTime::now());
         for record in &mut lines {
             let tag = match record.tag {
                 Tag::Full => "F",

@@ -90,9 +90,10 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
     read.map_err(files::failed("read the seccomp profile", path))?;
-    match u64::try_from(bytes.len()).is_ok_and(|length| length <= LONGEST) {
-        true => Ok(bytes),
-        false => Err(Error::TooLong(path.to_owned())),
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= LONGEST) {
+        Ok(bytes)
+    } else {
+        Err(Error::TooLong(path.to_owned()))
     }
 }
 

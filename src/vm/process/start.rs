@@ -19,6 +19,7 @@ use crate::platform::Platform;
 use crate::vm::disks::seed::Surroundings;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::{Container, Exit};
+use crate::vm::process::PodMachineError;
 use crate::vm::service::Containers;
 use crate::vm::shares::Supplies;
 use crate::vm::state::{Event, Phase};
@@ -94,7 +95,7 @@ impl<P: Platform> Containers<P> {
             Phase::Starting => self.undo_process_start(row).await?,
             _ => self.row(&row.id)?,
         };
-        let refused = || Error::NoPodMachine(row.sandbox.clone());
+        let refused = || PodMachineError::Gone(row.sandbox.clone());
         let machine = self.pod_machine(&row.sandbox).ok_or_else(refused)?;
         let machine = match machine.phase {
             Phase::Exited => self.make_again(&machine).await?,
@@ -126,10 +127,8 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn launch_process(&self, row: &Container, live: &Live) -> Result<(Agent, Command)> {
-        let (log, saved) = (
-            row.spec.log_path.clone(),
-            self.paths.process_position(&row.id),
-        );
+        let log = row.spec.log_path.clone();
+        let saved = self.paths.process_position(&row.id);
         let opened = tokio::task::spawn_blocking(move || Log::open(&log, &saved)).await;
         let opened = opened.map_err(crate::tasks::Aborted::from)?;
         *live.log.lock().await = Some(opened?);
@@ -161,17 +160,17 @@ impl<P: Platform> Containers<P> {
     async fn await_agent(&self, row: &Container) -> Result<Agent> {
         let deadline = Instant::now() + BOOT;
         loop {
-            let refused = || Error::NoPodMachine(row.sandbox.clone());
+            let refused = || PodMachineError::Gone(row.sandbox.clone());
             let machine = self.pod_machine(&row.sandbox).ok_or_else(refused)?;
             if !machine.phase.may_run() {
-                return Err(Error::NoPodMachine(row.sandbox.clone()));
+                return Err(PodMachineError::Gone(row.sandbox.clone()).into());
             }
             let socket = self.guest_port(&machine);
             if let Some(agent) = self.guests.agent(&machine.id, &socket, ANSWER).await {
                 return Ok(agent);
             }
             if Instant::now() > deadline {
-                return Err(Error::NoGuestAgent(row.sandbox.clone(), BOOT));
+                return Err(PodMachineError::Silent(row.sandbox.clone(), BOOT).into());
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
@@ -179,7 +178,7 @@ impl<P: Platform> Containers<P> {
 
     /// `vmlet-guest` of the pod machine that a process runs in.
     pub(super) async fn agent_of(&self, row: &Container) -> Result<Agent> {
-        let refused = || Error::NoPodMachine(row.sandbox.clone());
+        let refused = || PodMachineError::Gone(row.sandbox.clone());
         let machine = self.pod_machine(&row.sandbox).ok_or_else(refused)?;
         let socket = self.guest_port(&machine);
         let agent = self.guests.agent(&machine.id, &socket, ANSWER).await;

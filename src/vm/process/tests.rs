@@ -13,6 +13,7 @@ use crate::guest::Start;
 use crate::sandbox::PROCESS_HANDLER;
 use crate::testkit::Node;
 use crate::vm::Error;
+use crate::vm::lifecycle::Conflict;
 use crate::vm::state::Phase;
 
 /// How long kubelet waits for an answer.
@@ -67,7 +68,10 @@ async fn a_creation_that_outlasts_its_client_is_the_answer_to_the_repeat() {
     assert_eq!((listed[0].phase, &listed[0].exit), (Phase::Created, &None));
     assert_eq!(node.rows.all().len(), 2, "the process and its machine");
     let again = create().await;
-    assert!(matches!(again, Err(Error::NameTaken { .. })), "{again:?}");
+    assert!(
+        matches!(again, Err(Error::Conflict(Conflict::NameTaken { .. }))),
+        "{again:?}"
+    );
 }
 
 #[tokio::test]

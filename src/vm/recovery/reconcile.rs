@@ -40,7 +40,8 @@ impl<P: Platform> Containers<P> {
             async move { this.reconcile_one(&row.id, domain).await }
         });
         let mut looks = stream::iter(looks).buffer_unordered(ABREAST);
-        let (mut outcome, mut complete) = (Ok(()), true);
+        let mut outcome = Ok(());
+        let mut complete = true;
         while let Some(one) = looks.next().await {
             match one {
                 Ok(looked) => complete &= looked,

@@ -98,7 +98,8 @@ impl<P: Platform> Containers<P> {
         let before = row.resources();
         let mut done = Ok(());
         if has_room(&row.spec.machine) {
-            let (from, to) = (size(&row.spec, before), size(&row.spec, &after));
+            let from = size(&row.spec, before);
+            let to = size(&row.spec, &after);
             let mut change = Change::new(&row, from, to);
             match self.while_running(id, self.request(&mut change)).await {
                 Ok(None) => {}
@@ -129,7 +130,8 @@ async fn continue_change<P: Platform>(
     due: Arc<Notify>,
 ) {
     let begun = Instant::now();
-    let (mut pauses, mut is_logged) = (Backoff::new(LOOK, LONGEST), false);
+    let mut pauses = Backoff::new(LOOK, LONGEST);
+    let mut is_logged = false;
     while let Some(containers) = this.upgrade() {
         let attempt = containers.attempt(&id).await;
         let reason = match attempt {

@@ -191,7 +191,8 @@ impl Wanted {
 fn room(directory: &Path) -> Option<Room> {
     let found = statvfs(directory).ok()?;
     let number = std::fs::metadata(directory).ok()?.dev();
-    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    let major = nix::sys::stat::major(number);
+    let minor = nix::sys::stat::minor(number);
     let number = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Some(Room {
         device: device(number(major), number(minor)),

@@ -87,7 +87,8 @@ impl<P: Platform> Containers<P> {
         if !has_room(&row.spec.machine) {
             return Ok(());
         }
-        let (from, to) = (size(&row.spec, before), size(&row.spec, after));
+        let from = size(&row.spec, before);
+        let to = size(&row.spec, after);
         let mut change = Change::new(row, from, to);
         let done = self.while_running(&row.id, self.reach(&mut change)).await;
         let is_refused = done.as_ref().is_err_and(|e| {
@@ -204,7 +205,8 @@ impl<P: Platform> Containers<P> {
         if change.row.spec.machine.max_vcpus.is_none() {
             return Ok(None);
         }
-        let (domain, wanted) = (change.row.domain(), change.to.vcpus);
+        let domain = change.row.domain();
+        let wanted = change.to.vcpus;
         let is_emulated = self.is_emulated(domain).await?;
         if has.vcpus < wanted && is_emulated {
             let has = has.vcpus;
@@ -244,7 +246,8 @@ impl<P: Platform> Containers<P> {
     async fn release_cpus(&self, change: &mut Change, has: u16) -> Result<String> {
         if change.released_at != Some(has) {
             change.released_at = Some(has);
-            let (domain, wanted) = (change.row.domain(), change.to.vcpus);
+            let domain = change.row.domain();
+            let wanted = change.to.vcpus;
             match self.parts.hypervisor.set_vcpus(domain, wanted).await {
                 Err(libvirt::Error::Refused { reason, .. }) => change.obstacle = Some(reason),
                 other => other.map_err(hypervisor("resize"))?,
@@ -256,7 +259,8 @@ impl<P: Platform> Containers<P> {
     /// Requests the guest, by its agent, to work with so many virtual CPUs; returns with how many
     /// it does, or why there is no answer.
     async fn use_cpus(&self, change: &Change) -> Result<Result<u16, String>> {
-        let (domain, wanted) = (change.row.domain(), change.to.vcpus);
+        let domain = change.row.domain();
+        let wanted = change.to.vcpus;
         match guest::use_vcpus(&*self.parts.hypervisor, domain, wanted, AGENT).await {
             Ok(used) => Ok(Ok(used)),
             Err(
@@ -281,7 +285,8 @@ impl Change {
     }
 
     fn too_many(&self, uses: u16) -> String {
-        let (wanted, obstacle) = (self.to.vcpus, self.obstacle.as_deref());
+        let wanted = self.to.vcpus;
+        let obstacle = self.obstacle.as_deref();
         let obstacle = obstacle.unwrap_or("it has not let the others go");
         format!("the guest uses {uses} virtual CPUs, {wanted} were requested: {obstacle}")
     }

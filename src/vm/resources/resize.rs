@@ -36,7 +36,8 @@ struct Recorded {
 impl<P: Platform> Containers<P> {
     /// Changes the resources of a container; what is zero or empty stays.
     pub async fn update(self: &Arc<Self>, id: &ContainerId, update: LinuxResources) -> Result<()> {
-        let (this, id) = (Arc::clone(self), id.clone());
+        let this = Arc::clone(self);
+        let id = id.clone();
         self.parts
             .tasks
             .finish(async move { this.update_to_end(&id, &update).await })
@@ -305,13 +306,15 @@ pub(in crate::vm) fn merged(before: &LinuxResources, update: &LinuxResources) ->
         oom_score_adj: number(before.oom_score_adj, update.oom_score_adj),
         cpuset_cpus: text(&before.cpuset_cpus, &update.cpuset_cpus),
         cpuset_mems: text(&before.cpuset_mems, &update.cpuset_mems),
-        hugepage_limits: match update.hugepage_limits.is_empty() {
-            true => before.hugepage_limits.clone(),
-            false => update.hugepage_limits.clone(),
+        hugepage_limits: if update.hugepage_limits.is_empty() {
+            before.hugepage_limits.clone()
+        } else {
+            update.hugepage_limits.clone()
         },
-        unified: match update.unified.is_empty() {
-            true => before.unified.clone(),
-            false => update.unified.clone(),
+        unified: if update.unified.is_empty() {
+            before.unified.clone()
+        } else {
+            update.unified.clone()
         },
         memory_swap_limit_in_bytes: number(
             before.memory_swap_limit_in_bytes,

@@ -25,7 +25,7 @@ impl<P: Platform> Containers<P> {
     /// for another start.
     pub(in crate::vm) async fn saved_description(&self, row: &Container) -> Result<Option<String>> {
         let instance = &row.spec.instance;
-        let (Some(vm), true) = (instance.vm, instance.restore) else {
+        let Some(vm) = instance.vm.filter(|_| instance.restore) else {
             return Ok(None);
         };
         let file = self.parts.disks.memory_file(vm);
@@ -58,7 +58,8 @@ fn of_saved(layout: Layout) -> Room {
 /// Under software emulation all virtual CPUs are there from the start: QEMU's translator may end
 /// when one is plugged in later.
 fn of_pod(row: &Container, accelerator: Accelerator) -> Room {
-    let (machine, size) = (&row.spec.machine, size(&row.spec, row.resources()));
+    let machine = &row.spec.machine;
+    let size = size(&row.spec, row.resources());
     let base = machine.memory.get();
     let more = machine.max_memory.map(|most| most.get() - base);
     let max_vcpus = machine.max_vcpus.map(|most| most.get().into());

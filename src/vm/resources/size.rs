@@ -93,7 +93,8 @@ fn check_memory(
 
 fn check_cpus(spec: &Spec, before: &LinuxResources, after: &LinuxResources) -> Result<(), String> {
     let has = u64::from(spec.machine.vcpus.get());
-    let (Some(most), wanted) = (spec.machine.max_vcpus, vcpus(spec, after)) else {
+    let wanted = vcpus(spec, after);
+    let Some(most) = spec.machine.max_vcpus else {
         if cpus_of(after) <= cpus_of(before).max(has) {
             return Ok(());
         }

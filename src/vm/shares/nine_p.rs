@@ -3,7 +3,7 @@
 //! Invariant: a directory is opened for one start. Its descriptor is that of a mount of its own, in
 //! which the emulator has the files of the pod's user, or of root, and above which there is nothing;
 //! a read-only one is read-only for the kernel of the node. It ends with the emulator.
-//! Failure: [`Error::Share`]. A file system that cannot show other owners is an event in the log, and
+//! Failure: [`ShareError::Directory`]. A file system that cannot show other owners is an event in the log, and
 //! the emulator accesses it as its own user.
 
 use std::io;
@@ -19,9 +19,10 @@ use super::{Protocol, Share};
 use crate::foreign::Open;
 use crate::helper::{Service, Stream, Streams};
 use crate::platform::Platform;
-use crate::vm::error::{Error, Result};
+use crate::vm::error::Result;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 
 /// Time for one directory; a server of network storage may be slow.
 const OPENED_WITHIN: Duration = Duration::from_secs(60);
@@ -41,9 +42,10 @@ impl<P: Platform> Containers<P> {
         &self,
         row: &Container,
     ) -> Result<(Vec<WireDirectory>, Vec<Open<Vec<OwnedFd>>>)> {
-        let (mut described, mut opened) = (Vec::new(), Vec::new());
+        let mut described = Vec::new();
+        let mut opened = Vec::new();
         for share in row.spec.shares_by(Protocol::NineP) {
-            let failed = |source| Error::Share {
+            let failed = |source| ShareError::Directory {
                 path: share.path.clone(),
                 source,
             };
@@ -68,7 +70,8 @@ impl<P: Platform> Containers<P> {
     ) -> io::Result<Open<Vec<OwnedFd>>> {
         let (ours, theirs) = fdpass::socketpair().map_err(io::Error::other)?;
         let ours = AsyncConnection::try_from(ours).map_err(io::Error::other)?;
-        let (settings, emulator) = (&self.settings.shares, self.owner(row));
+        let settings = &self.settings.shares;
+        let emulator = self.owner(row);
         let user = &row.spec.config.share_user;
         let mut command = Service::new(&settings.program).command();
         command.arg("open").arg("--root").arg(&settings.root);

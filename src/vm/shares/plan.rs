@@ -11,11 +11,12 @@ use podspec::{Annotations, GuestFile, Role, Shares, Source};
 use super::{Protocol, Share};
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
-use crate::vm::error::{Error, Result};
+use crate::vm::error::Result;
 use crate::vm::file_disks::FileDisk;
 use crate::vm::lifecycle::request;
 use crate::vm::model::{ContainerConfig, Mount};
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 
 /// Most shares of one machine: each takes a place on the virtual board and, by virtiofs, a process.
 const MOST: usize = 16;
@@ -56,10 +57,11 @@ impl<P: Platform> Containers<P> {
         let owner = volumes_of(&sandbox.config.metadata.uid);
         let directories = self.foreign.look(&owner, look).await?;
         if directories.len() > MOST {
-            return Err(Error::Shares {
+            return Err(ShareError::TooMany {
                 found: directories.len(),
                 most: MOST,
-            });
+            }
+            .into());
         }
         let shares = directories.into_iter().enumerate();
         let share = |(number, mount): (usize, Mount)| Share {

@@ -3,7 +3,7 @@
 //! Invariant: a process is in the cgroup of its pod before it reads a byte of the guest. It ends
 //! when the emulator disconnects; one to which no emulator has connected ends when this module
 //! connects and disconnects, or by itself after some minutes.
-//! Failure: [`Error::Share`]; what was started for the same machine ends with the undoing of the
+//! Failure: [`ShareError::Directory`]; what was started for the same machine ends with the undoing of the
 //! start. [`super::watch`] says what becomes of a machine whose process ends before it.
 
 use std::fs::OpenOptions;
@@ -27,9 +27,10 @@ use crate::helper::{Child, Service, Start, Stream, Streams, User};
 use crate::machine_socket;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
-use crate::vm::error::{Error, Result};
+use crate::vm::error::Result;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 use crate::vm::users::Owner;
 
 /// Time for the move of a process to its pod's cgroup.
@@ -49,7 +50,7 @@ impl<P: Platform> Containers<P> {
     /// Starts a process for each share that has one; the directory of the machine's sockets is there.
     pub(in crate::vm) async fn serve_shares(&self, row: &Container, pod: &Sandbox) -> Result<()> {
         for share in row.spec.shares_by(Protocol::Virtiofs) {
-            let failed = |source| Error::Share {
+            let failed = |source| ShareError::Directory {
                 path: share.path.clone(),
                 source,
             };
@@ -90,9 +91,10 @@ impl<P: Platform> Containers<P> {
             uid: id(user.uid, own.uid),
             gid: id(user.gid, own.gid),
         };
-        let directory = match share.is_of_pod() {
-            true => self.paths.volumes(&row.id),
-            false => plan::below(&self.settings.shares.root, &share.host_path),
+        let directory = if share.is_of_pod() {
+            self.paths.volumes(&row.id)
+        } else {
+            plan::below(&self.settings.shares.root, &share.host_path)
         };
         let mut command = Service::new(&self.settings.shares.program).command();
         command
@@ -124,7 +126,9 @@ impl<P: Platform> Containers<P> {
         };
         let mut child = self.start_program(command, streams).await?;
         let parent = pod.config.cgroup_parent.clone();
-        if let (Some(pid), false) = (child.id(), parent.is_empty()) {
+        if let Some(pid) = child.id()
+            && !parent.is_empty()
+        {
             let root = self.settings.cgroup_root.clone();
             // The thread has the program, so that its number is no other's before the kernel
             // returns.

@@ -18,6 +18,7 @@ use crate::platform::Platform;
 use crate::vm::error::Error;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 
 /// Most bytes of a log in a message.
 const SHOWN: u64 = 400;
@@ -37,10 +38,10 @@ impl<P: Platform> Containers<P> {
         };
         let refused = crate::one_line(&refused);
         let source = format!("its process on the node has ended ({report}): {refused}");
-        Error::Share {
+        Error::from(ShareError::Directory {
             path: share.path.clone(),
             source: io::Error::other(source),
-        }
+        })
     }
 
     async fn failed_share<'a>(&self, row: &'a Container) -> Option<(&'a Share, String)> {

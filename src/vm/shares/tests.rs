@@ -14,6 +14,7 @@ use rstest::rstest;
 
 use super::volumes;
 use crate::testkit::Node;
+use crate::vm::shares::ShareError;
 use crate::vm::state::Phase;
 use crate::vm::{ContainerConfig, Error, Mount, Protocol, Share};
 
@@ -57,7 +58,8 @@ fn with(node: &Node, mounts: Vec<Mount>) -> ContainerConfig {
 
 #[tokio::test]
 async fn each_directory_of_a_pod_is_a_share_and_a_device_of_its_machine() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let file = volumes.0.path().join("file");
     fs::write(&file, "x").unwrap();
     let source = "/run/vmlet/sources/secret/keys";
@@ -97,7 +99,8 @@ async fn each_directory_of_a_pod_is_a_share_and_a_device_of_its_machine() {
 /// A later mount of the parent would cover the child.
 #[tokio::test]
 async fn a_directory_is_mounted_after_those_above_it_whatever_their_order() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let of = |(name, path)| mount(volumes.directory(name), path, false);
     let mounts = [
         ("leaf", "/srv/a/b/c"),
@@ -119,7 +122,8 @@ async fn a_directory_is_mounted_after_those_above_it_whatever_their_order() {
 
 #[tokio::test]
 async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let numbered = |n: u8| mount(volumes.directory(&n.to_string()), &format!("/v/{n}"), true);
     let mounts: Vec<_> = (0..17).map(numbered).collect();
     let sandbox = node.annotated("many", &[]).await;
@@ -129,7 +133,10 @@ async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
         .await;
     let refused = refused.unwrap_err();
     assert!(
-        matches!(refused, Error::Shares { found: 17, .. }),
+        matches!(
+            refused,
+            Error::Shares(ShareError::TooMany { found: 17, .. })
+        ),
         "{refused}"
     );
     let sandbox = node.annotated("off", &[("shares", "off")]).await;
@@ -143,7 +150,8 @@ async fn a_pod_may_turn_shares_off_and_has_at_most_sixteen() {
 
 #[tokio::test]
 async fn shares_that_the_guest_cannot_use_as_requested_are_reported() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let mut both_ways = mount(volumes.directory("data"), "/data", false);
     both_ways.propagation = 2;
     let reported = async |pod: &str, annotations: &[(&str, &str)]| {
@@ -199,7 +207,8 @@ async fn what_the_guest_could_not_mount_or_write_is_named() {
 
 #[tokio::test]
 async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let mounts = vec![mount(volumes.directory("data"), "/data", false)];
     let sandbox = node.ready().await;
     let id = node.containers.create(&sandbox, with(&node, mounts)).await;
@@ -207,7 +216,7 @@ async fn a_share_that_cannot_be_served_fails_the_start_and_leaves_nothing() {
     // The program is not there.
     let refused = node.containers.start(&id).await.unwrap_err();
     assert!(
-        matches!(&refused, Error::Share { path, .. } if path == "/data"),
+        matches!(&refused, Error::Shares(ShareError::Directory { path, .. }) if path == "/data"),
         "{refused}"
     );
     assert_eq!(node.phase(&id), Phase::Exited);
@@ -268,7 +277,8 @@ async fn a_start_that_fails_by_the_process_of_a_share_has_its_last_words(
 
 #[tokio::test]
 async fn a_pod_may_have_its_directories_by_9p() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let mut follows = mount(volumes.directory("conf"), "/etc/conf", true);
     follows.propagation = 1;
     let mounts = vec![mount(volumes.directory("data"), "/data", false), follows];
@@ -315,7 +325,8 @@ fn the_shares_of_earlier_versions_are_by_virtiofs() {
 
 #[tokio::test]
 async fn a_directory_that_cannot_be_opened_fails_the_start_and_leaves_nothing() {
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let mounts = vec![mount(volumes.directory("data"), "/data", false)];
     let sandbox = node.annotated("web", &[("shares", "9p")]).await;
     let id = node.containers.create(&sandbox, with(&node, mounts)).await;
@@ -367,7 +378,8 @@ async fn processes_of_a_pod_machine_have_no_volumes_by_9p() {
 #[tokio::test]
 async fn the_memory_of_a_machine_with_shares_is_not_saved() {
     const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
-    let (node, volumes) = (Node::new().await, Volumes::new());
+    let node = Node::new().await;
+    let volumes = Volumes::new();
     let vm: VmUid = VM.parse().unwrap();
     node.make_disk(vm).await;
     node.install_virtiofsd("/bin/true");

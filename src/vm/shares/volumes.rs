@@ -7,7 +7,7 @@
 //! Invariant: a name below the share belongs to one mount of one container. What is mounted ends with
 //! the container, and with the server: the node sees none of it. The server is known by a record that
 //! root alone can write.
-//! Failure: [`Error::Volumes`]; nothing of the container's stays mounted.
+//! Failure: [`ShareError::Volumes`]; nothing of the container's stays mounted.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -26,6 +26,7 @@ use crate::vm::error::{Error, Result};
 use crate::vm::lifecycle::request;
 use crate::vm::model::{Container, ContainerConfig, Mount, Part};
 use crate::vm::service::Containers;
+use crate::vm::shares::ShareError;
 
 /// Time for all volumes of a container; a server of network storage may be slow.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
@@ -66,7 +67,7 @@ pub(in crate::vm) fn are_shared(sandbox: &Sandbox, config: &ContainerConfig) -> 
     match Annotations::new(&annotations).shares()? {
         Shares::Auto => Ok(true),
         Shares::Off => Ok(false),
-        Shares::NineP => Err(Error::NinePOfProcesses),
+        Shares::NineP => Err(ShareError::NinePOfProcesses.into()),
     }
 }
 
@@ -80,10 +81,12 @@ pub(in crate::vm) fn wanted(config: &ContainerConfig) -> Vec<&Mount> {
 
 /// Refuses more volumes than a process can have.
 pub(in crate::vm) fn check(config: &ContainerConfig) -> Result<()> {
-    let (found, most) = (wanted(config).len(), guestapi::SETTINGS);
-    match found > most {
-        true => Err(Error::TooManyVolumes { found, most }),
-        false => Ok(()),
+    let found = wanted(config).len();
+    let most = guestapi::SETTINGS;
+    if found > most {
+        Err(ShareError::TooManyVolumes { found, most }.into())
+    } else {
+        Ok(())
     }
 }
 
@@ -102,7 +105,7 @@ impl<P: Platform> Containers<P> {
         if mounts.is_empty() {
             return Ok(Vec::new());
         }
-        let failed = |source| Error::Volumes { source };
+        let failed = |source| Error::from(ShareError::Volumes { source });
         let server = self.server(&machine).await?;
         let server = server.ok_or_else(|| failed(io::Error::other("the server has no record")))?;
         let mut arguments = server.to_vec();
@@ -157,7 +160,7 @@ impl<P: Platform> Containers<P> {
         let count = wanted(&row.spec.config).len();
         let machine = self.pod_machine(&row.sandbox);
         let machine = machine.filter(|machine| has_pod_share(machine) && machine.phase.may_run());
-        let (Some(machine), true) = (machine, count > 0) else {
+        let Some(machine) = machine.filter(|_| count > 0) else {
             return Ok(());
         };
         let Some(server) = self.server(&machine).await? else {
@@ -166,7 +169,7 @@ impl<P: Platform> Containers<P> {
         let mut arguments = server.to_vec();
         arguments.extend((0..count).map(|number| name(&row.id, number).into()));
         let done = self.run_program("detach", arguments).await;
-        done.map_err(|source| Error::Volumes { source })?;
+        done.map_err(|source| ShareError::Volumes { source })?;
         Ok(())
     }
 
@@ -189,9 +192,10 @@ impl<P: Platform> Containers<P> {
             stdout,
             stderr,
         } = ended.map_err(late)??;
-        match status.success() {
-            true => Ok(stdout),
-            false => Err(refusal(&stderr)),
+        if status.success() {
+            Ok(stdout)
+        } else {
+            Err(refusal(&stderr))
         }
     }
 }
@@ -215,9 +219,10 @@ fn options(mount: &Mount) -> String {
         (true, false) => "ro",
         (false, _) => "rw",
     };
-    let propagation = match FOLLOW.contains(&mount.propagation) {
-        true => "rslave",
-        false => "rprivate",
+    let propagation = if FOLLOW.contains(&mount.propagation) {
+        "rslave"
+    } else {
+        "rprivate"
     };
     format!("{access},{propagation}")
 }

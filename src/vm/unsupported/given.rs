@@ -80,10 +80,8 @@ impl Given {
             return shared;
         };
         let mounts = config.mounts.iter().filter(|mount| mount.is_of_the_guest());
-        let (mounts, uid) = (
-            mounts.cloned().collect::<Vec<_>>(),
-            pod.metadata.uid.clone(),
-        );
+        let mounts = mounts.cloned().collect::<Vec<_>>();
+        let uid = pod.metadata.uid.clone();
         let look = move || {
             let given = mounts
                 .into_iter()

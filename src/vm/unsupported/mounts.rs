@@ -40,17 +40,18 @@ pub(super) fn findings<'a>(
             Origin::Node(path) => format!("{path} of the node"),
         };
         let path = &mount.container_path;
-        let finding = match mount.readonly {
-            true => Finding::new(format!(
+        let finding = if mount.readonly {
+            Finding::new(format!(
                 "the mount {path} ({from}) does not reach the guest"
-            )),
-            false => Finding {
+            ))
+        } else {
+            Finding {
                 loses_data: true,
                 ..Finding::new(format!(
                     "the mount {path} ({from}) does not reach the guest, so what is written there \
                      is not kept"
                 ))
-            },
+            }
         };
         Some(finding)
     };

@@ -33,7 +33,8 @@ async fn the_page_has_the_metrics_of_the_documentation() {
 
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("metrics.sock");
-    let (endpoint, stop) = (Endpoint::Unix(path.clone()), CancellationToken::new());
+    let endpoint = Endpoint::Unix(path.clone());
+    let stop = CancellationToken::new();
     let serving = serve(&endpoint, metrics, || 3, stop.clone()).await.unwrap();
     let serving = tokio::spawn(serving);
     let mut stream = UnixStream::connect(&path).await.unwrap();

@@ -60,7 +60,8 @@ impl Sandboxes {
         faultpoint::point("tap.add.journaled");
         match self.bring_up(&config, &mut slot).await {
             Ok((network, plugins)) => {
-                let (nics, took) = (network.nics.len(), started.elapsed());
+                let nics = network.nics.len();
+                let took = started.elapsed();
                 let address = network.ips().next();
                 tracing::info!(
                     sandbox = id,

@@ -46,7 +46,8 @@ impl Sandboxes {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ids: Vec<&String> = slots.keys().filter(|id| id.as_str() > after).collect();
         ids.sort_unstable();
-        let (mut open, mut count) = (Vec::new(), 0);
+        let mut open = Vec::new();
+        let mut count = 0;
         for id in ids {
             let Some(slot) = slots.get(id).and_then(|slot| slot.try_lock().ok()) else {
                 continue;

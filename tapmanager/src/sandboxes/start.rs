@@ -99,10 +99,11 @@ impl Sandboxes {
         if !start.cgroup_parent.is_empty() {
             place(self.cgroup_root.clone(), &start, pid).await?;
         }
-        let (Some(ns), Some(network)) = (ns, &entry.network) else {
+        let Some((ns, network)) = ns.as_ref().zip(entry.network.as_ref()) else {
             return Err(Failure::Changed("its namespace is not open".to_owned()));
         };
-        let (mut nics, mut taps) = (Vec::new(), Vec::new());
+        let mut nics = Vec::new();
+        let mut taps = Vec::new();
         for nic in network.guest_nics() {
             taps.push(netns::open_tap(ns, &nic.tap).await.map_err(Failure::Tap)?);
             nics.push(HandoffNic {

@@ -67,7 +67,8 @@ pub(super) async fn serve(
                 Then::Close,
             ),
             Ok(request) => {
-                let (kind, begun) = (metrics::kind(&request), Instant::now());
+                let kind = metrics::kind(&request);
+                let begun = Instant::now();
                 let reply = answer_in(&mut place, &sandboxes, request).await;
                 sandboxes.metrics.requested(kind, begun, &reply);
                 (reply, Then::Continue)

@@ -30,7 +30,8 @@ async fn node_with_small_state() -> Node {
 }
 
 fn mount_small(state: &Path, flags: MsFlags) {
-    let (kind, size) = (Some("tmpfs"), Some("size=256k"));
+    let kind = Some("tmpfs");
+    let size = Some("size=256k");
     mount(kind, state, kind, flags, size).unwrap();
 }
 

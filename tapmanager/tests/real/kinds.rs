@@ -77,19 +77,25 @@ async fn ptp_guests_reach_the_node_and_each_other_by_routes_only() {
     ))
     .await;
     node.launch().await;
-    let (one, two) = (add(&node, "one").await, add(&node, "two").await);
+    let one = add(&node, "one").await;
+    let two = add(&node, "two").await;
     let guest = boot(&node, &one, "g1").await;
     let other = boot(&node, &two, "g2").await;
-    let (told, its) = (guest.lease("").await, other.lease("").await);
+    let lease = guest.lease("").await;
+    let its = other.lease("").await;
     assert_eq!(
-        (told["subnet"].as_str(), told["mtu"].as_str()),
+        (lease["subnet"].as_str(), lease["mtu"].as_str()),
         ("255.255.255.255", "1450")
     );
     let routes = "10.67.0.1/32 0.0.0.0 10.67.0.0/24 10.67.0.1 0.0.0.0/0 10.67.0.1";
-    assert_eq!(told["staticroutes"], routes);
+    assert_eq!(lease["staticroutes"], routes);
     pings(&guest, "10.67.0.1").await;
     pings(&guest, &its["ip"]).await;
-    run(&node.ns, &format!("busybox ping -c 1 -W 15 {}", told["ip"])).await;
+    run(
+        &node.ns,
+        &format!("busybox ping -c 1 -W 15 {}", lease["ip"]),
+    )
+    .await;
     no_pod_is_left(&node, &["one", "two"]).await;
 }
 
@@ -104,12 +110,18 @@ async fn macvlan_guests_have_the_macvlans_address_and_meet_their_neighbours() {
         let plugin = json!({"type": "macvlan", "master": "wan0", "mode": mode, "ipam": ipam});
         node.configure(&chain(&json!([plugin]))).await;
         node.launch().await;
-        let (one, two) = (add(&node, "one").await, add(&node, "two").await);
+        let one = add(&node, "one").await;
+        let two = add(&node, "two").await;
         let guest = boot(&node, &one, "g1").await;
         let other = boot(&node, &two, "g2").await;
-        let (told, its) = (guest.lease("").await, other.lease("").await);
+        let lease = guest.lease("").await;
+        let its = other.lease("").await;
         pings(&guest, "10.66.0.1").await;
-        run(&outside, &format!("busybox ping -c 1 -W 15 {}", told["ip"])).await;
+        run(
+            &outside,
+            &format!("busybox ping -c 1 -W 15 {}", lease["ip"]),
+        )
+        .await;
         let neighbours = run(&outside, "ip neigh").await;
         assert!(neighbours.contains(&one.nics[0].mac), "{neighbours}");
         if mode == "bridge" {
@@ -155,8 +167,8 @@ async fn large_packets_cross_the_whole_way() {
     let links = run(&pod, "ip -o link").await;
     assert_eq!(links.matches("mtu 9000").count(), 3, "{links}");
     let guest = boot(&node, &one, "g1").await;
-    let told = guest.lease("").await;
-    assert_eq!(told["mtu"], "9000");
+    let lease = guest.lease("").await;
+    assert_eq!(lease["mtu"], "9000");
     guest.run("ip link set nic0 mtu 9000").await;
     guest
         .run("busybox ping -c 1 -W 15 -s 8972 10.69.0.1; ip -s link show nic0")
@@ -191,13 +203,14 @@ async fn bandwidth_limits_are_in_force_on_the_nodes_end_and_go_with_the_pod() {
         assert!(shown.contains(limit), "{limit:?}: {shown}");
     }
     let guest = boot(&node, &one, "g1").await;
-    let told = guest.lease("").await;
+    let lease = guest.lease("").await;
     pings(&guest, "10.70.0.1").await;
-    let (ours, guests) = (node.ns.clone(), guest.namespace());
+    let ours = node.ns.clone();
+    let guests = guest.namespace();
     // Bytes that came in the second after the burst; without limits they would be hundreds of
     // megabytes.
     for (from, to, address, limit) in [
-        (&ours, &guests, told["ip"].as_str(), 1_000_000),
+        (&ours, &guests, lease["ip"].as_str(), 1_000_000),
         (&guests, &ours, "10.70.0.1", 2_000_000),
     ] {
         let mut came = Vec::new();

@@ -21,5 +21,6 @@ mod recovery;
 mod repairs;
 mod routers;
 mod routes;
+mod seam;
 #[path = "../../../libs/netns/tests/netns/speaks6.rs"]
 mod speaks6;

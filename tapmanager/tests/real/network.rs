@@ -29,10 +29,8 @@ async fn count(node: &Node, guest: &Guest) {
         ))
         .await;
     let after = counted().await;
-    let (sent, received) = (
-        after.tx_bytes - before.tx_bytes,
-        after.rx_bytes - before.rx_bytes,
-    );
+    let sent = after.tx_bytes - before.tx_bytes;
+    let received = after.rx_bytes - before.rx_bytes;
     assert!(sent >= 3900 && received < sent / 2, "{before:?} {after:?}");
 }
 
@@ -144,7 +142,8 @@ async fn many_pods_at_once_get_different_addresses_and_one_pod_at_once_gets_one(
     assert!(same.iter().all(|network| *network == same[0]));
     let two = boot(&node, &networks[2], "g2").await;
     let three = boot(&node, &networks[3], "g3").await;
-    let (lease_two, lease_three) = (two.lease("").await, three.lease("").await);
+    let lease_two = two.lease("").await;
+    let lease_three = three.lease("").await;
     assert_ne!(lease_two["ip"], lease_three["ip"]);
     two.run(&format!("busybox ping -c 1 -W 15 {}", lease_three["ip"]))
         .await;

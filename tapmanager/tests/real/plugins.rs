@@ -206,12 +206,12 @@ async fn every_link_of_the_plugins_becomes_a_nic_with_its_addresses_of_both_fami
     )
     .await;
     assert_eq!(first.lease("").await["ip"], "10.88.7.2");
-    let told = second.lease("").await;
+    let lease = second.lease("").await;
     assert_eq!(
-        (told["ip"].as_str(), told["mtu"].as_str()),
+        (lease["ip"].as_str(), lease["mtu"].as_str()),
         ("10.77.0.9", "8000")
     );
-    assert_eq!(told.get("router"), None);
+    assert_eq!(lease.get("router"), None);
     first
         .run(
             "echo 0 > /proc/sys/net/ipv6/conf/nic0/disable_ipv6; ip addr add fd88:7::2/64 dev \

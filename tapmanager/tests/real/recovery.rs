@@ -28,8 +28,8 @@ async fn a_running_guest_keeps_its_network_through_a_crash_and_can_start_again_a
     // The guest powers off and is started again.
     drop(guest);
     let guest = boot(&node, &network, "after").await;
-    let told = guest.lease("").await;
-    assert_eq!(told["ip"], network.ips().next().unwrap().to_string());
+    let lease = guest.lease("").await;
+    assert_eq!(lease["ip"], network.ips().next().unwrap().to_string());
     guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     node.client().del("one").await.unwrap();
     assert_eq!(node.leftovers().await, Vec::<String>::new());
@@ -214,7 +214,8 @@ async fn slow_filter(node: &Node, netns: &std::path::Path) {
     use std::os::unix::fs::MetadataExt as _;
     let dir = node.scratch.path().join("programs");
     std::fs::create_dir(&dir).unwrap();
-    let (slow, gate) = (dir.join("slow"), dir.join("gate"));
+    let slow = dir.join("slow");
+    let gate = dir.join("gate");
     std::fs::write(&slow, std::fs::metadata(netns).unwrap().ino().to_string()).unwrap();
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let script = format!(

@@ -51,7 +51,8 @@ pub fn anything(schema: &Value) -> Result<BoxedStrategy<Value>> {
                 let bound = schema[name].as_f64().map(|bound| format!("{bound:.0}"));
                 bound.and_then(|text| text.parse().ok()).unwrap_or(open)
             };
-            let (least, most) = (bound("minimum", i64::MIN), bound("maximum", i64::MAX));
+            let least = bound("minimum", i64::MIN);
+            let most = bound("maximum", i64::MAX);
             prop_oneof![Just(least), Just(most), least..=most]
                 .prop_map(Value::from)
                 .boxed()
@@ -117,7 +118,8 @@ fn object(schema: &Value) -> Result<BoxedStrategy<Value>> {
     let mut fields = Vec::new();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let needed = required.is_some_and(|all| all.iter().any(|one| one == name));
-        let (name, value) = (name.clone(), anything(field)?);
+        let name = name.clone();
+        let value = anything(field)?;
         let value = if needed {
             value.prop_map(Some).boxed()
         } else {

@@ -90,8 +90,10 @@ impl Write {
 
 impl std::fmt::Display for Write {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (user, name) = (self.user(), self.name());
-        let (verb, code) = (&self.verb, self.code());
+        let user = self.user();
+        let name = self.name();
+        let verb = &self.verb;
+        let code = self.code();
         write!(f, "{user}: {verb} {} {name} ({code})", self.resource())
     }
 }

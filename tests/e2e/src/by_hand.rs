@@ -180,7 +180,9 @@ impl Machine<'_> {
 }
 
 fn merge(into: &mut Value, more: Value) {
-    if let (Some(all), Value::Object(more)) = (into.as_object_mut(), more) {
+    if let Some(all) = into.as_object_mut()
+        && let Value::Object(more) = more
+    {
         all.extend(more);
     }
 }

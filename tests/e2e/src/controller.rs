@@ -104,10 +104,8 @@ impl Control {
     pub fn install_rights(&self) -> Result<()> {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
         let path = |name: &str| deploy.join(name).to_string_lossy().into_owned();
-        let (namespace, rights) = (
-            path("namespace.yaml"),
-            path("controller/serviceaccount.yaml"),
-        );
+        let namespace = path("namespace.yaml");
+        let rights = path("controller/serviceaccount.yaml");
         let apply = ["apply", "--server-side", "-f", &namespace, "-f", &rights];
         self.cluster().kubectl(&apply).map(drop)
     }

@@ -222,7 +222,8 @@ impl Tap {
         let exchanges = Arc::<Mutex<Vec<Exchange>>>::default();
         let keep = Arc::clone(&exchanges);
         let server = Server::start(socket, move |question: Question| {
-            let (line, keep) = (line.clone(), Arc::clone(&keep));
+            let line = line.clone();
+            let keep = Arc::clone(&keep);
             async move {
                 let answer = match line.call(&question).await {
                     Ok(answer) => answer,

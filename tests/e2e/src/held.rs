@@ -48,7 +48,8 @@ impl HeldServer {
                 changed: Condvar::new(),
             }),
         };
-        let (listener, shared) = (Arc::clone(&server.listener), Arc::clone(&server.shared));
+        let listener = Arc::clone(&server.listener);
+        let shared = Arc::clone(&server.shared);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };

@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn folders_are_copied_with_what_is_in_them_and_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let from = dir.path().join("from");
+        let to = dir.path().join("to");
         fs::create_dir_all(from.join("a/b")).unwrap();
         fs::write(from.join("a/b/c"), "x").unwrap();
         std::os::unix::fs::symlink("/", from.join("root")).unwrap();

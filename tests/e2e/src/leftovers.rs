@@ -5,12 +5,14 @@
 //! Failure: a place that cannot be looked at is an error, since it may hide something; so is a folder
 //! that the daemon makes when it starts and that does not exist.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
 
 use crate::program;
 use crate::stack::{Stack, streams};
@@ -39,15 +41,22 @@ const PER_POD: [&str; 11] = [
     "host/cni/results",
 ];
 
-/// Those of them that the daemon makes.
-const OF_DAEMON: [&str; 6] = [
+/// Those of them that the daemon makes, and its downloads.
+const OF_DAEMON: [&str; 7] = [
     "state/pods",
     "state/console",
     "state/seeds",
     "state/processes",
     "state/devices",
     "state/disks",
+    DOWNLOADS,
 ];
+
+/// Where the daemon writes images until they are complete.
+const DOWNLOADS: &str = "state/images/partial";
+/// How the names of a download and of its note end.
+const PART: &str = "part";
+const NOTE: &str = "json";
 
 /// Tables of the daemon's database whose every row belongs to a pod.
 const TABLES: [&str; 3] = ["sandboxes", "containers", "block_devices"];
@@ -75,6 +84,7 @@ impl Stack {
                 .filter(|name| name != "lock" && name != netns);
             left.extend(names.map(|name| format!("{part}/{name}")));
         }
+        left.extend(self.downloads()?);
         for network in names(&self.dir().join("cni/ipam"))? {
             let leases = names(&self.dir().join("cni/ipam").join(&network))?;
             let is_lease = |name: &String| name.parse::<std::net::IpAddr>().is_ok();
@@ -96,12 +106,43 @@ impl Stack {
                 left.push(format!("link {name}"));
             }
         }
+        left.extend(self.qdiscs()?);
         if self.is_alive("libvirtd") {
             let domains = self.domains()?.into_iter();
             left.extend(domains.map(|name| format!("domain {name}")));
         }
         left.extend(self.log_readers());
         Ok(left)
+    }
+
+    /// Downloads that no pull continues: those with bytes and a note about their source may stay.
+    fn downloads(&self) -> Result<Vec<String>> {
+        let folder = self.dir().join(DOWNLOADS);
+        let mut left = Vec::new();
+        for name in names(&folder)? {
+            let path = folder.join(&name);
+            let is_of_pair = [PART, NOTE]
+                .map(OsStr::new)
+                .contains(&path.extension().unwrap_or_default());
+            let part = std::fs::metadata(path.with_extension(PART));
+            let has_bytes = part.is_ok_and(|part| part.len() > 0);
+            if !(is_of_pair && has_bytes && path.with_extension(NOTE).exists()) {
+                left.push(format!("{DOWNLOADS}/{name}"));
+            }
+        }
+        Ok(left)
+    }
+
+    /// Traffic control that a plugin set up on a link of the node; what the kernel gave a link by itself has
+    /// the handle `0:`.
+    fn qdiscs(&self) -> Result<Vec<String>> {
+        let output = program::output(self.command("tc").args(["-json", "qdisc", "show"]))?;
+        ensure!(output.status.success(), "tc: {}", streams(&output));
+        let all: Vec<Value> =
+            serde_json::from_slice(&output.stdout).context("parse what tc prints")?;
+        let configured = all.iter().filter(|qdisc| qdisc["handle"] != "0:");
+        let named = configured.map(|qdisc| format!("qdisc {} of {}", qdisc["kind"], qdisc["dev"]));
+        Ok(named.map(|name| name.replace('"', "")).collect())
     }
 
     /// What the daemon's database has of pods.

@@ -7,6 +7,7 @@
 
 mod agent;
 mod anything;
+mod attach;
 mod audit;
 pub mod bench;
 mod bucket_server;

@@ -47,7 +47,9 @@ pub fn machine(name: &str, fields: &Value) -> Value {
         "powerOffTimeout": "30s",
         "template": { "metadata": { "labels": { "app": name } } },
     });
-    if let (Some(spec), Some(fields)) = (spec.as_object_mut(), fields.as_object()) {
+    if let Some(spec) = spec.as_object_mut()
+        && let Some(fields) = fields.as_object()
+    {
         spec.extend(fields.clone());
     }
     json!({

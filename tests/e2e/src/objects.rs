@@ -113,7 +113,8 @@ impl Objects {
                 "Namespaced" => format!("namespaces/{namespace}/"),
                 _ => String::new(),
             };
-            let (group, version) = (crds::GROUP, crds::VERSION);
+            let group = crds::GROUP;
+            let version = crds::VERSION;
             format!("/apis/{group}/{version}/{scope}{}", spec.names.plural)
         };
         let slash = if rest.is_empty() { "" } else { "/" };

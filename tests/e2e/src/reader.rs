@@ -160,7 +160,8 @@ fn remove_managed_fields(value: &mut Value) {
 /// The path for arguments of `kubectl get`; none if this module does not know one of them.
 pub(crate) fn path(arguments: &[&str]) -> Option<String> {
     let mut words = Vec::new();
-    let (mut namespace, mut query) = ("default", String::new());
+    let mut namespace = "default";
+    let mut query = String::new();
     let mut rest = arguments.iter().copied();
     while let Some(argument) = rest.next() {
         if argument == "-n" {

@@ -92,11 +92,13 @@ impl SecureServer {
         let listener = Arc::new(stack.listen()?);
         let address = listener.local_addr()?;
         let settings = Arc::new(authority.settings().context("the server's certificates")?);
-        let (accepting, body) = (Arc::clone(&listener), Arc::new(body));
+        let accepting = Arc::clone(&listener);
+        let body = Arc::new(body);
         std::thread::spawn(move || {
             for stream in accepting.incoming() {
                 let Ok(stream) = stream else { return };
-                let (settings, body) = (Arc::clone(&settings), Arc::clone(&body));
+                let settings = Arc::clone(&settings);
+                let body = Arc::clone(&body);
                 // A client that is refused, or disconnects, ends its thread.
                 std::thread::spawn(move || answer(stream, settings, &body));
             }

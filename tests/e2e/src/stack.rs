@@ -1,4 +1,5 @@
-//! One node stack, started and stopped by `cargo xtask up` and `down`.
+//! One node stack, started and stopped by `cargo xtask up` and `down`; or one that is up, or stays up
+//! (`attach`).
 //!
 //! Invariant: everything of a stack is below its directory or in its network namespace.
 //! Failure: `down` names what the stack leaked, and the test fails with that text.
@@ -15,6 +16,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::attach;
 use crate::cri::Cri;
 use crate::kept;
 use crate::node::NodeApi;
@@ -48,6 +50,8 @@ pub struct Stack {
     dir: PathBuf,
     env: BTreeMap<String, String>,
     down: bool,
+    /// It was there before the test, and stays.
+    claim: Option<File>,
     _scratch: Option<tempfile::TempDir>,
 }
 
@@ -64,17 +68,51 @@ impl Stack {
 
     /// The same with further options of `cargo xtask up`.
     pub(crate) fn up_with(options: &[&str]) -> Result<Self> {
+        if let Some(dir) = attach::named() {
+            return Self::attached(&dir, options);
+        }
         let scratch = tempfile::Builder::new()
             .prefix("vmlet-")
             .tempdir_in("/tmp")?;
-        let dir = scratch.path().join("s");
+        let mut dir = scratch.path().join("s");
+        let mut scratch = Some(scratch);
+        if attach::is_kept() {
+            dir = scratch.take().map_or(dir, tempfile::TempDir::keep);
+        }
         xtask(&[&["up", "--no-build", "--dir", path(&dir)], options].concat())?;
         Ok(Self {
             env: read_env(&dir.join("env.sh"))?,
             dir,
             down: false,
-            _scratch: Some(scratch),
+            claim: None,
+            _scratch: scratch,
         })
+    }
+
+    /// The stack in `dir`, which is up.
+    fn attached(dir: &Path, options: &[&str]) -> Result<Self> {
+        let dir = dir
+            .canonicalize()
+            .with_context(|| format!("no stack in {}", dir.display()))?;
+        let claim = attach::claim(&dir, options)?;
+        let stack = Self {
+            env: read_env(&dir.join("env.sh"))?,
+            dir,
+            down: false,
+            claim: Some(claim),
+            _scratch: None,
+        };
+        attach::ensure_empty(&stack)?;
+        Ok(stack)
+    }
+
+    /// Whether the stack stays when the test ends; the output then says how to use it.
+    fn stays(&self) -> bool {
+        let stays = self.claim.is_some() || attach::is_kept();
+        if stays {
+            attach::print_usage(&self.dir);
+        }
+        stays
     }
 
     /// A further node of a cluster, which goes down with the first one.
@@ -84,13 +122,17 @@ impl Stack {
             env: read_env(&dir.join("env.sh"))?,
             dir,
             down: true,
+            claim: None,
             _scratch: None,
         })
     }
 
-    /// Stops the stack; an error when it leaked anything.
+    /// Stops the stack; an error when it leaked anything. One that is kept goes on.
     pub fn down(mut self) -> Result<()> {
         self.down = true;
+        if self.stays() {
+            return Ok(());
+        }
         xtask(&["down", "--dir", path(&self.dir)]).map(drop)
     }
 
@@ -270,6 +312,9 @@ impl Drop for Stack {
             eprintln!("--- end of {program}.log\n{tail}");
         }
         kept::keep(&self.dir);
+        if self.stays() {
+            return;
+        }
         if let Err(error) = xtask(&["down", "--dir", path(&self.dir)]) {
             eprintln!("--- down: {error:#}");
         }

@@ -78,7 +78,8 @@ impl Terminal {
         let mut piece = [0; 4096];
         loop {
             if let Some((before, rest)) = self.seen.split_once(text) {
-                let (before, rest) = (before.to_owned(), rest.to_owned());
+                let before = before.to_owned();
+                let rest = rest.to_owned();
                 self.seen = rest;
                 return Ok(before);
             }
@@ -91,7 +92,8 @@ impl Terminal {
 
     /// Changes the size; the program gets SIGWINCH.
     pub async fn resize(&self, rows: u16, columns: u16) -> Result<()> {
-        let (rows, columns) = (rows.to_string(), columns.to_string());
+        let rows = rows.to_string();
+        let columns = columns.to_string();
         let mut stty = std::process::Command::new("stty");
         stty.args(["rows", &rows, "cols", &columns])
             .stdin(Stdio::from(self.device.try_clone()?));

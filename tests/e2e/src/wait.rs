@@ -43,7 +43,8 @@ where
     F: Future<Output = Result<T>>,
 {
     let within = allowed(within)?;
-    let (begun, longest) = (Instant::now(), scaled(LONGEST_LOOK)?);
+    let begun = Instant::now();
+    let longest = scaled(LONGEST_LOOK)?;
     loop {
         let look = Instant::now();
         let is_last = begun.elapsed() > within;
@@ -62,9 +63,10 @@ where
             Err(_) => {}
         }
         // Looking costs more than a guest's boot can spare on a busy machine.
-        let pause = match begun.elapsed() < SOON {
-            true => Duration::from_millis(100),
-            false => Duration::from_millis(500),
+        let pause = if begun.elapsed() < SOON {
+            Duration::from_millis(100)
+        } else {
+            Duration::from_millis(500)
         };
         // A look that starts a program is to take a quarter of the time at most, however busy the
         // machine is.

@@ -27,7 +27,8 @@ pub fn cri_requests(input: &[u8]) {
     let Ok(request) = v1::CreateContainerRequest::decode(input) else {
         return annotated(input);
     };
-    let (sandbox, container) = (request.sandbox_config, request.config);
+    let sandbox = request.sandbox_config;
+    let container = request.config;
     // Processes have system call filters, which take long to make.
     let has_command = container.as_ref().is_some_and(|c| !c.command.is_empty());
     let handlers = ["", "vmlet-process"];
@@ -131,7 +132,8 @@ fn describes(made: &Created, accelerator: Accelerator) {
     let found = elements(&made.domain);
     let one = |path: &str| {
         let mut of_path = found.iter().filter(|(p, ..)| p == path);
-        let (first, more) = (of_path.next(), of_path.next());
+        let first = of_path.next();
+        let more = of_path.next();
         assert!(
             first.is_some() && more.is_none(),
             "{path} in {}",
@@ -169,7 +171,8 @@ fn describes(made: &Created, accelerator: Accelerator) {
         text("domain/devices/emulator").as_deref(),
         Some("/usr/libexec/vmlet/vmwrapper")
     );
-    let (machine, layout) = (&made.machine, libvirt::Layout::read(&made.domain));
+    let machine = &made.machine;
+    let layout = libvirt::Layout::read(&made.domain);
     let Some(layout) = layout else {
         return assert_eq!(made.domain, "a definition with a layout");
     };
@@ -196,7 +199,8 @@ fn elements(xml: &str) -> Vec<Element> {
     let mut reader = quick_xml::Reader::from_str(xml);
     reader.config_mut().check_end_names = true;
     reader.config_mut().expand_empty_elements = true;
-    let (mut found, mut open): (Vec<Element>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut found: Vec<Element> = Vec::new();
+    let mut open: Vec<usize> = Vec::new();
     loop {
         match reader.read_event().expect("XML") {
             Event::Start(start) => {

@@ -54,6 +54,10 @@ pub fn image_names(input: &[u8]) {
             assert!(text.ends_with(&digest.to_string()), "{text}");
             assert_eq!(name.digest(), Some(*digest));
         }
+        Version::Sha512(digest) => {
+            assert!(text.ends_with(&digest.to_string()), "{text}");
+            assert_eq!(name.digest(), None);
+        }
         Version::Tag(tag) => {
             assert!(!tag.is_empty() && !tag.contains(['/', '@', ':']), "{tag}");
             assert!(tag == "latest" || text.ends_with(tag.as_str()), "{text}");

@@ -53,12 +53,11 @@ pub fn image_layers(input: &[u8]) {
                 }
             }
         }
-        match is_layer {
-            true => layer(input, disk.as_deref()),
-            false => {
-                let disk = disk.expect("a disk");
-                assert!(is_packed(input) || disk == input);
-            }
+        if is_layer {
+            layer(input, disk.as_deref());
+        } else {
+            let disk = disk.expect("a disk");
+            assert!(is_packed(input) || disk == input);
         }
     }
     let left = std::fs::read_dir(scratch.path()).expect("a directory");
@@ -108,7 +107,9 @@ type Found = (Vec<u8>, Range<usize>);
 /// All files but directories; `None` for what this reader does not know.
 fn files(archive: &[u8]) -> Option<Vec<Found>> {
     let mut files = Vec::new();
-    let (mut at, mut path, mut size) = (0, None, None);
+    let mut at = 0;
+    let mut path = None;
+    let mut size = None;
     while let Some(header) = archive.get(at..at + BLOCK) {
         if header.iter().all(|byte| *byte == 0) {
             break;
@@ -153,9 +154,10 @@ fn files(archive: &[u8]) -> Option<Vec<Found>> {
 fn name(header: &[u8]) -> Vec<u8> {
     let name = until_zero(&header[..100]);
     let prefix = until_zero(&header[345..500]);
-    match header[257..265] == *b"ustar\x0000" && !prefix.is_empty() {
-        true => [prefix, b"/", name].concat(),
-        false => name.to_vec(),
+    if header[257..265] == *b"ustar\x0000" && !prefix.is_empty() {
+        [prefix, b"/", name].concat()
+    } else {
+        name.to_vec()
     }
 }
 

@@ -110,9 +110,10 @@ fn image(text: &Value, config: Option<&Blob>, candidates: &[Blob]) {
         LAYERS.contains(&kind.as_str()) || kind.starts_with(DOCKER_LAYERS)
     };
     let layers: Vec<_> = all.iter().rev().filter(is_layer).collect();
-    let (wanted, are_layers) = match layers.is_empty() {
-        true => (all.iter().collect(), false),
-        false => (layers, true),
+    let (wanted, are_layers) = if layers.is_empty() {
+        (all.iter().collect(), false)
+    } else {
+        (layers, true)
     };
     assert!((1..=MOST_LAYERS).contains(&candidates.len()));
     assert!(are_layers || candidates.len() == 1);

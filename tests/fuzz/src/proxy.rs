@@ -48,10 +48,9 @@ pub fn proxy_fields(input: &[u8]) {
         keep_fields(input, |_| true).ok().as_deref(),
         is_well.then_some(input)
     );
-    if let (Ok(ours), Ok(full)) = (
-        RunPodSandbox::decode(input),
-        v1::RunPodSandboxRequest::decode(input),
-    ) && !has_odd_sandbox(input, 1)
+    if let Ok(ours) = RunPodSandbox::decode(input)
+        && let Ok(full) = v1::RunPodSandboxRequest::decode(input)
+        && !has_odd_sandbox(input, 1)
     {
         assert_eq!(ours.runtime_handler, full.runtime_handler);
         let config = full.config.unwrap_or_default();
@@ -65,10 +64,9 @@ pub fn proxy_fields(input: &[u8]) {
             assert_eq!(cleared.config.unwrap_or_default(), sandbox);
         }
     }
-    if let (Ok(ours), Ok(full)) = (
-        PullImage::decode(input),
-        v1::PullImageRequest::decode(input),
-    ) && !has_odd_sandbox(input, 3)
+    if let Ok(ours) = PullImage::decode(input)
+        && let Ok(full) = v1::PullImageRequest::decode(input)
+        && !has_odd_sandbox(input, 3)
         && !has_odd_entry(input, 1, &[2])
     {
         let image = full.image.unwrap_or_default();
@@ -81,15 +79,12 @@ pub fn proxy_fields(input: &[u8]) {
         let request = ImageRequest::decode(input).unwrap_or_default();
         assert_eq!(request.image.unwrap_or_default(), ours);
     }
-    if let (Ok(ours), Ok(full)) = (
-        ListContainers::decode(input),
-        v1::ListContainersRequest::decode(input),
-    ) && !has_odd_entry(input, 1, &[4])
+    if let Ok(ours) = ListContainers::decode(input)
+        && let Ok(full) = v1::ListContainersRequest::decode(input)
+        && !has_odd_entry(input, 1, &[4])
     {
-        let (ours, full) = (
-            ours.filter.unwrap_or_default(),
-            full.filter.unwrap_or_default(),
-        );
+        let ours = ours.filter.unwrap_or_default();
+        let full = full.filter.unwrap_or_default();
         assert_eq!(
             (ours.id, ours.pod_sandbox_id),
             (full.id, full.pod_sandbox_id)

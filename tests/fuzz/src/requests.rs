@@ -31,7 +31,9 @@ pub fn requests(input: &[u8]) {
         let value = halves
             .next()
             .and_then(|value| HeaderValue::from_bytes(value).ok());
-        if let (Some(name), Some(value)) = (name, value) {
+        if let Some(name) = name
+            && let Some(value) = value
+        {
             headers.append(name, value);
         }
     }
@@ -95,7 +97,8 @@ pub fn channels(input: &[u8]) {
 ///
 /// When the sizes depend on the pieces, or too much waits.
 pub fn sizes(input: &[u8]) {
-    let (mut together, mut apart) = (Sizes::default(), Sizes::default());
+    let mut together = Sizes::default();
+    let mut apart = Sizes::default();
     let whole: Vec<u8> = crate::pieces(input).flatten().copied().collect();
     let whole = together.feed(&whole);
     let mut last = Ok(None);

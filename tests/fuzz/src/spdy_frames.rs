@@ -14,7 +14,8 @@ use tokio_util::codec::{Decoder as _, Encoder as _};
 /// When a frame changes.
 #[allow(clippy::expect_used, reason = "the panic is the finding")]
 pub fn spdy_frames(input: &[u8]) {
-    let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
+    let mut decoder = Decoder::default();
+    let mut buffer = BytesMut::new();
     let mut frames = Vec::new();
     'pieces: for piece in crate::pieces(input) {
         buffer.extend_from_slice(piece);
@@ -27,7 +28,8 @@ pub fn spdy_frames(input: &[u8]) {
         }
     }
     let mut encoder = Encoder::new().expect("an encoder");
-    let (mut again, mut bytes) = (Decoder::default(), BytesMut::new());
+    let mut again = Decoder::default();
+    let mut bytes = BytesMut::new();
     for frame in frames {
         if let Frame::Data { content, .. } = &frame {
             assert!(content.len() <= MAX_PIECE);

@@ -72,7 +72,8 @@ fn of_qemu(path: &Path, options: &[&str]) -> Option<Value> {
 
 #[test]
 fn qemu_says_the_same_about_disks() {
-    let (mut agreed, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    let mut agreed = BTreeSet::new();
+    let mut refused = BTreeSet::new();
     let mut converted = BTreeSet::new();
     for input in names("corpus/disks", "") {
         let path = corpus("disks").join(&input);
@@ -141,7 +142,8 @@ fn of_tar(path: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
 #[test]
 fn tar_finds_the_same_disks_in_layers() {
     let scratch = tempfile::tempdir().unwrap();
-    let (mut with_disk, mut without) = (BTreeSet::new(), BTreeSet::new());
+    let mut with_disk = BTreeSet::new();
+    let mut without = BTreeSet::new();
     for input in names("corpus/image_layers", "") {
         let path = corpus("image_layers").join(&input);
         let content = std::fs::read(&path).unwrap();

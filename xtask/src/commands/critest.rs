@@ -147,7 +147,8 @@ fn report_all(differences: &[String]) {
 fn summary(group: &str, lines: &Expected, found: &[Spec]) {
     let ran = found.iter().filter(|spec| lines.contains(&spec.text));
     let passed = ran.clone().filter(|spec| spec.outcome == Outcome::Pass);
-    let (passed, ran) = (passed.count(), ran.count());
+    let passed = passed.count();
+    let ran = ran.count();
     if ran > 0 {
         println!(
             "critest: {group}: {passed} passed, {ran} ran, of {}",

@@ -66,9 +66,10 @@ impl Fuzz {
         let figures = self.all(&targets)?;
         println!("\n{}", figures::table(&figures));
         let is_well = figures.iter().all(|figures| figures.crashes == 0);
-        Ok(match is_well {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(if is_well {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 
@@ -116,7 +117,8 @@ impl Fuzz {
         println!("fuzz: {target}, {} min", self.minutes);
         let root = workspace::root().join("fuzz");
         let artifacts = root.join("artifacts").join(target);
-        let (found, logs) = (self.folder("corpus").join(target), self.folder("logs"));
+        let found = self.folder("corpus").join(target);
+        let logs = self.folder("logs");
         for folder in [&artifacts, &found, &logs] {
             fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         }
@@ -139,7 +141,8 @@ impl Fuzz {
         let read = fs::read(&log).with_context(|| format!("read {}", log.display()))?;
         let figures = Figures::read(target, &String::from_utf8_lossy(&read), status.success());
         if figures.crashes > 0 {
-            let (input, log) = (artifacts.display(), log.display());
+            let input = artifacts.display();
+            let log = log.display();
             println!("fuzz: {target} failed: the input is in {input}, the report is {log}");
         }
         Ok(figures)

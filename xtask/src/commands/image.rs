@@ -17,9 +17,9 @@ use crate::pod_images;
 pub(crate) struct Image {
     /// Images to build [default: those of Vmlet].
     names: Vec<Name>,
-    /// Tag of the images of Vmlet.
-    #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
-    tag: String,
+    /// Tag of the images of Vmlet; may be repeated for images that differ in their tags alone.
+    #[arg(long = "tag", value_name = "TAG", default_value = env!("CARGO_PKG_VERSION"))]
+    tags: Vec<String>,
     #[command(flatten)]
     build: Packed,
 }
@@ -57,23 +57,40 @@ impl Image {
             self.build.programs()?;
         }
         for name in names {
-            let (reference, archive) = match name {
-                Name::Node => {
-                    let archive = node_image::ensure(self.build.profile(), &self.tag)?;
-                    (format!("{}:{}", node_image::NAME, self.tag), archive)
-                }
-                Name::Controller => self.of_program(CONTROLLER)?,
-                Name::Agent => self.of_program(AGENT)?,
-                Name::Pause => (pod_images::PAUSE.to_owned(), pod_images::pause_image()?),
-                Name::Tools => (pod_images::TOOLS.to_owned(), pod_images::tool_image()?),
-            };
-            println!("image: {reference} is {}", archive.display());
+            for (reference, archive) in self.ensure(*name)? {
+                println!("image: {reference} is {}", archive.display());
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn of_program(&self, image: ProgramImage) -> Result<(String, PathBuf)> {
-        let archive = image.ensure(self.build.profile(), &self.tag)?;
-        Ok((format!("{}:{}", image.name(), self.tag), archive))
+    /// The images of this name, each with its archive.
+    fn ensure(&self, name: Name) -> Result<Vec<(String, PathBuf)>> {
+        match name {
+            Name::Node => {
+                let tags: Vec<_> = self.tags.iter().map(String::as_str).collect();
+                let archives = node_image::ensure_all(self.build.profile(), &tags)?;
+                let names = tags.iter().map(|tag| format!("{}:{tag}", node_image::NAME));
+                Ok(names.zip(archives).collect())
+            }
+            Name::Controller => self.of_program(CONTROLLER),
+            Name::Agent => self.of_program(AGENT),
+            Name::Pause => Ok(vec![(
+                pod_images::PAUSE.to_owned(),
+                pod_images::pause_image()?,
+            )]),
+            Name::Tools => Ok(vec![(
+                pod_images::TOOLS.to_owned(),
+                pod_images::tool_image()?,
+            )]),
+        }
+    }
+
+    fn of_program(&self, image: ProgramImage) -> Result<Vec<(String, PathBuf)>> {
+        let tagged = self.tags.iter().map(|tag| {
+            let archive = image.ensure(self.build.profile(), tag)?;
+            Ok((format!("{}:{tag}", image.name()), archive))
+        });
+        tagged.collect()
     }
 }

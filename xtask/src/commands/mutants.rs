@@ -128,15 +128,17 @@ impl Mutants {
         for survivor in &survivors {
             println!("no test notices: {survivor}");
         }
-        Ok(match survivors.is_empty() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(if survivors.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 
     /// The changes in an area that no test noticed.
     fn area(&self, area: Area) -> Result<Vec<String>> {
-        let (place, folder) = (area.place(), workspace::target().join("mutants"));
+        let place = area.place();
+        let folder = workspace::target().join("mutants");
         let output = folder.join(area.name());
         fs::create_dir_all(&output).with_context(|| format!("create {}", output.display()))?;
         let mut command = run::command(workspace::tools_bin().join("cargo-mutants"));

@@ -27,6 +27,9 @@ pub(crate) struct Test {
     /// Run the long forms of tests: thirty machines with measurements, twenty minutes of chaos.
     #[arg(long)]
     long: bool,
+    /// Leave the stacks and clusters of the tests running, and print how to use and to remove them.
+    #[arg(long, requires = "names", conflicts_with = "repeat")]
+    keep: bool,
     /// Only tests that the changes since a commit can affect, those that are not committed included.
     #[arg(long, value_name = "REF", num_args = 0..=1, default_missing_value = "HEAD")]
     #[arg(conflicts_with_all = ["names", "only"])]
@@ -59,11 +62,34 @@ impl Test {
             repeat: self.repeat.get(),
             load: self.load,
             long: self.long,
+            keep: self.keep,
         })
     }
 
     fn selection(&self) -> Result<Option<Selection>> {
         let reference = self.changed.as_deref();
         reference.map(Selection::since).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        test: Test,
+    }
+
+    #[test]
+    fn only_named_tests_keep_their_stacks() {
+        let parse = |words: &[&str]| Line::try_parse_from([&["test"], words].concat());
+        assert!(parse(&["stacks::exec", "--keep"]).unwrap().test.keep);
+        assert!(parse(&["--keep"]).is_err());
+        assert!(parse(&["stacks::exec", "--keep", "--repeat", "2"]).is_err());
+        assert!(!parse(&["stacks::exec"]).unwrap().test.keep);
     }
 }

@@ -22,6 +22,7 @@ use crate::{run, workspace};
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
+const CARGO_LLVM_COV_VERSION: &str = "0.9.1";
 const CARGO_MUTANTS_VERSION: &str = "27.1.0";
 
 /// What a cluster is made of, besides our own programs.
@@ -85,6 +86,8 @@ pub(crate) enum Tool {
     CargoDeny,
     /// Driver of the fuzzer. Built only by name, and by `fuzz`.
     CargoFuzz,
+    /// Runner of tests whose lines are counted. Built only by name, and by `coverage`.
+    CargoLlvmCov,
     /// Mutation tester. Built only by name, and by `mutants`.
     CargoMutants,
     /// Container runtime of the ordinary pods in the cluster.
@@ -144,6 +147,7 @@ fn suite() -> Vec<Tool> {
     tools.retain(|tool| {
         let by_name = [
             Tool::CargoFuzz,
+            Tool::CargoLlvmCov,
             Tool::CargoMutants,
             Tool::Helm,
             Tool::Kubeadm,
@@ -223,6 +227,7 @@ impl Tool {
             Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
             Self::CargoDeny => Source::Crate(CARGO_DENY_VERSION),
             Self::CargoFuzz => Source::Crate(CARGO_FUZZ_VERSION),
+            Self::CargoLlvmCov => Source::Crate(CARGO_LLVM_COV_VERSION),
             Self::CargoMutants => Source::Crate(CARGO_MUTANTS_VERSION),
             Self::Containerd => Source::Go(Containerd, Verb::Build, "cmd/containerd"),
             Self::ContainerdShimRuncV2 => {

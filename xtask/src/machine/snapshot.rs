@@ -66,7 +66,8 @@ const FAILED: &str = "systemctl list-units --failed --plain --no-legend \
 
 /// Builds image and snapshot unless they are there and made from the same inputs.
 pub(super) fn ensure(os: Os) -> Result<()> {
-    let (system, folder) = (os.system(), os.folder());
+    let system = os.system();
+    let folder = os.folder();
     let built = system.ensure()?;
     let state = if built { "built" } else { "up to date" };
     println!("machine: {} is {state}", system.image.display());

@@ -58,8 +58,14 @@ pub(super) struct Package {
     pub(super) version: String,
 }
 
-/// Everything that goes into the image.
-pub(super) fn closure() -> Result<Vec<Package>> {
+/// What the list follows from, besides the package lists and the settings of apt.
+pub(super) fn requirements() -> Result<String> {
+    let release = backports()?.unwrap_or_default();
+    Ok(format!("{WANTED:?} {UNWANTED:?} {release}"))
+}
+
+/// Everything that goes into the image, as apt-get computes it.
+pub(super) fn computed() -> Result<Vec<Package>> {
     let mut apt = run::command("apt-get");
     apt.env("LC_ALL", "C");
     apt.args(["--simulate", "--no-install-recommends"]);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::packages::Package;
-use super::{Profile, built, check, folder, libraries, packages, root, strip, work};
+use super::{Profile, built, check, closure, folder, libraries, packages, root, strip, work};
 use crate::oci::{self, Tree};
 use crate::stamp::Stamp;
 
@@ -57,7 +57,7 @@ impl ProgramImage {
         if profile == Profile::Release {
             check(std::slice::from_ref(&program))?;
         }
-        let packages = packages::closure().context("failed to list the packages")?;
+        let packages = closure::packages(&work()).context("failed to list the packages")?;
         let used = packages.iter().filter(|package| is_used(&package.name));
         let used: Vec<_> = used.collect();
         ensure!(

@@ -41,7 +41,8 @@ fn entries(mut input: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut tar = tar::Archive::new(&mut input);
     for entry in tar.entries().unwrap() {
         let mut entry = entry.unwrap();
-        let (mode, mut content) = (entry.header().mode().unwrap(), Vec::new());
+        let mode = entry.header().mode().unwrap();
+        let mut content = Vec::new();
         assert_eq!(entry.header().mtime().unwrap(), 0);
         entry.read_to_end(&mut content).unwrap();
         let path = entry.path().unwrap().display().to_string();
@@ -67,7 +68,8 @@ fn unpacked(dir: &Path, layer: &[u8]) -> Vec<u8> {
 #[test]
 fn the_same_files_give_the_same_archive_in_whatever_order_they_were_named() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, two) = (dir.path().join("one.tar"), dir.path().join("two.tar"));
+    let one = dir.path().join("one.tar");
+    let two = dir.path().join("two.tar");
     let first = build(&tree([0, 1, 2]), &one);
     let second = build(&tree([2, 1, 0]), &two);
     assert_eq!(first, second);

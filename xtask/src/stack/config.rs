@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,9 @@ const GENERIC: &str = "vmlet.dev/generic";
 const DEBIAN: &str = "vmlet.dev/debian";
 /// The name of the target of backups that every stack has.
 const BACKUP_TARGET: &str = "local";
+/// What libvirt takes for QEMU: it examines QEMU again when the time changes at which the file's number of names
+/// changed last.
+const EMULATOR: &str = "vmwrapper";
 /// Pods' addresses; private to the stack's network namespace, so all stacks use the same.
 const POD_SUBNET: &str = "10.88.0.0/16";
 
@@ -248,7 +251,7 @@ pub(crate) fn toml_string(text: &str) -> String {
     json!(text).to_string()
 }
 
-/// Copies our programs into the stack, where QEMU's user can reach them wherever the checkout is.
+/// Puts our programs into the stack, where QEMU's user can reach them wherever the checkout is.
 pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -> Result<()> {
     let node = record.node.as_ref();
     let proxy = node.map(|_| "vmlet-criproxy");
@@ -269,13 +272,26 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
     .chain(agent)
     {
         let from = built.join(name);
-        fs::copy(&from, layout.path("bin").join(name))
+        install_program(name, &from, &layout.path("bin").join(name))
             .with_context(|| format!("copy {}: was it built?", from.display()))?;
     }
     let agent = image::agent::path();
     fs::copy(&agent, layout.path("bin/vmlet-guest"))
         .with_context(|| format!("copy {}: was the guest image built?", agent.display()))?;
     install_plugin(&layout.path("bin"))
+}
+
+/// Gives a program one more name, where the file system has both places: copies would be hundreds of megabytes for
+/// each stack. Another version of a program has to take the place of the name, not be written into the file.
+fn install_program(name: &str, from: &Path, to: &Path) -> io::Result<()> {
+    if name == EMULATOR {
+        return fs::copy(from, to).map(drop);
+    }
+    match fs::hard_link(from, to) {
+        // A copy would be written into the file, which may be that of the build.
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => fs::copy(from, to).map(drop),
+        linked => linked,
+    }
 }
 
 /// `kubectl vmlet` and its completion: kubectl looks for these names on its PATH. `vmletctl` lies
@@ -294,7 +310,25 @@ fn install_plugin(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
+
+    #[test]
+    fn all_programs_but_the_emulator_are_the_built_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let built = dir.path().join("built");
+        fs::write(&built, "program").unwrap();
+        let is_built_file = |name: &str| {
+            let place = dir.path().join(name);
+            install_program(name, &built, &place).unwrap();
+            assert_eq!(fs::read_to_string(&place).unwrap(), "program");
+            fs::metadata(place).unwrap().ino() == fs::metadata(&built).unwrap().ino()
+        };
+        assert!(is_built_file("vmlet"));
+        assert!(!is_built_file(EMULATOR));
+        assert!(install_program("vmlet", &dir.path().join("none"), &built).is_err());
+    }
 
     #[test]
     fn a_quoted_value_survives_the_shell() {

@@ -86,7 +86,9 @@ fn boot_a_guest() -> Result<bool> {
         .spawn()
         .context("run QEMU")?;
     let (sender, lines) = mpsc::channel();
-    if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
+    if let Some(stdout) = child.stdout.take()
+        && let Some(stderr) = child.stderr.take()
+    {
         forward(stdout, sender.clone());
         forward(stderr, sender);
     }

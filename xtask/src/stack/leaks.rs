@@ -5,17 +5,18 @@
 
 pub(crate) mod cgroups;
 mod files;
+pub(crate) mod mounts;
 mod panics;
 pub(crate) mod processes;
+mod traffic;
 
 use std::fmt;
-use std::path::Path;
 
 use anyhow::Result;
 
-use super::cluster::{KUBELET_ROOT, PEER_PREFIX};
+use super::cluster::PEER_PREFIX;
 use super::netns::{self, NODE_LINK, POD_BRIDGE};
-use super::{Layout, Record, mounts};
+use super::{Layout, Record};
 use crate::run;
 
 /// How the names of our tables of packet filters begin: see `libs/netns/src/filter.rs`.
@@ -62,12 +63,13 @@ pub(crate) fn find(
     supervisor: Option<i32>,
     pods: Pods,
 ) -> Vec<Leak> {
-    let searches: [(&'static str, Result<Vec<Leak>>); 8] = [
+    let searches: [(&'static str, Result<Vec<Leak>>); 9] = [
         ("processes", processes::find(layout, supervisor)),
         ("libvirt domains", domains(layout)),
         ("links", links(layout, record)),
         ("packet filters", packet_filters(layout)),
-        ("mounts", mounts(layout, record, supervisor, pods)),
+        ("traffic control", traffic::find(layout)),
+        ("mounts", mounts::find(layout, record, supervisor, pods)),
         ("cgroups", cgroups::find(layout, record, pods)),
         ("files", files::find(layout)),
         ("panics", panics::find(layout)),
@@ -156,39 +158,6 @@ fn foreign_links(links: Vec<String>, kernel: &[String]) -> Vec<Leak> {
         .filter(|name| !known(name))
         .map(|name| Leak::new("link", name))
         .collect()
-}
-
-fn mounts(
-    layout: &Layout,
-    record: &Record,
-    supervisor: Option<i32>,
-    pods: Pods,
-) -> Result<Vec<Leak>> {
-    let mut points = mounts::below(layout.dir())?;
-    // A cluster's node has a mount namespace of its own, which ends with its last process.
-    if let (Some(_), Some(pid)) = (&record.node, supervisor) {
-        let own = layout.netns_name();
-        let kubelet = Path::new(KUBELET_ROOT);
-        points.extend(
-            mounts::of(pid)?
-                .into_iter()
-                .map(|mount| mount.point)
-                .filter(|point| {
-                    let of_kubelet = point.starts_with(kubelet) && point != kubelet;
-                    // containerd mounts the folder itself, to share it.
-                    let netns = Path::new("/run/netns");
-                    let of_runtime = point.starts_with("/run/containerd")
-                        || point.starts_with(netns) && point != netns;
-                    let below = of_runtime || point.starts_with(layout.dir());
-                    let own = point.file_name().is_some_and(|name| *name == *own);
-                    !own && (below || of_kubelet && pods == Pods::Gone)
-                }),
-        );
-    }
-    Ok(points
-        .iter()
-        .map(|point| Leak::new("mount", point.display().to_string()))
-        .collect())
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ pub(crate) fn command(layout: &Layout) -> Command {
 /// Copies libvirtd into the stack: the AppArmor profile that distributions tie to its usual path
 /// would not let it run an emulator below the stack's directory.
 pub(crate) fn install(layout: &Layout) -> Result<()> {
-    let (from, to) = (Path::new(PROGRAM), program(layout));
+    let from = Path::new(PROGRAM);
+    let to = program(layout);
     fs::copy(from, &to).with_context(|| format!("copy {PROGRAM} to {}", to.display()))?;
     Ok(())
 }
@@ -81,7 +82,7 @@ pub(crate) fn enter_mount_namespace(layout: &Layout) -> Result<()> {
     // Our copies of these mounts would keep the namespaces of deleted pods.
     for kept in mounts::all()?
         .into_iter()
-        .filter(|mount| mount.kind == "nsfs")
+        .filter(|mount| mount.kind == mounts::NAMESPACE)
     {
         mounts::detach(&kept.point)?;
     }

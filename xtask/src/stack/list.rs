@@ -44,8 +44,8 @@ pub(crate) fn take_down_list(list: &Path) -> Vec<String> {
     dirs.iter().map(take_down).collect()
 }
 
-/// The last one first.
-fn existing(list: &Path) -> Vec<String> {
+/// The stacks of a list that still exist, the last one first.
+pub(crate) fn existing(list: &Path) -> Vec<String> {
     let text = fs::read_to_string(list).unwrap_or_default();
     let dirs = text.lines().rev().filter(|dir| Path::new(dir).exists());
     dirs.map(str::to_owned).collect()

@@ -9,13 +9,46 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
+/// The kind of a mount that keeps a namespace.
+pub(crate) const NAMESPACE: &str = "nsfs";
+
 /// One mounted file system.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
+    /// Numbers of the device, such as `254:0`.
+    pub(crate) device: String,
+    /// The part of the file system that is mounted; of a namespace its name, such as `net:[4026532]`.
+    pub(crate) root: PathBuf,
     /// Where it is mounted.
     pub(crate) point: PathBuf,
-    /// The kind of file system; `nsfs` for a namespace that is kept alive by a mount.
+    /// The kind of file system.
     pub(crate) kind: String,
+}
+
+/// A folder as a part of its file system.
+#[derive(Debug)]
+pub(crate) struct Source {
+    device: String,
+    folder: PathBuf,
+}
+
+impl Source {
+    /// Whether a mount shows something in the folder, or all of it.
+    pub(crate) fn holds(&self, mount: &Mount) -> bool {
+        mount.device == self.device && mount.root.starts_with(&self.folder)
+    }
+}
+
+/// The part of a file system that a folder is, by the mount that is uppermost there.
+pub(crate) fn source(all: &[Mount], folder: &Path) -> Option<Source> {
+    let above = all.iter().filter(|mount| folder.starts_with(&mount.point));
+    // Of several at one point the last one is.
+    let mount = above.max_by_key(|mount| mount.point.components().count())?;
+    let below = folder.strip_prefix(&mount.point).ok()?;
+    Some(Source {
+        device: mount.device.clone(),
+        folder: mount.root.join(below),
+    })
 }
 
 /// All mounts that this process sees.
@@ -51,17 +84,21 @@ pub(crate) fn below(dir: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-fn parse(text: &str) -> Vec<Mount> {
-    text.lines()
-        .filter_map(|line| {
-            let (mount, source) = line.split_once(" - ")?;
-            let point = PathBuf::from(unescape(mount.split(' ').nth(4)?));
-            Some(Mount {
-                point,
-                kind: source.split(' ').next()?.to_owned(),
-            })
-        })
-        .collect()
+/// The mounts of a table as the kernel prints it.
+pub(crate) fn parse(text: &str) -> Vec<Mount> {
+    text.lines().filter_map(mount_of).collect()
+}
+
+fn mount_of(line: &str) -> Option<Mount> {
+    let (mount, source) = line.split_once(" - ")?;
+    // Before them are the numbers of the mount and of its parent.
+    let mut fields = mount.split(' ').skip(2);
+    Some(Mount {
+        device: fields.next()?.to_owned(),
+        root: PathBuf::from(unescape(fields.next()?)),
+        point: PathBuf::from(unescape(fields.next()?)),
+        kind: source.split(' ').next()?.to_owned(),
+    })
 }
 
 /// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
@@ -83,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_gives_the_mount_point_and_the_kind() {
+    fn a_line_gives_what_is_mounted_where() {
         let text = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
                     40 27 0:4 net:[4026532] /run/a\\040b rw shared:1 master:2 - nsfs nsfs rw\nnonsense\n";
         let mounts = parse(text);
@@ -91,8 +128,10 @@ mod tests {
         assert_eq!(
             mounts[1],
             Mount {
+                device: "0:4".to_owned(),
+                root: PathBuf::from("net:[4026532]"),
                 point: PathBuf::from("/run/a b"),
-                kind: "nsfs".to_owned()
+                kind: NAMESPACE.to_owned()
             }
         );
     }

@@ -74,7 +74,7 @@ fn take_down_node(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
     }
     attempt("kill processes", kill_leftovers(layout, supervisor));
     attempt("remove cgroups", leaks::cgroups::remove(layout));
-    attempt("unmount", unmount_below(layout.dir()));
+    attempt("unmount", unmount(layout));
     if supervisor.is_some() {
         attempt("end the supervisor", end_supervisor(layout));
     }
@@ -161,9 +161,11 @@ pub(super) fn end_supervisor(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-fn unmount_below(dir: &Path) -> Result<()> {
+fn unmount(layout: &Layout) -> Result<()> {
+    let mut points = mounts::below(layout.dir())?;
+    points.extend(leaks::mounts::outside(layout)?);
     // The last mounted first.
-    for point in mounts::below(dir)?.iter().rev() {
+    for point in points.iter().rev() {
         umount2(point, MntFlags::MNT_DETACH)
             .with_context(|| format!("unmount {}", point.display()))?;
     }

@@ -34,8 +34,12 @@ pub(super) enum End {
     },
 }
 
-/// Runs a command; `stacks` is the list of the stacks that it starts.
-pub(super) fn end_within(command: &mut Command, deadline: Duration, stacks: &Path) -> Result<End> {
+/// Runs a command; `stacks` is the list of the stacks that it starts, unless these stay after its end.
+pub(super) fn end_within(
+    command: &mut Command,
+    deadline: Duration,
+    stacks: Option<&Path>,
+) -> Result<End> {
     let line = run::describe(command);
     let mut child = command.spawn().with_context(|| format!("run {line}"))?;
     let pid = Pid::from_raw(i32::try_from(child.id())?);
@@ -52,7 +56,7 @@ pub(super) fn end_within(command: &mut Command, deadline: Duration, stacks: &Pat
             .map(End::Exited)
             .with_context(|| format!("wait for {line}")),
         Err(mut remains) => {
-            for text in stack::take_down_list(stacks) {
+            for text in stacks.map(stack::take_down_list).unwrap_or_default() {
                 remains = format!("{remains}\n{text}");
             }
             Ok(End::Killed { remains })
@@ -131,17 +135,14 @@ mod tests {
 
     use super::*;
 
-    const NO_STACKS: &str = "/nonexistent/stacks";
-
     #[test]
     fn a_command_ends_by_itself_or_is_killed_at_its_deadline() {
-        let stacks = Path::new(NO_STACKS);
         let mut sh = run::command("sh");
         let long = Duration::from_secs(1200);
-        let ended = end_within(sh.args(["-c", "exit 3"]), long, stacks).unwrap();
+        let ended = end_within(sh.args(["-c", "exit 3"]), long, None).unwrap();
         assert!(matches!(ended, End::Exited(status) if status.code() == Some(3)));
         let mut sleep = run::command("sleep");
-        let ended = end_within(sleep.arg("infinity"), Duration::from_millis(10), stacks);
+        let ended = end_within(sleep.arg("infinity"), Duration::from_millis(10), None);
         assert!(matches!(ended.unwrap(), End::Killed { .. }));
     }
 

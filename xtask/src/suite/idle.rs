@@ -37,7 +37,8 @@ impl Since {
     /// The part of the processors' time since then, in percent, in which they were idle or waited
     /// for a disk.
     pub(super) fn idle_percent(&self) -> Option<u64> {
-        let (then, now) = (self.ticks?, Self::now().ticks?);
+        let then = self.ticks?;
+        let now = Self::now().ticks?;
         let all = now.all.checked_sub(then.all).filter(|all| *all > 0)?;
         Some(now.idle.saturating_sub(then.idle) * 100 / all)
     }

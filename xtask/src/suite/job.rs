@@ -16,6 +16,7 @@ use super::child::{self, End};
 use super::count::Count;
 use super::kit::Kit;
 use super::libtest::{self, Verdict};
+use super::order::KEEP;
 use super::outcome::{Failure, Outcome};
 use super::part::Part;
 use super::programs::TestProgram;
@@ -125,10 +126,12 @@ impl Job {
         let deadline = (self.expected * TIMES).max(LEAST);
         let ends = Duration::from(ClockId::CLOCK_MONOTONIC.now()?) + deadline - LAST;
         command.env(ENDS, ends.as_secs().to_string());
-        let stacks = path.with_extension("stacks");
+        let stacks = self.stacks();
         File::create(&stacks).with_context(|| format!("create {}", stacks.display()))?;
         command.env(stack::LIST_VARIABLE, &stacks);
-        let end = child::end_within(&mut command, deadline, &stacks)?;
+        let is_kept = variables.iter().any(|(name, _)| *name == KEEP);
+        let removed = (!is_kept).then_some(stacks.as_path());
+        let end = child::end_within(&mut command, deadline, removed)?;
         let output = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
         Ok((String::from_utf8_lossy(&output).into_owned(), end))
     }
@@ -210,6 +213,11 @@ impl Job {
     /// Where its output is kept.
     pub(super) fn log(&self) -> PathBuf {
         logs().join(format!("{}.log", self.folder()))
+    }
+
+    /// Where the stacks are listed that it starts.
+    pub(super) fn stacks(&self) -> PathBuf {
+        self.log().with_extension("stacks")
     }
 
     fn folder(&self) -> String {

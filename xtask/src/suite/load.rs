@@ -19,7 +19,8 @@ pub(super) struct Load(Vec<Child>);
 impl Load {
     /// Starts this many of them.
     pub(super) fn start(number: usize) -> Result<Self> {
-        let (mut load, own) = (Self::default(), std::process::id().to_string());
+        let mut load = Self::default();
+        let own = std::process::id().to_string();
         for _ in 0..number {
             let mut busy = run::command("sh");
             let child = busy.args(["-c", LOOP, &own]).stderr(Stdio::null()).spawn();

@@ -19,6 +19,9 @@ use crate::stack;
 /// The variable by which tests learn that they are to take their long form.
 const LONG: &str = "VMLET_TEST_LONG";
 
+/// The variable by which tests learn that their stacks stay: see `tests/e2e/src/attach.rs`.
+pub(super) const KEEP: &str = "VMLET_TEST_KEEP";
+
 /// What is to be run, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
@@ -34,6 +37,8 @@ pub(crate) struct Order {
     pub(crate) load: usize,
     /// The long forms of tests.
     pub(crate) long: bool,
+    /// Stacks stay when their tests end.
+    pub(crate) keep: bool,
 }
 
 impl Order {
@@ -69,9 +74,10 @@ impl Order {
                     continue;
                 }
                 jobs.push(Job {
-                    name: match root {
-                        true => format!("{} as root", program.name),
-                        false => program.name.clone(),
+                    name: if root {
+                        format!("{} as root", program.name)
+                    } else {
+                        program.name.clone()
                     },
                     part,
                     expected: Duration::ZERO,
@@ -107,9 +113,10 @@ impl Order {
                 });
             }
         }
-        let critest = match self.long {
-            true => Check::WholeCritest,
-            false => Check::Critest,
+        let critest = if self.long {
+            Check::WholeCritest
+        } else {
+            Check::Critest
         };
         for check in [critest, Check::Doc, Check::Deny, Check::Rules] {
             if self.has(check.part()) {
@@ -128,6 +135,7 @@ impl Order {
             (stack::COLLECTOR.0, stack::COLLECTOR.1.to_owned()),
         ];
         variables.extend(self.long.then(|| (LONG, "1".to_owned())));
+        variables.extend(self.keep.then(|| (KEEP, "1".to_owned())));
         variables
     }
 }
@@ -141,6 +149,7 @@ pub(crate) fn list() -> Result<String> {
         repeat: 1,
         load: 0,
         long: false,
+        keep: false,
     };
     let built = programs::built(false)?;
     let mut jobs = order.crates(&built)?;

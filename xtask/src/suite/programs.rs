@@ -124,15 +124,16 @@ impl Built {
     /// What lints found.
     pub(super) fn lints(&self) -> Outcome {
         let name = Part::Clippy.to_string();
-        match self.warnings.is_empty() {
-            true => Outcome {
+        if self.warnings.is_empty() {
+            Outcome {
                 job: name,
                 part: Part::Clippy,
                 count: Count::passed(1),
                 took: Duration::ZERO,
                 failures: Vec::new(),
-            },
-            false => Outcome::not_run(&name, Part::Clippy, &self.warnings.concat()),
+            }
+        } else {
+            Outcome::not_run(&name, Part::Clippy, &self.warnings.concat())
         }
     }
 }
@@ -158,9 +159,13 @@ fn parse(messages: &str) -> Result<Built> {
         let message: Message = serde_json::from_str(line).context("parse cargo's messages")?;
         let diagnostic = message.message.and_then(|message| message.rendered);
         built.warnings.extend(diagnostic);
-        let (Some(file), Some(target), Some(profile)) =
-            (message.executable, message.target, message.profile)
-        else {
+        let Some(file) = message.executable else {
+            continue;
+        };
+        let Some(target) = message.target else {
+            continue;
+        };
+        let Some(profile) = message.profile else {
             continue;
         };
         if message.reason != "compiler-artifact" {
@@ -239,9 +244,10 @@ impl TestProgram {
 
     /// The program, where and with what cargo would run it.
     pub(super) fn command(&self, root: bool) -> Command {
-        let mut command = match root {
-            true => run::root_command(&self.file),
-            false => run::command(&self.file),
+        let mut command = if root {
+            run::root_command(&self.file)
+        } else {
+            run::command(&self.file)
         };
         command
             .current_dir(&self.folder)

@@ -159,7 +159,9 @@ impl fmt::Display for Report {
         writeln!(formatter, "  stage             seconds  idle")?;
         for stage in &self.stages {
             let idle = stage.idle_percent.map(|idle| format!("{idle} %"));
-            let (name, seconds, idle) = (stage.name, stage.seconds, idle.unwrap_or_default());
+            let name = stage.name;
+            let seconds = stage.seconds;
+            let idle = idle.unwrap_or_default();
             writeln!(formatter, "  {name:<16}  {seconds:>7}  {idle:>4}")?;
         }
         if let Some(seconds) = self.first_stack_seconds {

@@ -31,7 +31,7 @@ use super::unsteady::{self, History};
 use super::weights::Weights;
 use super::{retry, space, speed};
 use crate::commands::setup;
-use crate::workspace;
+use crate::{stack, workspace};
 
 /// How much of each processor is given out, in percent: with 110 a tenth of their time stayed idle. Tests
 /// that wait look again and again, so that more of them at a time take longer together.
@@ -155,6 +155,11 @@ impl Suite<'_> {
                 report.stage("tests", run);
             }
         }
+        if self.order.keep {
+            jobs.iter()
+                .flat_map(kept)
+                .for_each(|note| report.note(note));
+        }
         report.first_stack(self.first_stack.seconds());
         report.add(frozen.changed().into_iter().map(|file| {
             let why = format!("{} was built again during the run", file.display());
@@ -202,7 +207,8 @@ impl Suite<'_> {
             .map(|(_, outcome)| outcome.count.failed)
             .sum();
         let all_late = failed.clone().all(|(_, outcome)| outcome.may_run_again());
-        if failures == 0 || failures > retry::MOST || !all_late || self.order.repeat > 1 {
+        let is_first_only = self.order.repeat > 1 || self.order.keep;
+        if failures == 0 || failures > retry::MOST || !all_late || is_first_only {
             return ended.into_iter().map(|(_, outcome)| outcome).collect();
         }
         let again: Vec<Job> = failed.map(|(job, outcome)| job.again(outcome)).collect();
@@ -238,6 +244,18 @@ impl Suite<'_> {
         let weighted = jobs.into_iter().map(|job| (weights.of(&job.name), job));
         lanes.run(weighted.collect())
     }
+}
+
+/// The stacks that a job has left running, and how to use and to remove them.
+fn kept(job: &Job) -> Vec<String> {
+    let dirs = stack::existing_of_list(&job.stacks()).into_iter();
+    let notes = dirs.map(|dir| {
+        let name = &job.name;
+        format!(
+            "the stack of {name} stays: `. {dir}/env.sh`; `cargo xtask down --dir {dir}` removes it"
+        )
+    });
+    notes.collect()
 }
 
 /// When jobs of a part start. The documentation keeps one processor busy for minutes, which nothing else would

@@ -265,6 +265,7 @@ mod tests {
             repeat: 1,
             load: 0,
             long,
+            keep: false,
         };
         let need = Need::of_run(&order, 7);
         assert_eq!((need.build, need.tests), (7, expected * GIB));

@@ -20,7 +20,10 @@ const STAYS: [(&str, &str); 4] = [
         "exports",
         "copies for clients, which the next start removes",
     ),
-    ("images", "files of images, which the cache keeps"),
+    (
+        "images",
+        "files of images, which the cache keeps; downloads are searched",
+    ),
     ("lock", "the lock of the running daemon"),
     ("vmlet.db", "the database, whose rows are counted"),
 ];
@@ -79,4 +82,32 @@ fn every_folder_of_the_state_directory_is_searched_for_leaks() {
             assert!(known, "the daemon has no {name}");
         }
     }
+}
+
+/// Downloads are in a folder of their own below the images, and two searches know how they are named.
+#[test]
+fn downloads_have_the_names_that_the_searches_know() {
+    let store = read("src/images/store.rs");
+    let partial = read("src/images/partial.rs");
+    let folder = between(&store, "partial: dir.join(\"", "\"");
+    let part = between(&partial, "const PART: &str = \"", "\"");
+    let note = between(&partial, "const NOTE: &str = \"", "\"");
+    for search in [
+        "tests/e2e/src/leftovers.rs",
+        "xtask/src/stack/leaks/files.rs",
+    ] {
+        let search = read(search);
+        for line in [
+            format!("const DOWNLOADS: &str = \"state/images/{folder}\";"),
+            format!("const PART: &str = \"{part}\";"),
+            format!("const NOTE: &str = \"{note}\";"),
+        ] {
+            assert!(search.contains(&line), "{line}");
+        }
+    }
+}
+
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+    let rest = text.split_once(begin).expect(begin).1;
+    rest.split_once(end).expect(end).0
 }

@@ -64,7 +64,9 @@ fn collect(path: &Path, found: &mut BTreeSet<String>) {
 
 /// The last string literal of a macro call that begins with `arguments`.
 fn message(arguments: &str) -> Option<String> {
-    let (mut depth, mut last, mut literal) = (1_u32, None, None::<String>);
+    let mut depth = 1_u32;
+    let mut last = None;
+    let mut literal = None::<String>;
     let mut characters = arguments.chars();
     while let Some(c) = characters.next() {
         match (&mut literal, c) {

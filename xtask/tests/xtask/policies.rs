@@ -58,9 +58,10 @@ fn objects(files: &Files, folder: &str) -> Vec<Value> {
     let kustomization = documents(&path("kustomization.yaml")).remove(0);
     let mut all = Vec::new();
     for name in texts(&kustomization["resources"]) {
-        match files.contains_key(&path(name)) {
-            true => all.extend(documents(&path(name))),
-            false => all.extend(objects(files, &path(name))),
+        if files.contains_key(&path(name)) {
+            all.extend(documents(&path(name)));
+        } else {
+            all.extend(objects(files, &path(name)));
         }
     }
     all.push(kustomization);
@@ -197,7 +198,8 @@ fn contradictions(files: &Files) -> Vec<String> {
 }
 
 fn of_workload(workload: &Workload<'_>, policies: &[&Value], generated: &Value) -> Vec<String> {
-    let (name, mut found) = (workload.name(), Vec::new());
+    let name = workload.name();
+    let mut found = Vec::new();
     let ports = workload.ports();
     let listeners = workload.listeners(generated);
     if !matches(

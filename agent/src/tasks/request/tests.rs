@@ -230,12 +230,14 @@ fn a_task_for_a_backup_names_it_its_target_and_the_machine() {
 #[test]
 fn an_inspection_names_image_and_url() {
     let mut wanted = spec(TaskKind::InspectImage);
+    wanted.image_checksum_url = Some("https://h/SHA256SUMS".to_owned());
     let request = of("t-1", "ns", &wanted, &all()).unwrap();
     assert_eq!(request.vm_uid, "u-1");
     let expected = |image_url: &str| InspectImage {
         image: "debian".to_owned(),
         image_url: image_url.to_owned(),
         image_tls_secret: "images-tls".to_owned(),
+        image_checksum_url: "https://h/SHA256SUMS".to_owned(),
     };
     let kind = Kind::InspectImage(expected("https://h/a?v=1"));
     assert_eq!(request.kind, Some(kind));

@@ -59,7 +59,8 @@ fn every_refusal_states_the_problem_and_the_remedy() {
 #[test]
 fn a_missing_image_is_named_with_the_place_where_it_was_looked_for() {
     let shown = |namespace: &str| {
-        let (namespace, name) = (namespace.to_owned(), "debian".to_owned());
+        let namespace = namespace.to_owned();
+        let name = "debian".to_owned();
         let error = ClusterError::NoImage { namespace, name };
         assert!(error.advice().unwrap().contains("vmletctl image list"));
         error.to_string()

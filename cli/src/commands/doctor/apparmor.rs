@@ -56,7 +56,9 @@ impl AppArmor {
 
     /// In a container the kernel does not show its profiles; the daemon sees those of the node.
     pub(super) fn or_of_daemon(mut self, seen: Option<&str>) -> Self {
-        if let (State::Unknown, Some(seen)) = (self.profile, seen) {
+        if matches!(self.profile, State::Unknown)
+            && let Some(seen) = seen
+        {
             self.profile = State::parse(seen);
         }
         self

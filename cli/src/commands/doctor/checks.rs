@@ -182,7 +182,8 @@ fn network(answers: &Answers) -> Option<Finding> {
 }
 
 fn cni_config(dir: &CniDir) -> Finding {
-    let (check, path) = ("cni config", dir.path.display());
+    let check = "cni config";
+    let path = dir.path.display();
     let advice = "install a network plugin, or write a .conflist there";
     match dir.files {
         None => Finding::fail(check, format!("{path} cannot be read"), advice),

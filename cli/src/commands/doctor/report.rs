@@ -78,7 +78,9 @@ pub(super) fn text(findings: &[Finding]) -> String {
         }
     }
     let count = |level| findings.iter().filter(|f| f.level == level).count();
-    let (ok, warn, fail) = (count(Level::Ok), count(Level::Warn), count(Level::Fail));
+    let ok = count(Level::Ok);
+    let warn = count(Level::Warn);
+    let fail = count(Level::Fail);
     text.push_str(&format!("{ok} ok, {warn} to look at, {fail} to repair\n"));
     text
 }

@@ -303,7 +303,8 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_the_part_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, other) = (dir.path().join("d"), dir.path().join("other"));
+        let path = dir.path().join("d");
+        let other = dir.path().join("other");
         fs::write(&other, "other").unwrap();
         std::os::unix::fs::symlink(&other, dir.path().join("d.part")).unwrap();
         let refused = Destination::open(&path, false);

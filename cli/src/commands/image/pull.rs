@@ -125,9 +125,10 @@ async fn wait(target: &Target, generation: i64) -> anyhow::Result<PrePullStatus>
             Verdict::Failed(error) => return Err(error.into()),
             Verdict::Wait if status.observed_generation < generation => {}
             Verdict::Wait => {
-                let percents = match screen.is_terminal() {
-                    true => target.percents().await,
-                    false => Vec::new(),
+                let percents = if screen.is_terminal() {
+                    target.percents().await
+                } else {
+                    Vec::new()
                 };
                 screen.show(&line(&status, &percents));
             }
@@ -143,7 +144,8 @@ fn verdict(name: &str, generation: i64, state: &State) -> Verdict {
     let Some(status) = status.filter(|status| status.observed_generation >= generation) else {
         return Verdict::Wait;
     };
-    let (name, message) = (name.to_owned(), status.message.clone());
+    let name = name.to_owned();
+    let message = status.message.clone();
     if status.is_complete() {
         Verdict::Done
     } else if status.is_stalled() {

@@ -1,6 +1,6 @@
-//! `image update`: requests a check of the tag, or pins a version for new machines.
+//! `image update`: requests a check of the tag or the file, or pins a version for new machines.
 //!
-//! Invariant: one edit of `spec.update`; an image that follows no tag is not changed.
+//! Invariant: one edit of `spec.update`; an image that follows neither is not changed.
 //! Failure: the cluster's; [`PinError`] for a digest that means no version, or several.
 
 use std::process::ExitCode;
@@ -80,9 +80,13 @@ fn change(pin: Option<&str>, is_unpinned: bool, now: Timestamp) -> Value {
 
 /// The version that a digest, or its beginning, means.
 fn pinned<'a>(name: &str, versions: &'a [ImageVersion], digest: &str) -> Result<&'a str, PinError> {
-    let digits = digest.strip_prefix("sha256:").unwrap_or(digest);
     let has_beginning = |version: &&ImageVersion| {
-        let known = version.digest.strip_prefix("sha256:").unwrap_or_default();
+        let (algorithm, known) = version.digest.split_once(':').unwrap_or_default();
+        let digits = match digest.split_once(':') {
+            Some((of, digits)) if of == algorithm => digits,
+            Some(_) => "",
+            None => digest,
+        };
         !digits.is_empty() && known.starts_with(digits)
     };
     let mut found = versions.iter().filter(has_beginning);
@@ -120,9 +124,16 @@ mod tests {
         }
         let several = pinned("i", &all, "ab").unwrap_err();
         assert!(matches!(several, PinError::Ambiguous { .. }), "{several}");
-        for digest in ["ef", "", "sha256:", "sha512:ab01"] {
+        for digest in ["ef", "", ":", "sha256:", "sha512:ab01", "sha256"] {
             let unknown = pinned("i", &all, digest).unwrap_err();
             assert!(matches!(unknown, PinError::Unknown { .. }), "{unknown}");
+        }
+        let mut long = version("ab01");
+        long.digest = format!("sha512:ab01{}", "0".repeat(124));
+        let all = [version("ab02"), long];
+        for digest in ["sha512:ab", "ab01"] {
+            let found = pinned("i", &all, digest);
+            assert_eq!(found, Ok(all[1].digest.as_str()), "{digest}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! `image versions`: what an image that follows a tag has been.
+//! `image versions`: what an image that follows a tag or a file has been.
 //!
 //! Invariant: the order is that of the status, the newest first.
-//! Failure: the cluster's; [`NotFollowing`] for an image that follows no tag.
+//! Failure: the cluster's; [`NotFollowing`] for an image that follows neither.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use crate::cluster::ClusterArgs;
 use crate::commands::list::age;
 use crate::table;
 
-/// Condition of an image that follows a tag.
+/// Condition of an image that follows a tag or a file.
 const UP_TO_DATE: &str = "UpToDate";
 
 /// The image of the list.
@@ -34,7 +34,7 @@ pub(crate) struct VersionsArgs {
 
 /// An image without `spec.update`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("image {0} follows no tag: set spec.update of the image")]
+#[error("image {0} follows no tag and no file: set spec.update of the image")]
 pub(super) struct NotFollowing(pub(super) String);
 
 pub(crate) async fn run(args: &VersionsArgs) -> anyhow::Result<ExitCode> {
@@ -92,7 +92,7 @@ fn pulled(status: &VirtualMachineImageStatus) -> String {
 /// Why new machines do not use the newest version.
 fn obstacle(status: &VirtualMachineImageStatus) -> Option<String> {
     let Some(condition) = find(&status.conditions, UP_TO_DATE) else {
-        return Some("no node has checked the tag yet".to_owned());
+        return Some("no node has made a check yet".to_owned());
     };
     let is_other = condition.status != "True";
     is_other.then(|| {
@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(words[2][2..], ["Ready", "3", "2h"]);
         assert_eq!(obstacle(&status).unwrap(), "Pulling: 1 of 3 nodes");
         let none = VirtualMachineImageStatus::default();
-        assert_eq!(obstacle(&none).unwrap(), "no node has checked the tag yet");
+        assert_eq!(obstacle(&none).unwrap(), "no node has made a check yet");
     }
 }

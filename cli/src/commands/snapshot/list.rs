@@ -85,9 +85,10 @@ fn row(
     let status = snapshot.status.clone().unwrap_or_default();
     let current = vm.status.as_ref();
     let current = current.and_then(|status| status.current_snapshot.as_ref()?.uid.clone());
-    let mark = match current.is_some() && current == snapshot.uid() {
-        true => " *",
-        false => "",
+    let mark = if current.is_some() && current == snapshot.uid() {
+        " *"
+    } else {
+        ""
     };
     let ready = snapshot.condition(SNAPSHOT_READY);
     let kinds = [SNAPSHOT_READY, SNAPSHOT_CREATED];

@@ -45,13 +45,12 @@ pub(crate) async fn run(args: &RevertArgs) -> anyhow::Result<ExitCode> {
     let machine = Names::machine(&args.machine);
     let found = cluster.find(machine).await?;
     let generation = request(&cluster, &found.vm, &args.snapshot).await?;
-    let done = match args.watch {
-        true => {
-            let cluster = args.cluster.connect_to_watch().await?;
-            reverted(&cluster, &found.vm, &args.snapshot, generation).await?;
-            "reverted"
-        }
-        false => "revert requested",
+    let done = if args.watch {
+        let cluster = args.cluster.connect_to_watch().await?;
+        reverted(&cluster, &found.vm, &args.snapshot, generation).await?;
+        "reverted"
+    } else {
+        "revert requested"
     };
     super::super::print(&format!("virtualmachine.vmlet.dev/{machine} {done}\n"))?;
     Ok(ExitCode::SUCCESS)

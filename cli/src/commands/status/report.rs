@@ -170,13 +170,13 @@ impl Report<'_> {
     fn conditions(&self, status: &VirtualMachineStatus) -> String {
         let (well, mut shown): (Vec<_>, Vec<_>) =
             status.conditions.iter().partition(|c| is_well(c));
-        let hidden = match self.verbose {
-            true => {
-                shown.extend(well);
-                String::new()
-            }
-            false if well.is_empty() => String::new(),
-            false => format!("\nConditions as expected: {} (-v shows them)\n", well.len()),
+        let hidden = if self.verbose {
+            shown.extend(well);
+            String::new()
+        } else if well.is_empty() {
+            String::new()
+        } else {
+            format!("\nConditions as expected: {} (-v shows them)\n", well.len())
         };
         let rows: Vec<_> = shown
             .into_iter()

@@ -1,4 +1,4 @@
-//! The disk that a user means: of a machine that is off, or of one of its snapshots.
+//! The disk that a user means: of a machine that is off, of one of its snapshots, or in a backup.
 //!
 //! Invariant: a snapshot is of the disk that the machine has now, as the objects say and the node checks.
 //! Failure: a sentence that says why it cannot be had, and what to do.
@@ -9,17 +9,21 @@ use crds::VirtualMachineSnapshot;
 use crds::vm::PrintableStatus;
 use kube::ResourceExt as _;
 
+use super::backup::{self, ExportedBackup};
 use crate::cluster::{Cluster, ClusterError, Found, Names};
 
-/// Machine whose disk is meant, and its snapshot.
+/// Machine whose disk is meant, and its snapshot; or a backup.
 #[derive(Debug, Args)]
 pub(in crate::commands) struct DiskArgs {
     /// Name of the virtual machine. It must be off, unless a snapshot is named.
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[arg(value_name = "NAME", required_unless_present = "backup")]
+    name: Option<String>,
     /// Name of a snapshot of the machine, which may run.
     #[arg(long, value_name = "SNAPSHOT")]
     snapshot: Option<String>,
+    /// Name of a backup, in place of a machine, which may run or be gone.
+    #[arg(long, value_name = "BACKUP", conflicts_with_all = ["name", "snapshot"])]
+    backup: Option<String>,
 }
 
 /// A disk, and the node that has it.
@@ -30,15 +34,21 @@ pub(in crate::commands) struct ExportedDisk {
     pub(in crate::commands) uid: String,
     /// UID of the snapshot.
     pub(in crate::commands) snapshot: Option<String>,
+    /// The backup that has it.
+    pub(in crate::commands) backup: Option<ExportedBackup>,
 }
 
 impl DiskArgs {
-    /// Finds the disk.
+    /// Finds the disk. `vmlet`: the namespace in which Vmlet is installed.
     pub(in crate::commands) async fn find(
         &self,
         cluster: &Cluster,
+        vmlet: &str,
     ) -> anyhow::Result<ExportedDisk> {
-        let name = Names::machine(&self.name);
+        if let Some(backup) = &self.backup {
+            return backup::find(cluster, vmlet, backup).await;
+        }
+        let name = self.machine();
         let found = cluster.find(name).await?;
         let Some(snapshot) = &self.snapshot else {
             return disk(name, &found);
@@ -48,14 +58,21 @@ impl DiskArgs {
         let object = api.get_opt(snapshot).await.map_err(about)?;
         snapshot_of(name, &found, snapshot, object.as_ref())
     }
+
+    /// The name of the machine; empty where a backup is named.
+    fn machine(&self) -> &str {
+        Names::machine(self.name.as_deref().unwrap_or_default())
+    }
 }
 
 /// As users name it.
 impl std::fmt::Display for DiskArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.snapshot {
-            Some(snapshot) => write!(f, "snapshot {snapshot} of {}", Names::machine(&self.name)),
-            None => f.write_str(Names::machine(&self.name)),
+        let machine = self.machine();
+        match (&self.backup, &self.snapshot) {
+            (Some(backup), _) => write!(f, "backup {backup}"),
+            (None, Some(snapshot)) => write!(f, "snapshot {snapshot} of {machine}"),
+            (None, None) => f.write_str(machine),
         }
     }
 }
@@ -122,6 +139,7 @@ fn place(name: &str, found: &Found) -> anyhow::Result<ExportedDisk> {
             node,
             uid,
             snapshot: None,
+            backup: None,
         }),
         None => bail!("{name} has no disk yet: `vmletctl status {name}` says what it waits for"),
     }

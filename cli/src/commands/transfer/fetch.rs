@@ -97,8 +97,18 @@ impl Fetch<'_> {
         let mut command: Vec<_> = ["vmletctl", "node", "export-disk", &disk.uid]
             .map(str::to_owned)
             .into();
-        // A program that does not know snapshots refuses the option.
+        // A program that does not know snapshots, or backups, refuses the option.
         command.extend(disk.snapshot.iter().map(|uid| format!("--snapshot={uid}")));
+        if let Some(backup) = &disk.backup {
+            let options = [
+                ("backup", &backup.uid),
+                ("target", &backup.target),
+                ("vm-name", &backup.vm_name),
+            ];
+            let digest = backup.sha256.iter().map(|sha256| ("sha256", sha256));
+            let options = options.into_iter().chain(digest);
+            command.extend(options.map(|(name, value)| format!("--{name}={value}")));
+        }
         command
     }
 }

@@ -203,7 +203,7 @@ impl Left {
                 "virtual machines",
                 &self.machines,
                 "Delete them while controller and agents run, and wait: kubectl delete vm NAME -n \
-                 NAMESPACE. Their root disks are deleted, also claims NAME-root; other claims stay.",
+                 NAMESPACE. Their root disks are deleted, also claims NAME-root and those that reverts made of them; other claims stay.",
             ),
             (
                 "backups",

@@ -62,7 +62,8 @@ pub(super) fn container(
             limit: quantity(&resources.limits, "limits", key, parse)?,
         })
     };
-    let (cpu, memory) = (share("cpu", thousandths)?, share("memory", parse_quantity)?);
+    let cpu = share("cpu", thousandths)?;
+    let memory = share("memory", parse_quantity)?;
     for (key, share) in [("cpu", cpu), ("memory", memory)] {
         if share
             .request

@@ -155,7 +155,8 @@ impl RuntimeService for Fake {
         let config = request.config.unwrap();
         let log = Path::new(&request.sandbox_config.unwrap().log_directory).join(&config.log_path);
         let id = format!("{:056x}766d6c74", 0xc0_u64);
-        let (state, sandbox) = (ContainerState::ContainerCreated, request.pod_sandbox_id);
+        let state = ContainerState::ContainerCreated;
+        let sandbox = request.pod_sandbox_id;
         let vm = Vm {
             sandbox,
             config,

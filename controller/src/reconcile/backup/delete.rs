@@ -2,7 +2,8 @@
 //!
 //! Invariant: the finalizer goes when a node has deleted the data, or nothing was to be deleted: no node was requested to
 //! make it, the object says that the data are retained, or its namespace ends. A backup that a later one builds upon,
-//! or that one which is being made may build upon, is deleted after that one; the node checks that again.
+//! or that one which is being made may build upon, is deleted after that one; the node checks that again. A node that has
+//! the target no more has let go of its layer before another one takes its place.
 //! Failure: `VirtualMachineBackupReady` says what is in the way; the work is repeated with a growing delay.
 
 use crds::conditions::{BACKUP_READY, BACKUP_VERIFIED, Status};
@@ -12,7 +13,7 @@ use kube::ResourceExt;
 
 use super::pass::Pass;
 use super::verify::DAMAGED;
-use super::{node, task, write};
+use super::{base, node, task, write};
 use crate::flow::Outcome;
 use crate::stores::{Relation, backup_of};
 
@@ -23,9 +24,6 @@ const DELETION_FAILED: &str = "VirtualMachineBackupDeletionFailed";
 
 /// Longest delay before an attempt is repeated, in seconds.
 const LONGEST_HOLD: i64 = 1800;
-
-/// Attempts of a node that has the target no more, before another one takes its place.
-const ATTEMPTS: u32 = 3;
 
 /// What becomes of the data in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,14 +200,17 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
             // Another node may take its place: it can be repeated.
             task::take_back(pass, task).await.map(drop)
         }
-        Some(TaskState::Success) => write::release(pass).await,
+        Some(TaskState::Success) => {
+            base::release_earlier(pass).await?;
+            write::release(pass).await
+        }
         Some(TaskState::Error | TaskState::Cancelled) => {
             let has_failed = status.state == Some(TaskState::Error);
-            // Nodes of earlier versions do not say that they have let go of the layer.
-            let is_over = task::is_judged(task) || pass.draft.failed_attempts >= ATTEMPTS;
+            // Other failures, however many, may be of the time when the node had the target, and kept the layer.
+            let has_let_go = has_failed && task::is_judged(task);
             let target = &pass.backup.spec.target;
             let other = node::successor(pass.ctx, node, TaskKind::DeleteBackup, target);
-            if let Some(other) = other.filter(|_| has_failed && is_over) {
+            if let Some(other) = other.filter(|_| has_let_go) {
                 return hand_over(pass, task, other).await;
             }
             let why = format!(
@@ -228,7 +229,7 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
     }
 }
 
-/// The node that made it has let go of the layer, as far as it could, and has the target no more.
+/// The node that made it has let go of the layer, and has the target no more.
 async fn hand_over(pass: &mut Pass<'_>, task: &VirtualMachineTask, other: String) -> Outcome<()> {
     let why = format!("node {other} deletes it from the target");
     pass.draft.node_name = Some(other);

@@ -23,7 +23,13 @@ pub(crate) fn kept(backup: &VirtualMachineBackup) -> Option<Kept> {
         return None;
     }
     if backup.is_completed() {
-        return Some(Kept::Layer);
+        return (!is_released(backup)).then_some(Kept::Layer);
     }
     backup.is_open().then_some(Kept::Content)
+}
+
+/// Whether a later backup took its place, and was deleted.
+fn is_released(backup: &VirtualMachineBackup) -> bool {
+    let status = backup.status.as_ref();
+    status.is_some_and(|status| status.base_released)
 }

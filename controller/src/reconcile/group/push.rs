@@ -58,7 +58,10 @@ pub(super) async fn run(ctx: &Context, standard: &Standard<'_>, members: &[Membe
         let object = member.object.as_ref();
         let open = object.filter(|object| member.unlinked.is_none() && !standard.is_given(object));
         let at = position(member);
-        let (Some(object), Some(time)) = (open, change.tier_times.get(at)) else {
+        let Some(object) = open else {
+            continue;
+        };
+        let Some(time) = change.tier_times.get(at) else {
             continue;
         };
         let work = Write {

@@ -46,8 +46,10 @@ pub(crate) enum Answer {
     NoClaim(String),
     /// Its source has no name in pods.
     NotSupported(String),
-    /// It follows a tag that no node has checked yet, and why.
+    /// It follows a tag or a file that no node has checked yet, and why.
     NoVersion(String),
+    /// Its server has another version than machines are to use, and no node has that.
+    VersionGone(String),
 }
 
 /// Its state; begins what is next.
@@ -61,7 +63,7 @@ pub(super) async fn observe(
     let all = ctx.stores.tasks_of(object.uid()).into_iter();
     let (mut current, others): (Vec<_>, Vec<_>) = all
         .filter(|task| task.spec.kind == TaskKind::InspectImage)
-        .filter(|task| !updates.owns(task.spec.image.as_deref()))
+        .filter(|task| !updates.checks(task.spec.image.as_deref()))
         .partition(|task| task.name_any() == name);
     for task in others {
         node_tasks::remove_unchanged(ctx, &task).await?;

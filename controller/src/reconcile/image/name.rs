@@ -5,7 +5,7 @@
 //! has the same name. Sources in claims share one name, which requests no image.
 //! Failure: a source that no such name refers to is refused with what to do instead.
 
-use crds::{HttpSource, ImageSource, OciSource, names};
+use crds::{HttpSource, ImageSource, ImageUpdate, OciSource, names};
 use podspec::url_image_name;
 
 /// Prefix by which a name reaches our runtime, whatever else is set.
@@ -24,6 +24,8 @@ pub(crate) struct Named {
     /// The URL that the name refers to, where it is made of the URL's hash; `oci://` and the name,
     /// where it is one of a registry.
     pub(crate) url: Option<String>,
+    /// A file of checksums, which says what version the server has.
+    pub(crate) checksum_url: Option<String>,
 }
 
 /// Why a source cannot be used, in a sentence.
@@ -39,14 +41,33 @@ pub(crate) fn of(source: &ImageSource) -> Result<Named, NotSupported> {
         (None, None, Some(_)) => Ok(Named {
             name: names::NO_IMAGE.to_owned(),
             url: None,
+            checksum_url: None,
         }),
         _ => unsupported("the image names no single source".to_owned()),
     }
 }
 
-/// The name of an image in a registry, of which nodes check the tag: each of its versions has a name,
+/// The name of an image that follows a tag or a file, which nodes check: each of its versions has a name,
 /// too.
-pub(crate) fn of_tag(source: &ImageSource) -> Result<Named, NotSupported> {
+pub(crate) fn of_followed(
+    source: &ImageSource,
+    update: &ImageUpdate,
+) -> Result<Named, NotSupported> {
+    let checksum_url = update.checksum_url.as_ref();
+    match (&source.http, checksum_url) {
+        (Some(http), Some(checksum_url)) if http.digest.is_none() => Ok(Named {
+            checksum_url: Some(checksum_url.clone()),
+            ..of_http(http)?
+        }),
+        (Some(_), _) => unsupported(
+            "nodes check files of web servers only by update.checksumURL, and without digest"
+                .to_owned(),
+        ),
+        (None, _) => of_tag(source),
+    }
+}
+
+fn of_tag(source: &ImageSource) -> Result<Named, NotSupported> {
     let oci = source.oci.as_ref().filter(|oci| oci.pull_secret.is_none());
     let Some(oci) = oci.filter(|oci| !oci.reference.contains('@')) else {
         return unsupported("nodes check only tags of registries, without credentials".to_owned());
@@ -61,8 +82,14 @@ pub(crate) fn of_tag(source: &ImageSource) -> Result<Named, NotSupported> {
     of_oci(oci)
 }
 
-/// The name of one version of an image in a registry.
+/// The name of one version of an image that follows a tag or a file.
 pub(crate) fn of_version(source: &ImageSource, digest: &str) -> Result<Named, NotSupported> {
+    if let Some(http) = &source.http {
+        return of_http(&HttpSource {
+            digest: Some(digest.to_owned()),
+            ..http.clone()
+        });
+    }
     of_tag(source)?;
     let reference = source.oci.as_ref().map(|oci| oci.reference.as_str());
     let reference = format!("{}@{digest}", reference.unwrap_or_default());
@@ -90,6 +117,7 @@ fn of_http(http: &HttpSource) -> Result<Named, NotSupported> {
     Ok(Named {
         name: digest.map_or_else(|| name.clone(), |digest| format!("{name}@{digest}")),
         url: Some(url.to_owned()),
+        checksum_url: None,
     })
 }
 
@@ -126,6 +154,7 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
             },
             // The rules of the nodes come first, and say alone where a name of ours is.
             url: (!is_routed).then(|| format!("{REGISTRY}{reference}")),
+            checksum_url: None,
         })
     } else {
         unsupported(format!("{reference} is not an image reference"))
@@ -294,6 +323,41 @@ mod tests {
             );
         }
         assert!(of_version(&ImageSource::default(), &digest).is_err());
+    }
+
+    #[test]
+    fn a_version_of_a_file_is_named_by_the_url_and_its_checksum() {
+        let url = "https://h.example/disk.img";
+        let list = "https://h.example/SHA256SUMS";
+        let source = |digest: Option<&str>| ImageSource {
+            http: Some(HttpSource {
+                url: url.to_owned(),
+                digest: digest.map(str::to_owned),
+                tls_secret: None,
+            }),
+            ..ImageSource::default()
+        };
+        let update = |list: Option<&str>| ImageUpdate {
+            checksum_url: list.map(str::to_owned),
+            ..ImageUpdate::default()
+        };
+        let followed = of_followed(&source(None), &update(Some(list))).unwrap();
+        assert_eq!(followed.name, url_image_name(url));
+        assert_eq!(followed.url.as_deref(), Some(url));
+        assert_eq!(followed.checksum_url.as_deref(), Some(list));
+        for digest in [
+            format!("sha256:{}", "0".repeat(64)),
+            format!("sha512:{}", "0".repeat(128)),
+        ] {
+            let version = of_version(&source(None), &digest).unwrap();
+            assert_eq!(version.name, format!("{}@{digest}", url_image_name(url)));
+            assert!(version.name.len() <= LONGEST);
+            assert_eq!(version.url.as_deref(), Some(url));
+            assert_eq!(version.checksum_url, None, "its content is known");
+        }
+        let digest = format!("sha256:{}", "0".repeat(64));
+        assert!(of_followed(&source(None), &update(None)).is_err());
+        assert!(of_followed(&source(Some(&digest)), &update(Some(list))).is_err());
     }
 
     #[test]

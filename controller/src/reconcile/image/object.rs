@@ -99,7 +99,7 @@ impl Object {
         self.source().pvc.as_ref().map(|claim| claim.name.as_str())
     }
 
-    /// How it follows its tag.
+    /// How it follows its tag or its file.
     pub(crate) fn update(&self) -> Option<&ImageUpdate> {
         match self {
             Self::Local(image) => image.spec.update.as_ref(),
@@ -107,23 +107,41 @@ impl Object {
         }
     }
 
-    /// What is known of the versions of its present tag.
-    pub(crate) fn updates(&self) -> Option<&ImageUpdateStatus> {
+    /// What it follows: the reference with a tag, or the URL of a file.
+    pub(crate) fn followed(&self) -> Option<&str> {
         self.update()?;
-        let oci = self.source().oci.as_ref()?;
-        let known = self.status()?.update.as_ref()?;
-        (known.reference == oci.reference).then_some(known)
+        let source = self.source();
+        let reference = source.oci.as_ref().map(|oci| oci.reference.as_str());
+        reference.or_else(|| source.http.as_ref().map(|http| http.url.as_str()))
     }
 
-    /// The versions of its present tag.
+    /// What is known of the versions of its present tag or file.
+    pub(crate) fn updates(&self) -> Option<&ImageUpdateStatus> {
+        let followed = self.followed()?;
+        let known = self.status()?.update.as_ref()?;
+        (known.reference == followed).then_some(known)
+    }
+
+    /// Whether machines use, or are to use, a version of a file that the web server does not have any more: it
+    /// has the newest one alone.
+    pub(crate) fn has_former_file(&self) -> bool {
+        let newest = self.versions().first();
+        let newest = newest.map(|newest| newest.digest.as_str());
+        self.source().http.is_some() && self.version().is_some_and(|used| Some(used) != newest)
+    }
+
+    /// The versions of its present tag or file.
     pub(crate) fn versions(&self) -> &[ImageVersion] {
         let status = self.updates().and(self.status());
         status.map_or(&[], |status| status.versions.as_slice())
     }
 
-    /// The version that new machines use, of an image that follows a tag.
+    /// The version that new machines use, of an image that follows a tag or a file.
     pub(crate) fn version(&self) -> Option<&str> {
-        versions::current(self.versions(), self.update()?.digest.as_deref())
+        let pin = self.update()?.digest.as_deref();
+        // Which version a web server has is not known before.
+        let is_known = self.source().http.is_none() || !self.versions().is_empty();
+        versions::current(self.versions(), pin.filter(|_| is_known))
     }
 
     /// Virtual size of the disk in the version that pods request by this name, in bytes. It is on record
@@ -137,7 +155,7 @@ impl Object {
         Some(version.image.virtual_bytes).filter(|bytes| *bytes > 0)
     }
 
-    /// Whether it follows a tag that no node has checked yet.
+    /// Whether it follows a tag or a file that no node has checked yet.
     pub(crate) fn lacks_version(&self) -> bool {
         self.update().is_some() && self.version().is_none()
     }
@@ -154,8 +172,8 @@ impl Object {
         match (self.update(), self.version()) {
             (None, _) => name::of(self.source()),
             (Some(_), Some(digest)) => name::of_version(self.source(), digest),
-            (Some(_), None) => {
-                name::of_tag(self.source())?;
+            (Some(update), None) => {
+                name::of_followed(self.source(), update)?;
                 Err(NotSupported("the image has no version yet".to_owned()))
             }
         }

@@ -44,6 +44,9 @@ const NONE_ABLE: &str = "no node of spec.prePull.nodeSelector is schedulable and
                          daemon pulls images on request";
 /// Further nodes would pull it again and again, since no place would record that they did.
 const FULL: &str = "status.prePull.nodes is full: no more nodes pull the image; use a nodeSelector";
+/// The server has another version than the one that machines use.
+const FORMER: &str = "the web server does not have the version that machines use any more: nodes without it cannot \
+                      pull it";
 /// The API server refuses such an image.
 const UNSUPPORTED: &str = "nodes cannot pull an image from this source without credentials";
 
@@ -145,7 +148,7 @@ pub(super) async fn observe(
 ) -> Outcome<Pulls> {
     let all = ctx.stores.tasks_of(object.uid()).into_iter();
     let all = all.filter(|task| task.spec.kind == TaskKind::PullImage);
-    let all = all.filter(|task| !updates.owns(task.spec.image.as_deref()));
+    let all = all.filter(|task| !updates.pulls(task.spec.image.as_deref()));
     let named = named.filter(|_| !object.needs_credentials());
     let (Some(wanted), Some(named)) = (object.pre_pull(), named) else {
         for task in all {
@@ -162,7 +165,7 @@ pub(super) async fn observe(
             again: None,
         });
     };
-    if updates.owns(Some(&named.name)) {
+    if updates.pulls(Some(&named.name)) {
         // Machines use, by a pin, a version that nodes pull for the update: these tasks are all.
         for task in all {
             node_tasks::remove(ctx, &task).await?;
@@ -173,21 +176,30 @@ pub(super) async fn observe(
             again: None,
         });
     }
-    let nodes = matching(ctx, wanted);
+    let mut nodes = matching(ctx, wanted);
     let known = object.status().filter(|status| object.is_of_source(status));
     let known = known.and_then(|status| status.pre_pull.as_ref());
     let known = known.into_iter().chain(object.pulls_of_version());
+    let recorded: BTreeSet<_> = known.flat_map(|pulls| pulls.nodes.clone()).collect();
+    let is_former = object.has_former_file();
+    if is_former {
+        nodes.retain(|node, _| recorded.contains(node) || holders.nodes.contains(node));
+    }
     let view = View {
         ctx,
         holders,
-        recorded: known.flat_map(|pulls| pulls.nodes.clone()).collect(),
+        recorded,
         able: able(ctx),
         known: ctx.stores.agents.known(),
         tasks: current_tasks(ctx, object, named, (&nodes, all.collect())).await?,
         hold: task::HOLD,
         shown: String::new(),
     };
-    view.act(object, named, &nodes).await
+    let mut pulls = view.act(object, named, &nodes).await?;
+    if let Some(status) = pulls.status.as_mut().filter(|_| is_former) {
+        FORMER.clone_into(&mut status.message);
+    }
+    Ok(pulls)
 }
 
 /// Those of the tasks that are for this name and these nodes; deletes the others.

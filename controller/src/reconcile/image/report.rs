@@ -6,7 +6,8 @@
 //! | True | `OnNodes` | no node can read it at its source now, but some have it |
 //! | False | `NotReady` | no node can read it, it is no disk, or its claim is not bound |
 //! | False | `NotSupported` | its source cannot be used |
-//! | Unknown | `NoVersion` | it follows a tag that no node has checked yet |
+//! | False | `VersionGone` | the web server has another version of the file, and no node has this one |
+//! | Unknown | `NoVersion` | it follows a tag or a file that no node has checked yet |
 //! | Unknown | `Inspecting`, `NoNode`, `NotInspected` | a node reads it; no node can; it has a pull secret |
 //!
 //! Invariant: facts and `Ready` are of the source in `providerItemID`; `usedSince` is written
@@ -185,6 +186,7 @@ fn ready(
         },
         Answer::NotSupported(message) => (Status::False, "NotSupported", message.clone()),
         Answer::NoVersion(message) => (Status::Unknown, "NoVersion", message.clone()),
+        Answer::VersionGone(message) => (Status::False, "VersionGone", message.clone()),
         // The last answer counts until there is a new one.
         Answer::Waiting { .. } if object.ready().is_some() => return,
         Answer::Waiting { node } => {

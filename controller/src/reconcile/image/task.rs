@@ -114,6 +114,7 @@ fn draft(
         image: Some(named.name.clone()),
         image_url: named.url.clone(),
         image_tls_secret: object.tls_secret().map(str::to_owned),
+        image_checksum_url: named.checksum_url.clone(),
         ..VirtualMachineTaskSpec::new(node, kind, &name, object.uid())
     };
     let mut task = VirtualMachineTask::new(task, spec);

@@ -1,4 +1,5 @@
-//! Images that follow a tag: a node checks it, nodes pull a new version, then new machines use it.
+//! Images that follow a tag, or a file of a web server: a node checks it, nodes pull a new version, then new
+//! machines use it.
 //!
 //! ```text
 //! due ─► task on one node ─ same digest ─► time recorded
@@ -7,11 +8,13 @@
 //! ```
 //!
 //! Invariant: the version of new machines changes only by the write of the status that names it, and
-//! never to one that no node could read. What a check found is recorded before its task is deleted.
+//! never to one that no node could read. What a check found is recorded before its task is deleted. A web server
+//! has the newest version alone: a former one is of use where nodes have it.
 //! Failure: shows in `UpToDate`; new machines use the former version.
 
 mod check;
 mod events;
+mod former;
 mod pulls;
 mod schedule;
 mod verdict;
@@ -24,6 +27,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use self::check::Check;
 pub(super) use self::events::record as record_events;
+pub(super) use self::former::absent;
 use self::schedule::Due;
 pub(crate) use self::verdict::UP_TO_DATE;
 pub(super) use self::verdict::Verdict;
@@ -47,16 +51,23 @@ pub(super) struct Updates {
     pub(super) versions: Vec<ImageVersion>,
     /// None without `spec.update`.
     pub(super) verdict: Option<Verdict>,
-    /// Names of images that only tasks of an update have: the tag, and the version that nodes pull.
-    pub(super) names: Vec<String>,
+    /// Name of the image in checks.
+    checked: Option<String>,
+    /// Name of the version that nodes pull.
+    pulled: Option<String>,
     /// When the image is to be checked again.
     pub(super) again: Option<Duration>,
 }
 
 impl Updates {
-    /// Whether a task for this image is one of the update.
-    pub(super) fn owns(&self, image: Option<&str>) -> bool {
-        image.is_some_and(|image| self.names.iter().any(|name| name == image))
+    /// Whether a look at this image is a check.
+    pub(super) fn checks(&self, image: Option<&str>) -> bool {
+        image.is_some() && image == self.checked.as_deref()
+    }
+
+    /// Whether a pull of this image is one of the update.
+    pub(super) fn pulls(&self, image: Option<&str>) -> bool {
+        image.is_some() && image == self.pulled.as_deref()
     }
 
     fn refused(verdict: Verdict) -> Self {
@@ -83,7 +94,10 @@ pub(super) fn known(ctx: &Context, object: &Object, named: &Named) -> Option<Ins
     let all = object.versions();
     let version = all.iter().find(|version| version.digest == digest)?;
     let is_newest = all.first().is_some_and(|newest| newest.digest == digest);
-    let is_there = is_newest || !Holders::of(&ctx.stores, &named.name).nodes.is_empty();
+    // A former version of a file that no node has is refused before.
+    let is_there = is_newest
+        || object.source().http.is_some()
+        || !Holders::of(&ctx.stores, &named.name).nodes.is_empty();
     is_there.then(|| version.image.clone())
 }
 
@@ -92,7 +106,7 @@ pub(super) async fn observe(ctx: &Context, object: &Object) -> Outcome<Updates> 
     let Some(update) = object.update() else {
         return Ok(Updates::default());
     };
-    match name::of_tag(object.source()) {
+    match name::of_followed(object.source(), update) {
         Ok(tag) => {
             let step = Step {
                 ctx,
@@ -111,10 +125,10 @@ impl Step<'_> {
     async fn run(self) -> Outcome<Updates> {
         let mut status = self.object.updates().cloned().unwrap_or_default();
         let mut versions = self.object.versions().to_vec();
-        let oci = self.object.source().oci.as_ref();
-        status.reference = oci.map(|oci| oci.reference.clone()).unwrap_or_default();
+        status.reference = self.object.followed().unwrap_or_default().to_owned();
         let busy_until = self.busy_until(&status, &versions);
         let due = schedule::due(self.update, &status, busy_until, self.now.0);
+        let due = self.sooner(due, &status, &versions);
         let check = check::observe(self.ctx, self.object, &self.tag, &status, due).await?;
         let mut again = match &check {
             Check::Idle => self.wait_until(due),
@@ -123,14 +137,15 @@ impl Step<'_> {
             Check::Found { .. } | Check::Failed(_) => None,
         };
         self.record(&check, &mut status, &mut versions);
-        let mut names = vec![self.tag.name.clone()];
+        let mut version = None;
         let pulled = pulls::observe(&self, &status, &mut versions).await?;
         if let Some(pulled) = pulled {
             status.pulls = pulled.status;
-            names.push(pulled.name);
+            version = Some(pulled.name);
             again = [again, pulled.again].into_iter().flatten().min();
         }
-        let pin = self.update.digest.as_deref();
+        let is_known = self.tag.checksum_url.is_none() || !versions.is_empty();
+        let pin = self.update.digest.as_deref().filter(|_| is_known);
         status.current = versions::current(&versions, pin).map(str::to_owned);
         let current = status.current.as_deref();
         versions::retain(&mut versions, self.update.retain, current);
@@ -140,7 +155,8 @@ impl Step<'_> {
             status: Some(status),
             versions,
             verdict: Some(verdict),
-            names,
+            checked: Some(self.tag.name),
+            pulled: version,
             again,
         })
     }
@@ -184,6 +200,25 @@ impl Step<'_> {
         let pulls = status.pulls.as_ref();
         let is_stalled = pulls.is_some_and(PrePullStatus::is_stalled);
         (!is_stalled || self.is_pulled(newest)).then(|| newest.found_time.0.as_second() + LIMIT)
+    }
+
+    /// A version of a file that no node can pull may be gone: the server has another one then, which a check finds.
+    fn sooner(&self, due: Due, status: &ImageUpdateStatus, all: &[ImageVersion]) -> Due {
+        let is_pulling = all
+            .first()
+            .is_some_and(|newest| !versions::is_ready(newest));
+        let is_stalled = status.pulls.as_ref().is_some_and(PrePullStatus::is_stalled);
+        match &status.last_check_time {
+            Some(last)
+                if self.tag.checksum_url.is_some()
+                    && status.failed_checks == 0
+                    && is_pulling
+                    && is_stalled =>
+            {
+                due.or_at(schedule::least_after(last.0), self.now.0)
+            }
+            _ => due,
+        }
     }
 
     /// Whether a node pulls this version now: a pull that is repeated counts as failed in the status.

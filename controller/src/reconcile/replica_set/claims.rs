@@ -350,7 +350,8 @@ async fn give(
         ..PatchParams::default()
     };
     let name = claim.name_any();
-    let (api, patch) = (api(ctx, set), Patch::Merge(body));
+    let api = api(ctx, set);
+    let patch = Patch::Merge(body);
     match api.patch_metadata(&name, &params, &patch).await {
         Ok(_) => return true,
         Err(error) if is_gone(&error) => return true,

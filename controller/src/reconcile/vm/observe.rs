@@ -6,6 +6,7 @@
 
 pub(super) mod answer;
 pub(super) mod backups;
+pub(super) mod content;
 pub(super) mod find;
 pub(super) mod group;
 pub(super) mod location;

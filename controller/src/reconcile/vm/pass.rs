@@ -182,7 +182,8 @@ impl<'a> Pass<'a> {
     }
 
     pub(crate) fn condition(&mut self, kind: &str, status: Status, reason: &str, message: &str) {
-        let (generation, now) = (self.vm.metadata.generation, self.now.clone());
+        let generation = self.vm.metadata.generation;
+        let now = self.now.clone();
         let message = shortened(message);
         let all = &mut self.status().conditions;
         conditions::set(all, kind, status, reason, message, generation, &now);

@@ -28,11 +28,16 @@ use crate::reconcile::vm::pass::Pass;
 
 pub(crate) use bootstrap::{DEFAULT_KEY, NETWORK_KEY, inline};
 pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
-pub(crate) use image::{Image, follows_tag};
+pub(crate) use image::{Image, follows_tag, has_content};
 pub(crate) use network::Attachments;
-pub(crate) use root_claim::{VOLUME_MODE, named as named_root_claim};
+pub(crate) use root_claim::{
+    VOLUME_MODE, is_clone as root_is_clone, is_own as is_made_root_claim, made as made_root_claim,
+    named as named_root_claim,
+};
 pub(crate) use source::{Source, disk_uid};
-pub(crate) use volumes::{Disk, capacity as claim_capacity, disk_bytes, disks as claimed_disks};
+pub(crate) use volumes::{
+    Disk, ROOT, SNAPSHOT, capacity as claim_capacity, disk_bytes, disks as claimed_disks,
+};
 
 /// A part that is missing: reason and message of its condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,19 +125,21 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Prerequisites> {
     keep(&mut errors, storage);
     keep(&mut errors, bootstrap);
     let attachments = keep(&mut errors, attachments);
-    let (Some(size), Some(image), Some(attachments), true) =
-        (size, image, attachments, errors.is_empty())
-    else {
-        return Err(joined(errors).map_or(again(), PassError::Failed));
-    };
-    let disks = volumes::disks(pass);
-    Ok(Prerequisites {
-        disks,
-        ip_assurance: image.ip_assurance,
-        size,
-        image,
-        attachments,
-    })
+    if errors.is_empty()
+        && let Some(size) = size
+        && let Some(image) = image
+        && let Some(attachments) = attachments
+    {
+        let disks = volumes::disks(pass);
+        return Ok(Prerequisites {
+            disks,
+            ip_assurance: image.ip_assurance,
+            size,
+            image,
+            attachments,
+        });
+    }
+    Err(joined(errors).map_or(again(), PassError::Failed))
 }
 
 /// What a clone is copied from.

@@ -125,7 +125,8 @@ impl PodCgroup {
         let throttling = throttling.collect::<String>();
         let memory = below("memory");
         let stat = text(&memory, "memory.stat");
-        let (blocks, pids) = (below("blkio"), below("pids"));
+        let blocks = below("blkio");
+        let pids = below("pids");
         Detail {
             cpu: CpuTimes {
                 user_nanoseconds: times("cpuacct.usage_user", "user"),
@@ -162,7 +163,8 @@ fn version_2(pod: &Path) -> Detail {
     let nanoseconds = |name| field(&cpu, name).and_then(|usec| usec.checked_mul(1000));
     let max = text(pod, "cpu.max");
     let mut max = max.split_whitespace().map(|word| word.parse().ok());
-    let (quota, period) = (max.next().flatten(), max.next().flatten());
+    let quota = max.next().flatten();
+    let period = max.next().flatten();
     let memory = text(pod, "memory.stat");
     Detail {
         cpu: CpuTimes {
@@ -239,7 +241,10 @@ fn blkio(pod: &Path) -> Vec<DeviceIo> {
             let &[device, direction @ ("Read" | "Write"), value] = &*words else {
                 continue;
             };
-            let (Some((major, minor)), Ok(value)) = (numbers(device), value.parse()) else {
+            let Some((major, minor)) = numbers(device) else {
+                continue;
+            };
+            let Ok(value) = value.parse() else {
                 continue;
             };
             let same = |found: &DeviceIo| (found.major, found.minor) == (major, minor);
@@ -256,16 +261,22 @@ fn blkio(pod: &Path) -> Vec<DeviceIo> {
     };
     each(
         "blkio.throttle.io_service_bytes_recursive",
-        |device, reads, value| match reads {
-            true => device.read_bytes = value,
-            false => device.written_bytes = value,
+        |device, reads, value| {
+            if reads {
+                device.read_bytes = value;
+            } else {
+                device.written_bytes = value;
+            }
         },
     );
     each(
         "blkio.throttle.io_serviced_recursive",
-        |device, reads, value| match reads {
-            true => device.reads = value,
-            false => device.writes = value,
+        |device, reads, value| {
+            if reads {
+                device.reads = value;
+            } else {
+                device.writes = value;
+            }
         },
     );
     devices

@@ -149,7 +149,8 @@ fn the_kernels_own_counters_see_a_process_that_is_killed_for_want_of_memory() {
     let before = pod.oom_kills(root);
     drop(hungry.stdin.take());
     let ended = hungry.wait().unwrap();
-    let (after, usage) = (pod.oom_kills(root), pod.usage(root));
+    let after = pod.oom_kills(root);
+    let usage = pod.usage(root);
     let _ = std::fs::remove_dir(directory.join(crate::LEAF));
     std::fs::remove_dir(&directory).unwrap();
     placed.unwrap();

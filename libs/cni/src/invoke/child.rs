@@ -91,8 +91,11 @@ async fn converse(mut child: Child, input: &[u8]) -> Result<Ended, Failure> {
             .and_then(|id| i32::try_from(id).ok())
             .map(Pid::from_raw),
     );
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let mut out = Vec::new();
+    let mut err = Vec::new();
     let status = {
         let mut talk = pin!(async {
             tokio::try_join!(

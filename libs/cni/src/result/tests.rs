@@ -136,7 +136,8 @@ proptest! {
     fn addresses_and_routes_come_out_as_they_went_in(
         host in any::<u32>(), prefix in 0u8..=32, gateway in any::<u32>(), mtu in any::<u32>(),
     ) {
-        let (host, gateway) = (std::net::Ipv4Addr::from(host), std::net::Ipv4Addr::from(gateway));
+        let host = std::net::Ipv4Addr::from(host);
+        let gateway = std::net::Ipv4Addr::from(gateway);
         let net = format!("{host}/{prefix}");
         let parsed = parse_result(json!({
             "interfaces": [{"name": "a", "mtu": mtu}],

@@ -117,7 +117,8 @@ impl Runtime {
             .await
         {
             Ok(()) => {
-                let (name, id) = (network.name().to_owned(), attachment.id());
+                let name = network.name().to_owned();
+                let id = attachment.id();
                 self.on_disk(move |cache| cache.remove(&name, &id)).await
             }
             Err(error) => Err(error),

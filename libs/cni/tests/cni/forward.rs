@@ -18,7 +18,8 @@ fn three(scratch: &Scratch) {
 async fn a_chain_is_added_forward_checked_forward_and_deleted_backward() {
     let scratch = Scratch::new();
     three(&scratch);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     let network = network("1.0.0", &["first", "second", "third"]);
     let result = runtime.add(&network, &attachment).await.unwrap();
     assert_eq!(result.parsed.ips[0].address.to_string(), "10.9.0.2/24");
@@ -60,7 +61,8 @@ async fn a_plugin_receives_its_configuration_and_declared_capabilities() {
             {"type": "second", "capabilities": {"portMappings": true, "bandwidth": false}},
         ]}),
     );
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     runtime.add(&network, &attachment).await.unwrap();
     assert_eq!(
         scratch.input("first", "ADD"),
@@ -83,7 +85,8 @@ async fn a_plugin_receives_its_configuration_and_declared_capabilities() {
 async fn the_environment_is_the_specifications_and_nothing_of_ours() {
     let scratch = Scratch::new();
     three(&scratch);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     runtime
         .add(&network("1.0.0", &["first"]), &attachment)
         .await
@@ -121,7 +124,8 @@ async fn an_old_version_has_no_check_and_no_result_on_delete() {
         "first",
         &format!("[ $CNI_COMMAND != ADD ] || echo '{result}'"),
     );
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     runtime
         .add(&network("0.3.1", &["first"]), &attachment)
         .await
@@ -136,7 +140,8 @@ async fn an_old_version_has_no_check_and_no_result_on_delete() {
 async fn check_respects_the_switch_and_needs_an_attachment() {
     let scratch = Scratch::new();
     three(&scratch);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     let error = runtime.check(&attachment).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let quiet = parse(&json!({
@@ -151,7 +156,8 @@ async fn check_respects_the_switch_and_needs_an_attachment() {
 async fn delete_uses_the_configuration_that_add_was_called_with() {
     let scratch = Scratch::new();
     three(&scratch);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     runtime
         .add(&network("1.0.0", &["first"]), &attachment)
         .await
@@ -172,7 +178,8 @@ async fn delete_uses_the_configuration_that_add_was_called_with() {
 async fn delete_without_a_cache_calls_the_fallback_and_a_lost_namespace_is_left_empty() {
     let scratch = Scratch::new();
     three(&scratch);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     runtime.del(&attachment, None).await.unwrap();
     assert!(scratch.log().is_empty());
     std::fs::remove_file(&attachment.netns).unwrap();
@@ -186,7 +193,8 @@ async fn delete_without_a_cache_calls_the_fallback_and_a_lost_namespace_is_left_
 async fn what_is_attached_is_not_attached_twice() {
     let scratch = Scratch::new();
     three(&scratch);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     let network = network("1.0.0", &["first"]);
     runtime.add(&network, &attachment).await.unwrap();
     let error = runtime.add(&network, &attachment).await.unwrap_err();

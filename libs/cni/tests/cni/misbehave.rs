@@ -111,7 +111,8 @@ async fn a_dropped_add_kills_its_plugin_and_leaves_something_to_delete() {
         "broken",
         &format!("[ $CNI_COMMAND = ADD ] || exit 0\n{HANGS}"),
     );
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     let network = network("1.0.0", &["broken"]);
     tokio::select! {
         outcome = runtime.add(&network, &attachment) => panic!("{outcome:?}"),

@@ -55,7 +55,8 @@ impl Pod {
         let (send, received) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            let (process, thread) = (std::process::id(), nix::unistd::gettid());
+            let process = std::process::id();
+            let thread = nix::unistd::gettid();
             send.send(format!("/proc/{process}/task/{thread}/ns/net"))
                 .unwrap();
             queue.iter().for_each(|job| job());
@@ -160,7 +161,9 @@ fn nat_rules() -> String {
 #[ignore = "needs root"]
 fn a_pod_is_reached_through_bridge_and_port_mapping_and_nothing_is_left_of_it() {
     on_a_fresh_node(|scratch| async move {
-        let (runtime, network, pod) = (scratch.runtime(), scratch.bridge(&[V4, V6]), Pod::new());
+        let runtime = scratch.runtime();
+        let network = scratch.bridge(&[V4, V6]);
+        let pod = Pod::new();
         runtime.status(&network).await.unwrap();
         let attachment = attachment("c1", &pod.path);
         let result = runtime.add(&network, &attachment).await.unwrap().parsed;
@@ -209,7 +212,9 @@ fn a_pod_is_reached_through_bridge_and_port_mapping_and_nothing_is_left_of_it() 
 #[ignore = "needs root"]
 fn check_sees_that_a_link_has_gone() {
     on_a_fresh_node(|scratch| async move {
-        let (runtime, network, pod) = (scratch.runtime(), scratch.bridge(&[V4]), Pod::new());
+        let runtime = scratch.runtime();
+        let network = scratch.bridge(&[V4]);
+        let pod = Pod::new();
         let mut attachment = attachment("c1", &pod.path);
         // With ports to map, portmap 1.1.1 looks for each rule in the tables of both families and
         // so fails every CHECK.
@@ -234,8 +239,10 @@ fn check_sees_that_a_link_has_gone() {
 #[ignore = "needs root"]
 fn the_address_of_a_pod_that_vanished_is_collected() {
     on_a_fresh_node(|scratch| async move {
-        let (runtime, network) = (scratch.runtime(), scratch.bridge(&[V4]));
-        let (gone, stays) = (Pod::new(), Pod::new());
+        let runtime = scratch.runtime();
+        let network = scratch.bridge(&[V4]);
+        let gone = Pod::new();
+        let stays = Pod::new();
         runtime
             .add(&network, &attachment("gone", &gone.path))
             .await
@@ -261,7 +268,9 @@ fn the_address_of_a_pod_that_vanished_is_collected() {
 #[ignore = "needs root"]
 fn a_chain_that_fails_in_its_middle_leaves_neither_link_nor_address() {
     on_a_fresh_node(|scratch| async move {
-        let (runtime, network, pod) = (scratch.runtime(), scratch.bridge(&[V4]), Pod::new());
+        let runtime = scratch.runtime();
+        let network = scratch.bridge(&[V4]);
+        let pod = Pod::new();
         let mut attachment = attachment("c1", &pod.path);
         attachment
             .capabilities

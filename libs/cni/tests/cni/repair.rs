@@ -16,7 +16,8 @@ async fn a_failed_add_is_undone_from_the_end_of_the_chain() {
         "[ $CNI_COMMAND = DEL ] || { echo '{\"code\":100,\"msg\":\"no\"}'; exit 1; }",
     );
     scratch.plugin("third", WORKS);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     let network = network("1.0.0", &["first", "second", "third"]);
     let error = runtime.add(&network, &attachment).await.unwrap_err();
     let Error::Plugin(error) = error else {
@@ -59,7 +60,8 @@ async fn what_could_not_be_undone_stays_and_is_taken_down_before_the_next_add() 
     let scratch = Scratch::new();
     scratch.plugin("first", WORKS);
     scratch.plugin("second", "exit 1");
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     let network = network("1.0.0", &["first", "second"]);
     let error = runtime.add(&network, &attachment).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Plugin);
@@ -90,7 +92,8 @@ async fn a_failed_delete_stops_there_and_can_be_repeated() {
     let scratch = Scratch::new();
     scratch.plugin("address", WORKS);
     scratch.plugin("rules", WORKS);
-    let (runtime, attachment) = (scratch.runtime(), scratch.attachment("c1"));
+    let runtime = scratch.runtime();
+    let attachment = scratch.attachment("c1");
     runtime
         .add(&network("1.0.0", &["address", "rules"]), &attachment)
         .await

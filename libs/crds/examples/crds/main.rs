@@ -26,7 +26,8 @@ fn main() -> ExitCode {
 }
 
 fn write(folder: &Path) -> io::Result<()> {
-    let (pages, manifests) = (folder.join("docs/kinds"), folder.join("deploy/crds"));
+    let pages = folder.join("docs/kinds");
+    let manifests = folder.join("deploy/crds");
     for (name, text) in pages::pages(&pages)? {
         std::fs::write(pages.join(name), text)?;
     }

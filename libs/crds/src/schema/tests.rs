@@ -170,7 +170,7 @@ fn bound(path: &str, kind: &str) -> u64 {
 
 /// What programs derive from other fields, and how much longer that may be. A status that does not
 /// fit is written by no pass, and no condition can say so.
-const DERIVED: [(&str, &str, &str, u64); 13] = [
+const DERIVED: [(&str, &str, &str, u64); 17] = [
     // The root disk of a storage class is a volume, too.
     (
         "VirtualMachine.status.volumes",
@@ -234,6 +234,30 @@ const DERIVED: [(&str, &str, &str, u64); 13] = [
         0,
     ),
     (
+        "VirtualMachineTask.spec.imageChecksumURL",
+        "maxLength",
+        "VirtualMachineImage.spec.update.checksumURL",
+        0,
+    ),
+    (
+        "VirtualMachineImage.status.update.reference",
+        "maxLength",
+        "VirtualMachineImage.spec.source.http.url",
+        0,
+    ),
+    (
+        "VirtualMachineImage.status.versions[].digest",
+        "maxLength",
+        "VirtualMachineTask.status.image.digest",
+        0,
+    ),
+    (
+        "VirtualMachineImageCache.spec.providerVersion",
+        "maxLength",
+        "VirtualMachineImage.status.versions[].digest",
+        0,
+    ),
+    (
         "VirtualMachineImage.status.providerItemID",
         "maxLength",
         "VirtualMachine.status.image",
@@ -294,7 +318,7 @@ fn what_is_derived_fits_whatever_it_is_derived_from() {
 }
 
 /// The lists of a status, and the most that a program puts there.
-const LISTS: [(&str, usize); 26] = [
+const LISTS: [(&str, usize); 27] = [
     ("ClusterVirtualMachineImage.status.disks", 1),
     (
         "ClusterVirtualMachineImage.status.nodeNames",
@@ -329,6 +353,8 @@ const LISTS: [(&str, usize); 26] = [
         "VirtualMachineImage.status.versions",
         crate::ImageVersion::MOST,
     ),
+    // The claims in volumes, and that of the storage class.
+    ("VirtualMachine.status.snapshotRevert.earlierClaims", 33),
     ("VirtualMachine.status.network.config.addresses", 16),
     (
         "VirtualMachine.status.network.interfaces",

@@ -139,9 +139,10 @@ pub struct InspectedImage {
     /// What boots from the disk, where that is known: `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// Digest of the manifest or index that the name means in a registry; absent if it is not in one.
+    /// Digest of the manifest or index that the name means in a registry, or the one that the file of checksums has for
+    /// it; else absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 71), regex(pattern = rules::DIGEST))]
+    #[schemars(length(max = 135), regex(pattern = rules::VERSION))]
     pub digest: Option<String>,
 }
 

@@ -358,6 +358,13 @@ pub struct SnapshotRevert {
     /// Whether the machine resumes from the memory of the snapshot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Claim that is the root disk after the revert, if one is. No node takes part in such a revert.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_claim_name: Option<String>,
+    /// Claims that the machine could write when the revert began, and that stay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub earlier_claims: Vec<String>,
 }
 
 /// What is done of a revert at present.
@@ -366,7 +373,7 @@ pub struct SnapshotRevert {
 pub enum RevertPhase {
     /// The machine is powered off, and its node reverts the disk.
     Disk,
-    /// The disk is reverted; the specification of the snapshot is restored.
+    /// The disk is reverted; new claims are made, and the specification of the snapshot is restored.
     Restoring,
 }
 

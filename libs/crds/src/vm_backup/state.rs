@@ -65,6 +65,10 @@ pub struct VirtualMachineBackupStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::vm::any_object")]
     pub manifest: Option<RawRecord>,
+    /// Whether the node keeps no layer of the disk for this backup, since a later one took its place and was deleted with
+    /// its data.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub base_released: bool,
     /// Progress of the backup from 0 to 100, in steps of 10.
     #[serde(default)]
     #[schemars(range(max = 100))]

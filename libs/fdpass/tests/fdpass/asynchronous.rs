@@ -47,10 +47,8 @@ async fn a_request_and_its_descriptor_cross_to_a_synchronous_client() {
 #[tokio::test]
 async fn sending_waits_until_the_peer_reads() {
     let (a, b) = socketpair().unwrap();
-    let (a, b) = (
-        AsyncConnection::try_from(a).unwrap(),
-        AsyncConnection::try_from(b).unwrap(),
-    );
+    let a = AsyncConnection::try_from(a).unwrap();
+    let b = AsyncConnection::try_from(b).unwrap();
     const COUNT: usize = 2_000;
     let writer = async {
         for _ in 0..COUNT {

@@ -13,7 +13,8 @@ use virt::sys;
 
 /// State and reason as libvirt numbers them. `virt`'s own function hides the error.
 pub(crate) fn state(domain: &Domain) -> Result<(sys::virDomainState, c_int), Error> {
-    let (mut state, mut reason): (c_int, c_int) = (0, 0);
+    let mut state: c_int = 0;
+    let mut reason: c_int = 0;
     // SAFETY: the handle is alive for the whole call and both out-pointers are local integers.
     let result =
         unsafe { sys::virDomainGetState(domain.as_ptr(), &raw mut state, &raw mut reason, 0) };

@@ -366,7 +366,8 @@ mod tests {
     #[tokio::test]
     async fn a_turn_ends_when_its_last_holder_drops_it() {
         let calls = Calls::new(Arc::new(Link::new(broadcast::channel(1).0)), 1, None);
-        let (guest, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let guest = Uuid::from_u128(1);
+        let other = Uuid::from_u128(2);
         let short = Duration::from_millis(20);
         let turn = calls.turn_within(guest, PING).await.unwrap();
         let of_first_command = Arc::clone(&turn);

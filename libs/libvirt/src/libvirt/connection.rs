@@ -93,9 +93,10 @@ impl Session {
             for lane in Lane::ALL {
                 for _ in 0..lane.width(parallel) {
                     let connect = connect(uri)?;
-                    subscriptions.push(match subscriptions.is_empty() {
-                        true => Subscription::everything(&connect, signals.clone())?,
-                        false => Subscription::close_only(&connect, signals.clone())?,
+                    subscriptions.push(if subscriptions.is_empty() {
+                        Subscription::everything(&connect, signals.clone())?
+                    } else {
+                        Subscription::close_only(&connect, signals.clone())?
                     });
                     idle[lane as usize].push(connect);
                 }

@@ -23,7 +23,8 @@ pub(super) fn machine(domain: &Domain, cpus: &[u32]) -> Result<(), Error> {
 fn bits(cpus: &[u32]) -> Vec<u8> {
     let mut map = Vec::new();
     for &cpu in cpus {
-        let (byte, bit) = (cpu as usize / 8, cpu % 8);
+        let byte = cpu as usize / 8;
+        let bit = cpu % 8;
         if map.len() <= byte {
             map.resize(byte + 1, 0);
         }

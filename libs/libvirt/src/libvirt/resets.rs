@@ -41,7 +41,8 @@ mod tests {
 
     #[test]
     fn resets_of_the_firmware_belong_to_the_one_before() {
-        let (mut resets, begin) = (Resets::default(), Instant::now());
+        let mut resets = Resets::default();
+        let begin = Instant::now();
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         assert!(resets.counts(ONE, at(0)));
         assert!(!resets.counts(ONE, at(86)));

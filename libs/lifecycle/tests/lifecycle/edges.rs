@@ -124,7 +124,8 @@ fn a_deletion_is_hurried_by_a_shorter_grace(
 ) {
     let mut case = Case::parse(&format!("Halted {seen} -"));
     case.status.state_change_requests = hasty(queue);
-    let (uid, grace_seconds) = (UID.to_owned(), 7);
+    let uid = UID.to_owned();
+    let grace_seconds = 7;
     let action = case.pass().action;
     assert_eq!(action == Action::Delete { uid, grace_seconds }, want);
     assert_eq!(action == Action::Wait(Waiting::Deletion), !want);
@@ -156,7 +157,8 @@ fn a_machine_that_contradicts_itself_can_be_deleted() {
 fn a_guest_has_a_week_to_power_off_at_most() {
     let mut case = Case::parse("Halted running -");
     case.spec.power_off_timeout = Some("1000h".to_owned());
-    let (uid, grace_seconds) = (UID.to_owned(), 604_800);
+    let uid = UID.to_owned();
+    let grace_seconds = 604_800;
     assert_eq!(case.pass().action, Action::Delete { uid, grace_seconds });
 }
 

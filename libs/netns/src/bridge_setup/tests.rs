@@ -56,11 +56,9 @@ async fn the_guest_side_gets_a_tap_and_the_link_loses_its_identity() {
     let fake = calico();
     let records = survey(&fake).await.unwrap();
     apply(&fake, &records, &[]).await.unwrap();
-    let (link, tap, bridge) = (
-        fake.get("eth0").unwrap(),
-        fake.get("vmtap0").unwrap(),
-        fake.get("vmbr0").unwrap(),
-    );
+    let link = fake.get("eth0").unwrap();
+    let tap = fake.get("vmtap0").unwrap();
+    let bridge = fake.get("vmbr0").unwrap();
     assert_eq!(
         (link.addresses.len(), link.routes.len(), link.ipv6),
         (0, 0, false)

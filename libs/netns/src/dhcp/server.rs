@@ -186,7 +186,8 @@ mod tests {
     async fn one_request_is_handled_and_the_rest_of_a_flood_waits() {
         let socket = StdSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        let (address, ours) = (socket.local_addr().unwrap(), socket.try_clone().unwrap());
+        let address = socket.local_addr().unwrap();
+        let ours = socket.try_clone().unwrap();
         let guest = StdSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..REQUESTS {
             let discover = message(&MAC, MessageType::Discover);

@@ -444,7 +444,8 @@ fn survives(bytes: &[u8]) -> Result<(bool, bool), TestCaseError> {
 #[test]
 fn random_datagrams_get_past_the_first_checks() {
     let mut runner = TestRunner::deterministic();
-    let (mut read, mut answered) = (0, 0);
+    let mut read = 0;
+    let mut answered = 0;
     for _ in 0..2000 {
         let datagram = let_in().new_tree(&mut runner).unwrap().current();
         let came = survives(&datagram).unwrap();

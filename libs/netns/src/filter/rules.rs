@@ -53,8 +53,11 @@ pub(crate) enum Before {
 
 /// The rules for these ports, and for them alone.
 pub(crate) fn rules<'a>(before: Before, ports: impl Iterator<Item = Port<'a>>) -> String {
-    let (mut guards, mut requests, mut crossing) = (String::new(), String::new(), String::new());
-    let (mut input, mut own) = (String::new(), String::new());
+    let mut guards = String::new();
+    let mut requests = String::new();
+    let mut crossing = String::new();
+    let mut input = String::new();
+    let mut own = String::new();
     for (number, port) in ports.enumerate() {
         let Port { link, tap, .. } = port;
         let bridge_mac = port.bridge_mac;
@@ -112,7 +115,8 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
          \x20   udp sport != {{ 67, 547 }} udp dport != {{ 68, 546 }} return\n\
          \x20   drop\n  }}\n"
     );
-    let (mut frames, mut solicited) = (String::new(), String::new());
+    let mut frames = String::new();
+    let mut solicited = String::new();
     if let Some(own) = set(addresses.iter().filter(|ip| ip.is_ipv4()).copied()) {
         let _ = write!(
             text,
@@ -135,10 +139,9 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
     );
     let link_local = IpAddr::V6(mac.link_local());
     let six = addresses.iter().filter(|ip| ip.is_ipv6()).copied();
-    if let (Some(own), Some(targets)) = (
-        set(six.clone().chain([link_local])),
-        raw_set(six.chain([link_local])),
-    ) {
+    if let Some(own) = set(six.clone().chain([link_local]))
+        && let Some(targets) = raw_set(six.chain([link_local]))
+    {
         let _ = write!(
             text,
             "  chain icmp{number} {{\n\
@@ -267,7 +270,8 @@ mod tests {
                 guard: &guard,
             }));
             // Another name changes nothing but the words in quotes.
-            let (text, neutral) = (of(&name), of("\u{1}"));
+            let text = of(&name);
+            let neutral = of("\u{1}");
             let words: Vec<_> = text.split('"').collect();
             let others: Vec<_> = neutral.split('"').collect();
             prop_assert_eq!(words.len(), others.len());

@@ -38,8 +38,10 @@ pub enum Inbound<'a> {
 #[must_use]
 pub fn parse(frame: &[u8], mac: Mac) -> Option<Inbound<'_>> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    let (Some(LinkSlice::Ethernet2(link)), Some(NetSlice::Ipv6(ip))) = (packet.link, packet.net)
-    else {
+    let Some(LinkSlice::Ethernet2(link)) = packet.link else {
+        return None;
+    };
+    let Some(NetSlice::Ipv6(ip)) = packet.net else {
         return None;
     };
     if link.source() != mac.bytes() {

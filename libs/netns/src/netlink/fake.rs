@@ -205,12 +205,11 @@ impl Netlink for Fake {
 
     async fn add_address(&self, link: u32, address: Address) -> Result<(), Error> {
         self.change("add_address", link, |l| {
-            match l.addresses.contains(&address) {
-                true => Err(Errno::EEXIST),
-                false => {
-                    l.addresses.push(address);
-                    Ok(())
-                }
+            if l.addresses.contains(&address) {
+                Err(Errno::EEXIST)
+            } else {
+                l.addresses.push(address);
+                Ok(())
             }
         })
     }
@@ -260,8 +259,8 @@ impl Netlink for Fake {
 
     async fn tune(&self, link: &str, setting: Setting) -> Result<(), Error> {
         let mut links = self.links.lock().unwrap();
-        if let (Setting::Ipv6(on), Some(l)) =
-            (setting, links.iter_mut().find(|l| l.link.name == link))
+        if let Setting::Ipv6(on) = setting
+            && let Some(l) = links.iter_mut().find(|l| l.link.name == link)
         {
             l.ipv6 = on;
             if !on {

@@ -95,9 +95,11 @@ fn a_flood_of_one_guest_keeps_no_other_from_its_address() {
     let tap = guests
         .block_on(open_tap(&hostile.namespace, &hostile.record.tap))
         .unwrap();
-    let (stop, sent) = (Arc::new(AtomicBool::default()), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::default());
+    let sent = Arc::new(AtomicU64::new(0));
     let flood = std::thread::spawn({
-        let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+        let stop = Arc::clone(&stop);
+        let sent = Arc::clone(&sent);
         let frame = discover(hostile.record.mac.bytes());
         move || {
             // What comes back is not read: the tap drops it.
@@ -121,10 +123,8 @@ fn a_flood_of_one_guest_keeps_no_other_from_its_address() {
     });
     stop.store(true, Ordering::Relaxed);
     flood.join().unwrap();
-    let (answered, sent) = (
-        netns::answers().dhcp4 - begun.0.dhcp4,
-        sent.load(Ordering::Relaxed) - begun.1,
-    );
+    let answered = netns::answers().dhcp4 - begun.0.dhcp4;
+    let sent = sent.load(Ordering::Relaxed) - begun.1;
     println!(
         "{sent} requests and {answered} answers in {:?}, {} ms of processor time in the servers",
         since.elapsed(),

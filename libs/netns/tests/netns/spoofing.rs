@@ -74,7 +74,8 @@ fn names(frames: &[(&'static str, Bytes)]) -> BTreeSet<String> {
 #[ignore = "needs root"]
 async fn only_allowed_frames_reach_the_neighbours() {
     let pod = Pod::with(guarded()).await;
-    let (good, bad) = (honest(pod.mac()), hostile(pod.mac()));
+    let good = honest(pod.mac());
+    let bad = hostile(pod.mac());
     let received = pod
         .guest
         .send_frames(&pod.outside, &[good.clone(), bad].concat(), &good[0])
@@ -86,7 +87,8 @@ async fn only_allowed_frames_reach_the_neighbours() {
 #[ignore = "needs root"]
 async fn an_unfiltered_guest_may_send_anything_but_dhcp_and_router_requests() {
     let pod = Pod::with(Guard::Open).await;
-    let (good, bad) = (honest(pod.mac()), hostile(pod.mac()));
+    let good = honest(pod.mac());
+    let bad = hostile(pod.mac());
     let received = pod
         .guest
         .send_frames(
@@ -123,7 +125,8 @@ async fn rules_are_replaced_and_a_link_given_back_is_out_of_the_guests_reach() {
         .await
         .unwrap();
     let me = pod.mac();
-    let (good, bad) = (honest(me), hostile(me));
+    let good = honest(me);
+    let bad = hostile(me);
     let received = pod.guest.send_frames(&pod.outside, &bad, &good[0]).await;
     assert_eq!(received, BTreeSet::from([good[0].0.to_owned()]));
     bridge_setup::restore(&pod.kernel, &pod.records)
@@ -139,7 +142,8 @@ async fn rules_are_replaced_and_a_link_given_back_is_out_of_the_guests_reach() {
 #[ignore = "needs root"]
 async fn neighbours_reach_the_guest_but_do_not_configure_it() {
     let pod = Pod::with(guarded()).await;
-    let (me, other) = (pod.mac(), mac("02:00:00:00:00:77"));
+    let me = pod.mac();
+    let other = mac("02:00:00:00:00:77");
     let v6 = |next, body: &[u8]| {
         ether(
             other,
@@ -213,11 +217,9 @@ async fn only_our_server_receives_on_the_sockets_of_the_namespace() {
             )
         });
         let (dhcp, udp_socket, tcp) = sockets.await.unwrap();
-        let (me, bridge, server) = (
-            pod.mac(),
-            pod.records[0].bridge_mac.bytes(),
-            "169.254.254.1",
-        );
+        let me = pod.mac();
+        let bridge = pod.records[0].bridge_mac.bytes();
+        let server = "169.254.254.1";
         let other = mac("02:00:00:00:00:77");
         let mut syn = [0; 20];
         (syn[1], syn[3], syn[12], syn[13]) = (99, 22, 0x50, 2);

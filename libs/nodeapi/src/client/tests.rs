@@ -14,14 +14,14 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::*;
 use crate::v1::node_server::{Node, NodeServer};
 use crate::v1::{
-    CancelTaskRequest, ExportDiskRequest, ExportEvent, ExportSnapshotRequest, ForgetExportRequest,
-    ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse, GetManifestRequest,
-    GetManifestResponse, InfoRequest, InfoResponse, ListDisksRequest, ListDisksResponse,
-    MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent, RunTaskRequest,
-    SetImageMappingsRequest, SetImageMappingsResponse, SetManifestRequest, SetManifestResponse,
-    SetNodeSettingsRequest, SetNodeSettingsResponse, SourceEvent, TaskEvent, TaskStatus,
-    UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest,
-    WatchTasksRequest,
+    CancelTaskRequest, ExportBackupRequest, ExportDiskRequest, ExportEvent, ExportSnapshotRequest,
+    ForgetExportRequest, ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse,
+    GetManifestRequest, GetManifestResponse, InfoRequest, InfoResponse, ListDisksRequest,
+    ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent,
+    RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SetManifestRequest,
+    SetManifestResponse, SetNodeSettingsRequest, SetNodeSettingsResponse, SourceEvent, TaskEvent,
+    TaskStatus, UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest,
+    WatchSourcesRequest, WatchTasksRequest,
 };
 
 /// For calls that are answered, however slow the machine is.
@@ -151,6 +151,15 @@ impl Node for Silent {
         _: Request<ExportSnapshotRequest>,
     ) -> Result<Response<Self::ExportSnapshotStream>, Status> {
         Err(Status::unimplemented("no snapshot has a file here"))
+    }
+
+    type ExportBackupStream = ReceiverStream<Result<ExportEvent, Status>>;
+
+    async fn export_backup(
+        &self,
+        _: Request<ExportBackupRequest>,
+    ) -> Result<Response<Self::ExportBackupStream>, Status> {
+        Err(Status::unimplemented("no backup has a file here"))
     }
 
     async fn forget_export(

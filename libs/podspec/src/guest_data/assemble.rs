@@ -217,7 +217,8 @@ pub(super) fn content<'a>(all: &'a Sources, of: &Source) -> Result<&'a Content, 
 
 fn value<'a>(all: &'a Sources, of: &Source, key: &str) -> Result<&'a [u8], GuestDataError> {
     let value = content(all, of)?.0.get(key);
-    let (of, key) = (of.clone(), key.to_owned());
+    let of = of.clone();
+    let key = key.to_owned();
     value
         .map(Vec::as_slice)
         .ok_or(GuestDataError::NoKey { of, key })
@@ -292,7 +293,8 @@ pub fn ignored_user_data(user_data: &[u8]) -> Option<&'static str> {
 }
 
 pub(super) fn unfit(of: &Source, key: &str, reason: String) -> GuestDataError {
-    let (of, key) = (of.clone(), key.to_owned());
+    let of = of.clone();
+    let key = key.to_owned();
     GuestDataError::Value { of, key, reason }
 }
 

@@ -62,12 +62,13 @@ impl Form {
         if begins(MAP) {
             return Self::Map;
         }
-        match text.starts_with(BYTE_ORDER_MARK) {
-            true => Self::Ignored("a byte order mark stands before the first line: remove it"),
-            false => Self::Ignored(
+        if text.starts_with(BYTE_ORDER_MARK) {
+            Self::Ignored("a byte order mark stands before the first line: remove it")
+        } else {
+            Self::Ignored(
                 "the first line says no form: it must be #cloud-config for a map in YAML, or #! and an \
                  interpreter for a script",
-            ),
+            )
         }
     }
 }

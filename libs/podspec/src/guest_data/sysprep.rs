@@ -80,11 +80,12 @@ fn of(source: &Source, all: &Sources) -> Result<Vec<AnswerFile>, GuestDataError>
         Some(AnswerFile { name, content })
     });
     let found: Vec<_> = found.collect();
-    match found.is_empty() {
-        true => Err(GuestDataError::NoKey {
+    if found.is_empty() {
+        Err(GuestDataError::NoKey {
             of: source.clone(),
             key: ANSWER_FILES.join(" and no key "),
-        }),
-        false => Ok(found),
+        })
+    } else {
+        Ok(found)
     }
 }

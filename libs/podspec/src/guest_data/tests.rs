@@ -519,7 +519,8 @@ fn a_network_configuration_has_one_origin_and_needs_a_disk() {
 
 #[test]
 fn a_source_may_have_the_longest_name_and_key() {
-    let (name, key) = ("n".repeat(253), "k".repeat(253));
+    let name = "n".repeat(253);
+    let key = "k".repeat(253);
     let value = format!("secret/{name}/{key}");
     let data = parse(&[("cloud-init-network-config-source", &value)]);
     assert_eq!(data.unwrap().unwrap().sources().len(), 1);

@@ -163,7 +163,8 @@ fn a_maximum_below_the_beginning_is_refused(
 #[test]
 fn a_uuid_of_ours_wins_over_the_predecessors() {
     let uuid = |digit: &str| format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1{digit}");
-    let (ours, other) = (uuid("a"), uuid("b"));
+    let ours = uuid("a");
+    let other = uuid("b");
     let pairs = [
         ("vmlet.dev/bios-uuid", ours.as_str()),
         ("VirtletSystemUUID", &other),

@@ -64,14 +64,13 @@ fn of_tables(key: &str, value: &Value, source: &super::Source) -> String {
 /// section.
 #[must_use]
 pub fn page<T: Settings>() -> String {
-    let (program, file, prefix) = (T::PROGRAM, T::FILE, T::PREFIX);
-    let file = match T::IS_FILE_REQUIRED {
-        true => format!(
-            "a TOML file: the one that `--config FILE` names, or `{file}`, which must exist"
-        ),
-        false => {
-            format!("a TOML file: the one that `--config FILE` names, or `{file}` if it exists")
-        }
+    let program = T::PROGRAM;
+    let file = T::FILE;
+    let prefix = T::PREFIX;
+    let file = if T::IS_FILE_REQUIRED {
+        format!("a TOML file: the one that `--config FILE` names, or `{file}`, which must exist")
+    } else {
+        format!("a TOML file: the one that `--config FILE` names, or `{file}` if it exists")
     };
     let mut out = format!(
         "# Configuration of `{program}`\n\n\
@@ -148,12 +147,13 @@ pub fn check_page<T: Settings>(path: &std::path::Path, rest: &str) -> Result<(),
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(path, &page).map_err(|e| e.to_string())?;
     }
-    match std::fs::read_to_string(path).is_ok_and(|written| written == page) {
-        true => Ok(()),
-        false => Err(format!(
+    if std::fs::read_to_string(path).is_ok_and(|written| written == page) {
+        Ok(())
+    } else {
+        Err(format!(
             "{} is not the page of the settings: run the tests of {} with UPDATE_DOCS=1",
             path.display(),
             T::PROGRAM
-        )),
+        ))
     }
 }

@@ -36,9 +36,10 @@ fn answer(cause: &(dyn Error + 'static)) -> Option<String> {
     use kube::core::Status;
     let boxed = cause.downcast_ref::<Box<Status>>().map(|status| &**status);
     let status = boxed.or_else(|| cause.downcast_ref())?;
-    Some(match status.message.is_empty() {
-        true => format!("the API server answers {} {}", status.code, status.reason),
-        false => status.message.clone(),
+    Some(if status.message.is_empty() {
+        format!("the API server answers {} {}", status.code, status.reason)
+    } else {
+        status.message.clone()
     })
 }
 

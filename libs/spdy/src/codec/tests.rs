@@ -58,15 +58,13 @@ fn joined(frames: Vec<Frame>) -> Vec<Frame> {
     let mut all: Vec<Frame> = Vec::new();
     let mut is_open = false;
     for frame in frames {
-        if let (
-            Frame::Data {
-                fin: end, content, ..
-            },
-            Some(Frame::Data {
+        if let Frame::Data {
+            fin: end, content, ..
+        } = &frame
+            && let Some(Frame::Data {
                 fin, content: old, ..
-            }),
-            true,
-        ) = (&frame, all.last_mut(), is_open)
+            }) = all.last_mut()
+            && is_open
         {
             *old = [&old[..], &content[..]].concat().into();
             *fin = *end;
@@ -80,7 +78,9 @@ fn joined(frames: Vec<Frame>) -> Vec<Frame> {
 
 /// All frames of `bytes`, which arrive in pieces that end at `cuts`.
 fn decoded(bytes: &[u8], cuts: &[usize]) -> Result<Vec<Frame>, Error> {
-    let (mut decoder, mut buffer, mut frames) = (Decoder::default(), BytesMut::new(), Vec::new());
+    let mut decoder = Decoder::default();
+    let mut buffer = BytesMut::new();
+    let mut frames = Vec::new();
     let mut at = 0;
     for cut in cuts.iter().copied().chain([bytes.len()]) {
         let cut = cut.clamp(at, bytes.len());

@@ -159,7 +159,8 @@ impl<K: Hash + Eq> Slots<K> {
             self[slot] = new;
             slot
         };
-        let (slots, hasher) = (&self.slots, &self.hasher);
+        let slots = &self.slots;
+        let hasher = &self.hasher;
         let rehash = |slot: &u32| match &slots[*slot as usize].key {
             Some(key) => hasher.hash_one(key),
             // Slots in the table have keys.

@@ -42,7 +42,8 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 /// and at which priority.
 async fn passes(queue: &Queue, verdicts: Vec<Verdict>) -> Vec<(Duration, i64)> {
     let stop = CancellationToken::new();
-    let (start, wanted) = (Instant::now(), verdicts.len());
+    let start = Instant::now();
+    let wanted = verdicts.len();
     let verdicts = Arc::new(Mutex::new(verdicts.into_iter()));
     let (recorded, mut records) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<_>| {

@@ -38,9 +38,11 @@ async fn ten_producers_and_a_hundred_consumers_lose_nothing_and_never_share_a_ke
     let pushed = Arc::new(Mutex::new(HashMap::<usize, i64>::new()));
     let stop = CancellationToken::new();
     let handler = {
-        let (working, pushed) = (working.clone(), pushed.clone());
+        let working = working.clone();
+        let pushed = pushed.clone();
         move |popped: workqueue::Popped<usize>| {
-            let (working, pushed) = (working.clone(), pushed.clone());
+            let working = working.clone();
+            let pushed = pushed.clone();
             async move {
                 assert!(working.lock().unwrap().insert(popped.key), "two at once");
                 pushed.lock().unwrap().remove(&popped.key);
@@ -59,11 +61,13 @@ async fn ten_producers_and_a_hundred_consumers_lose_nothing_and_never_share_a_ke
     ));
     let mut producers = JoinSet::new();
     for producer in 0..10 {
-        let (queue, pushed) = (queue.clone(), pushed.clone());
+        let queue = queue.clone();
+        let pushed = pushed.clone();
         producers.spawn(async move {
             for n in 0..1000 {
                 let dice = random(producer * 1000 + n);
-                let (key, priority) = (dice % 300, (dice % 7) as i64 - 3);
+                let key = dice % 300;
+                let priority = (dice % 7) as i64 - 3;
                 let delay = Duration::from_millis((dice % 11) as u64);
                 pushed.lock().unwrap().insert(key, priority);
                 queue.push(key, Options::at(priority).after(delay));
@@ -98,11 +102,14 @@ async fn ten_producers_and_a_hundred_consumers_lose_nothing_and_never_share_a_ke
 async fn twenty_rounds_of_a_thousand_keys_are_drained() {
     for round in 0..20 {
         let queue = Arc::new(Shared::<usize>::new(Config::default()));
-        let (handled, all) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+        let handled = Arc::new(AtomicUsize::new(0));
+        let all = Arc::new(Notify::new());
         let stop = CancellationToken::new();
-        let (count, done) = (handled.clone(), all.clone());
+        let count = handled.clone();
+        let done = all.clone();
         let handler = move |_| {
-            let (count, done) = (count.clone(), done.clone());
+            let count = count.clone();
+            let done = done.clone();
             async move {
                 if count.fetch_add(1, Ordering::Relaxed) + 1 == 1000 {
                     done.notify_one();

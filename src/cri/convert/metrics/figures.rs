@@ -45,7 +45,8 @@ impl Samples {
     }
 
     fn cpu(&mut self, sources: Sources<'_>, detail: &Detail) {
-        let (pod, process) = (detail.cgroup.as_ref().map(|pod| pod.cpu), detail.process);
+        let pod = detail.cgroup.as_ref().map(|pod| pod.cpu);
+        let process = detail.process;
         let pod = pod.unwrap_or_default();
         let process = process.unwrap_or_default();
         let seconds = |time: Option<u64>| time.unwrap_or(0) / SECOND;
@@ -113,7 +114,8 @@ impl Samples {
             self.put_with(&names::FS_READS, label, io.reads);
             self.put_with(&names::FS_WRITTEN_BYTES, label, io.written_bytes);
             self.put_with(&names::FS_WRITES, label, io.writes);
-            let (major, minor) = (io.major.to_string(), io.minor.to_string());
+            let major = io.major.to_string();
+            let minor = io.minor.to_string();
             for (operation, bytes) in [("Read", io.read_bytes), ("Write", io.written_bytes)] {
                 let labels = [device, &major, &minor, operation];
                 self.put_with(&names::BLKIO, labels, bytes);
@@ -155,7 +157,8 @@ impl Samples {
             &names::PRESSURE_CPU_SOME,
             &names::PRESSURE_CPU_FULL,
         );
-        let (some, full) = (&names::PRESSURE_MEMORY_SOME, &names::PRESSURE_MEMORY_FULL);
+        let some = &names::PRESSURE_MEMORY_SOME;
+        let full = &names::PRESSURE_MEMORY_FULL;
         both(now.memory, some, full);
         both(now.io, &names::PRESSURE_IO_SOME, &names::PRESSURE_IO_FULL);
     }
@@ -164,8 +167,10 @@ impl Samples {
     pub(super) fn limits(&mut self, limits: Limits, detail: Option<&Detail>) {
         let given = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);
         let pod = detail.and_then(|detail| detail.cgroup.as_ref());
-        let (cpu, memory) = (pod.map(|pod| pod.cpu_limits), pod.map(|pod| pod.memory));
-        let (cpu, memory) = (cpu.unwrap_or_default(), memory.unwrap_or_default());
+        let cpu = pod.map(|pod| pod.cpu_limits);
+        let memory = pod.map(|pod| pod.memory);
+        let cpu = cpu.unwrap_or_default();
+        let memory = memory.unwrap_or_default();
         let period = given(limits.cpu_period).or(cpu.period_micros);
         self.put(&names::SPEC_CPU_PERIOD, period.unwrap_or(PERIOD));
         let quota = given(limits.cpu_quota).or(cpu.quota_micros);

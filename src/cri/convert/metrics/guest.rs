@@ -30,7 +30,8 @@ impl Samples {
         let mut seen = HashSet::new();
         for fs in facts.file_systems.iter().take(FILE_SYSTEMS) {
             let point = bounded(&fs.mount_point);
-            let (device, kind) = (bounded(&fs.device), bounded(&fs.kind));
+            let device = bounded(&fs.device);
+            let kind = bounded(&fs.kind);
             let labels = [&point, &device, &kind].map(String::as_str);
             for (name, value) in [
                 (&names::GUEST_FS_SIZE, fs.size),

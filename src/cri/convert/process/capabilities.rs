@@ -56,9 +56,10 @@ fn named(list: &str, names: &[String]) -> Result<(bool, BTreeSet<u32>)> {
     let others = names.iter().filter(|name| !is_all(name));
     let numbers = others.map(|name| {
         let upper = name.to_ascii_uppercase();
-        let full = match upper.starts_with("CAP_") {
-            true => upper,
-            false => format!("CAP_{upper}"),
+        let full = if upper.starts_with("CAP_") {
+            upper
+        } else {
+            format!("CAP_{upper}")
         };
         let known = Capability::from_str(&full);
         known.map(number).map_err(|_| {

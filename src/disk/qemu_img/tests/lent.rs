@@ -119,9 +119,14 @@ async fn a_file_of_another_user_is_written_as_the_configured_user() {
     let reasons = [
         fake.grow(&disk, 2 << 20).await.unwrap_err().reason,
         fake.format_qcow2(opened(&disk), 2 << 20).await.unwrap_err(),
-        fake.fill((opened(&disk), Format::Raw), raw(&image), 1 << 20, |_| {})
-            .await
-            .unwrap_err(),
+        fake.fill(
+            as_disk(opened(&disk), Format::Raw),
+            raw(&image),
+            1 << 20,
+            |_| {},
+        )
+        .await
+        .unwrap_err(),
     ];
     assert_eq!(reasons, ["65534"; 3]);
     let after = std::fs::metadata(&disk).unwrap();
@@ -136,11 +141,12 @@ async fn a_volume_that_does_not_answer_is_an_error_after_a_deadline() {
     let foreign = Foreign::default();
     let file = foreign.keep("/volume", File::open(&disk).unwrap());
     let _hung = foreign.hold("/volume".to_owned());
-    let (program, open) = (qemu_img(), || file.clone());
+    let program = qemu_img();
+    let open = || file.clone();
     for refused in [
         program.format_qcow2(open(), 1 << 20).await,
         program
-            .fill((open(), Format::Raw), raw(&image), 1 << 20, |_| {})
+            .fill(as_disk(open(), Format::Raw), raw(&image), 1 << 20, |_| {})
             .await,
         program.enlarge_qcow2(open(), 2 << 20).await,
     ] {
@@ -166,7 +172,7 @@ async fn a_copy_that_is_cancelled_on_a_volume_that_hangs_is_taken_back_once_that
     let file = foreign.keep("/volume", opened.unwrap());
     let (program, begun, _) = held(dir.path(), "convert", "exit 1");
     let filling = tokio::spawn(async move {
-        let target = (file, Format::Raw);
+        let target = as_disk(file, Format::Raw);
         program.fill(target, raw(&image), 1 << 20, |_| {}).await
     });
     tokio::fs::read(&begun).await.unwrap();

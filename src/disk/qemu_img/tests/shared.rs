@@ -169,7 +169,10 @@ fn a_file_is_known_no_more_however_its_last_readers_end() {
     let left = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for number in 0..READERS {
-            let (file, readers, together, left) = (&file, &readers, &together, &left);
+            let file = &file;
+            let readers = &readers;
+            let together = &together;
+            let left = &left;
             scope.spawn(move || {
                 for _ in 0..2000 {
                     // One that is refused ends beside the others.

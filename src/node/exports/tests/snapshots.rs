@@ -8,15 +8,16 @@ use super::*;
 fn snapshot(n: u32) -> Source {
     Source {
         vm: uid(1),
-        snapshot: Some(uid(n)),
+        state: DiskState::Snapshot(uid(n)),
     }
 }
 
 fn fetch_snapshot(exports: &Exports, n: u32, received: &[u8]) -> Messages {
     let received = received_of(received);
+    let requested = Requested::Snapshot(uid(1), uid(n));
     stream(
         exports.clone(),
-        snapshot(n),
+        requested,
         received,
         CancellationToken::new(),
     )
@@ -70,16 +71,11 @@ async fn a_snapshot_of_another_machine_is_not_found() {
     let node = Node::new().await;
     with_snapshot(&node).await;
     let exports = exports(&node);
-    for source in [
-        snapshot(11),
-        Source {
-            vm: uid(2),
-            ..snapshot(10)
-        },
-    ] {
-        let mut messages = stream(exports.clone(), source, None, CancellationToken::new());
+    for (vm, taken) in [(1, 11), (2, 10)] {
+        let requested = Requested::Snapshot(uid(vm), uid(taken));
+        let mut messages = stream(exports.clone(), requested, None, CancellationToken::new());
         let refused = read(&mut messages, usize::MAX).await;
-        assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{source}");
+        assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{vm} {taken}");
     }
     assert_eq!(copies(&exports), 0);
 }

@@ -250,6 +250,31 @@ async fn the_deletion_of_a_backup_leaves_no_layer_whatever_was_left_of_it() {
     assert!(backups.content(VM) == content);
 }
 
+/// Another node takes the place of this one only after a failure that is final.
+#[tokio::test]
+async fn a_deletion_that_fails_for_good_leaves_no_layer_and_one_that_may_be_repeated_does() {
+    let mut backups = Backups::of_disk(true).await;
+    backups.done(1).await;
+    let with = |change: fn(&mut StoredBackup)| {
+        let mut of = stored(1, "default/vm");
+        change(&mut of);
+        Work::DeleteBackup { stored: of }
+    };
+    let absent = with(|of| of.target = "gone".to_owned());
+    let failed = backups.failure(absent).await;
+    assert!(failed.transient, "{failed:?}");
+    let other = with(|of| of.name = "other/vm".to_owned());
+    let failed = backups.failure(other).await;
+    assert!(failed.message.contains("another namespace"), "{failed:?}");
+    assert!(backups.node.disks.is_backup_base(uid(VM), object(1)));
+    let manifest = backups.stored(1, "manifest.json");
+    std::fs::remove_file(&manifest).unwrap();
+    std::os::unix::fs::symlink("0.qcow2", &manifest).unwrap();
+    let failed = backups.failure(delete(1)).await;
+    assert!(!failed.transient && backups.is_single(), "{failed:?}");
+    assert!(failed.message.contains("is a link"), "{failed:?}");
+}
+
 #[tokio::test]
 async fn a_snapshot_that_a_running_machine_was_not_switched_to_is_no_backup() {
     let node = Node::with(FakeHypervisor::default()).await;

@@ -325,9 +325,10 @@ async fn the_snapshot_of_a_process_that_was_killed_is_ended_without_a_thaw(
     let done = ended(&after, uid(1)).await;
     assert_eq!(done.state, State::Success, "{done:?}");
     assert_eq!(done.snapshot.unwrap().quiesced, !is_switched);
-    let expected: &[_] = match is_switched {
-        true => &[],
-        false => &["freeze", "thaw"],
+    let expected: &[_] = if is_switched {
+        &[]
+    } else {
+        &["freeze", "thaw"]
     };
     assert_eq!(guest.requests(), expected);
     assert!(commands(&node).is_empty());

@@ -12,7 +12,9 @@ type Owned = (Tag, Vec<u8>);
 
 /// Feeds portions one after the other as the daemon does: undecided bytes are met again.
 fn records(portions: &[&[u8]], last: Rest) -> Vec<Owned> {
-    let (mut held, mut open, mut out) = (Vec::new(), false, Vec::new());
+    let mut held = Vec::new();
+    let mut open = false;
+    let mut out = Vec::new();
     for (index, portion) in portions.iter().enumerate() {
         held.extend_from_slice(portion);
         let rest = if index + 1 == portions.len() {
@@ -190,7 +192,9 @@ proptest! {
 
     #[test]
     fn flushes_at_any_time_lose_nothing(portions in proptest::collection::vec(console_bytes(), 0..5)) {
-        let (mut held, mut open, mut got) = (Vec::new(), false, Vec::new());
+        let mut held = Vec::new();
+        let mut open = false;
+        let mut got = Vec::new();
         for portion in &portions {
             held.extend_from_slice(portion);
             let mut lines = Lines::new(&held, open, Rest::Flush);

@@ -51,7 +51,8 @@ mod tests {
     fn each_device_has_the_name_that_the_pod_gives_it() {
         let folder = tempfile::tempdir().unwrap();
         let below = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        let (data, logs) = (below("dev/data"), below("dev/it's/logs"));
+        let data = below("dev/data");
+        let logs = below("dev/it's/logs");
         let script = script(&["/", &data, &logs]).unwrap();
         // A name that is a file or a device of the guest already stays what it is.
         for _ in 0..2 {

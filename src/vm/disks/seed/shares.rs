@@ -12,7 +12,8 @@ pub(super) fn mounts(shares: &[Share]) -> String {
     let mut text = String::new();
     for share in shares.iter().filter(|share| !share.is_of_pod()) {
         let access = if share.read_only { "ro" } else { "rw" };
-        let (tag, path) = (&share.tag, quoted(&share.path));
+        let tag = &share.tag;
+        let path = quoted(&share.path);
         text += &match share.protocol {
             Protocol::Virtiofs => format!("share {tag} {access} {path}\n"),
             Protocol::NineP => format!("share {tag} {access},{NINE_P} {path} 9p\n"),

@@ -90,7 +90,8 @@ fn with_agent(program: &Path) -> Vec<File> {
             file("vmlet-guest".to_owned(), content),
         ],
         Err(error) => {
-            let (program, error) = (program.display(), crate::one_line(&error));
+            let program = program.display();
+            let error = crate::one_line(&error);
             tracing::warn!(%program, error, "guest agent not on the seed image");
             Vec::new()
         }

@@ -314,7 +314,8 @@ async fn a_cut_of_the_power_is_for_one_pod_and_shortens_a_stop_that_is_under_way
         .get(&node.row(&id).sandbox)
         .unwrap();
     let pod = &sandbox.config.metadata.uid;
-    let (containers, stopped) = (Arc::clone(&node.containers), id.clone());
+    let containers = Arc::clone(&node.containers);
+    let stopped = id.clone();
     let patient = async move { containers.stop(&stopped, Duration::from_secs(3600)).await };
     let patient = tokio::spawn(patient);
     node.until(&id, |row| row.phase == Phase::Stopping).await;

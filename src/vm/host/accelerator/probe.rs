@@ -61,11 +61,9 @@ pub(super) async fn kvm(host: &Host) -> Verdict {
         && let Ok(translated) = time(host, Accelerator::Tcg).await
         && translated < took
     {
-        let (device, took, translated) = (
-            host.device().display(),
-            took.as_millis(),
-            translated.as_millis(),
-        );
+        let device = host.device().display();
+        let took = took.as_millis();
+        let translated = translated.as_millis();
         return Verdict::Failed {
             reason: format!(
                 "a probe guest took {took} ms with {device} and {translated} ms without it"
@@ -128,7 +126,9 @@ async fn write_disk(path: &Path) -> io::Result<std::fs::File> {
 /// The device's group if QEMU's user is in it, else the user's own. libvirt gives QEMU all of the
 /// user's groups; a child of ours gets one, so it gets the one that matters.
 async fn group(host: &Host) -> u32 {
-    let (uid, own, device) = (host.uid, host.gid, host.device().to_owned());
+    let uid = host.uid;
+    let own = host.gid;
+    let device = host.device().to_owned();
     let find = move || {
         let wanted = std::fs::metadata(device).ok()?.gid();
         let user = User::from_uid(Uid::from_raw(uid)).ok()??;

@@ -207,7 +207,8 @@ fn real(dir: &TempDir) -> Host {
     let user = User::from_name("libvirt-qemu")
         .unwrap()
         .expect("libvirt's QEMU user");
-    let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+    let uid = user.uid.as_raw();
+    let gid = user.gid.as_raw();
     Host::new("/usr/bin/qemu-system-x86_64", uid, gid, dir.path())
 }
 

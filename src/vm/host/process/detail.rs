@@ -45,7 +45,9 @@ impl Processes {
             let read = self.read(pid, file).unwrap_or_default();
             String::from_utf8_lossy(&read).into_owned()
         };
-        let (status, io, limits) = (text("status"), text("io"), text("limits"));
+        let status = text("status");
+        let io = text("io");
+        let limits = text("limits");
         let ticks = |field| self.stat(pid, field)?.checked_mul(TICK);
         let (files, sockets) = self.descriptors(pid).unzip();
         ProcessDetail {
@@ -67,7 +69,8 @@ impl Processes {
     /// All descriptors, and those that are sockets.
     fn descriptors(&self, pid: i32) -> Option<(u64, u64)> {
         let entries = std::fs::read_dir(self.directory(pid).join("fd")).ok()?;
-        let (mut all, mut sockets) = (0, 0);
+        let mut all = 0;
+        let mut sockets = 0;
         for entry in entries.take(FILES).flatten() {
             all += 1;
             let target = std::fs::read_link(entry.path()).unwrap_or_default();

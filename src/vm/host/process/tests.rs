@@ -38,7 +38,8 @@ pub(in crate::vm) fn plant(proc: &Path, pid: i32, command: &str, started: u64) {
 #[test]
 fn an_emulator_is_found_by_its_uuid_and_forgotten_when_its_number_is_used_again() {
     let scratch = tempfile::tempdir().unwrap();
-    let (one, two) = (emulator(1), emulator(2));
+    let one = emulator(1);
+    let two = emulator(2);
     let command = format!("qemu\0-uuid\0{}\0-no", one.domain);
     plant(scratch.path(), 10, &command, 500);
     plant(scratch.path(), 11, "qemu\0-uuid", 500);
@@ -67,7 +68,8 @@ fn an_emulator_is_found_by_its_uuid_and_forgotten_when_its_number_is_used_again(
 #[test]
 fn only_wanted_emulators_stay_known() {
     let scratch = tempfile::tempdir().unwrap();
-    let (one, two) = (emulator(1), emulator(2));
+    let one = emulator(1);
+    let two = emulator(2);
     for (pid, machine) in [(10, one), (11, two)] {
         plant(
             scratch.path(),
@@ -87,7 +89,8 @@ fn only_wanted_emulators_stay_known() {
 #[test]
 fn a_process_that_does_not_show_its_command_line_hides_no_other() {
     let scratch = tempfile::tempdir().unwrap();
-    let (known, hidden) = (emulator(1), emulator(2));
+    let known = emulator(1);
+    let hidden = emulator(2);
     plant(
         scratch.path(),
         10,

@@ -10,6 +10,7 @@ use podspec::ContainerId;
 use crate::foreign::DEADLINE;
 use crate::sandbox::Sandbox;
 use crate::testkit::{Node, TIMEOUT};
+use crate::vm::lifecycle::Conflict;
 use crate::vm::shares::Supplies;
 use crate::vm::state::Phase;
 use crate::vm::{ContainerConfig, Device, Error, Mount};
@@ -166,7 +167,8 @@ async fn the_disk_of_an_earlier_daemon_follows_the_name_in_its_container() {
     for (is_named, is_kept) in [(true, false), (false, true)] {
         let node = Node::new().await;
         let first = node.created().await;
-        let (sandbox, before) = (node.row(&first).sandbox.clone(), root_of(&node, &first));
+        let sandbox = node.row(&first).sandbox.clone();
+        let before = root_of(&node, &first);
         let forget = |t: &rusqlite::Transaction<'_>| {
             t.execute("UPDATE image_pins SET text = NULL", []).map(drop)
         };
@@ -258,17 +260,26 @@ async fn an_equal_request_is_answered_again_only_after_a_restart_and_only_once()
     let first = node.created().await;
     let sandbox = node.row(&first).sandbox.clone();
     let again = node.containers.create(&sandbox, node.machine(0)).await;
-    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+    assert!(
+        matches!(again, Err(Error::Conflict(Conflict::Live { .. }))),
+        "{again:?}"
+    );
 
     let node = node.restarted().await;
     let mut other = node.machine(1);
     other.metadata.name = "other".to_owned();
     let other = node.containers.create(&sandbox, other).await;
-    assert!(matches!(other, Err(Error::Live { .. })), "{other:?}");
+    assert!(
+        matches!(other, Err(Error::Conflict(Conflict::Live { .. }))),
+        "{other:?}"
+    );
     let again = node.containers.create(&sandbox, node.machine(0)).await;
     assert_eq!(again.unwrap(), first);
     let again = node.containers.create(&sandbox, node.machine(0)).await;
-    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+    assert!(
+        matches!(again, Err(Error::Conflict(Conflict::Live { .. }))),
+        "{again:?}"
+    );
 }
 
 #[tokio::test]
@@ -296,7 +307,10 @@ async fn a_client_that_gave_up_gets_the_container_that_was_made_meanwhile() {
     assert_eq!(again.unwrap(), id);
     assert_eq!(node.containers.list().len(), 1);
     let again = node.containers.create(&sandbox, node.machine(0)).await;
-    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+    assert!(
+        matches!(again, Err(Error::Conflict(Conflict::Live { .. }))),
+        "{again:?}"
+    );
 }
 
 #[tokio::test]
@@ -317,7 +331,10 @@ async fn a_container_that_was_never_started_gives_way_to_a_later_attempt_and_to_
     let second = node.containers.create(&sandbox, node.machine(1)).await;
     let second = second.unwrap();
     let earlier = node.containers.create(&sandbox, node.machine(0)).await;
-    assert!(matches!(earlier, Err(Error::Live { .. })), "{earlier:?}");
+    assert!(
+        matches!(earlier, Err(Error::Conflict(Conflict::Live { .. }))),
+        "{earlier:?}"
+    );
 
     let third = node.containers.create(&sandbox, node.machine(2)).await;
     let third = third.unwrap();
@@ -330,7 +347,10 @@ async fn a_container_that_was_never_started_gives_way_to_a_later_attempt_and_to_
 
     node.containers.start(&third).await.unwrap();
     let fourth = node.containers.create(&sandbox, node.machine(3)).await;
-    assert!(matches!(fourth, Err(Error::Live { .. })), "{fourth:?}");
+    assert!(
+        matches!(fourth, Err(Error::Conflict(Conflict::Live { .. }))),
+        "{fourth:?}"
+    );
     node.containers.remove(&second).await.unwrap();
     assert_eq!(node.phase(&third), Phase::Running);
 }
@@ -426,7 +446,8 @@ async fn the_stop_of_a_pod_ends_the_copy_of_its_image() {
     std::fs::remove_file(&image).unwrap();
     nix::unistd::mkfifo(&image, nix::sys::stat::Mode::S_IRWXU).unwrap();
 
-    let (containers, config) = (node.containers.clone(), node.machine(1));
+    let containers = node.containers.clone();
+    let config = node.machine(1);
     let of = sandbox.clone();
     let creating = tokio::spawn(async move { containers.create(&of, config).await });
     let mut changes = node.rows.changes();

@@ -10,6 +10,7 @@ use libvirt::State;
 
 use crate::testkit::Node;
 use crate::vm::Error;
+use crate::vm::lifecycle::Conflict;
 use crate::vm::state::Phase;
 
 const GRACE: Duration = Duration::from_secs(600);
@@ -26,7 +27,8 @@ async fn a_machine_is_created_run_and_deleted_without_leftovers() {
     assert_eq!(node.phase(&id), Phase::Running);
     assert_eq!(node.domain(&id).await, Some(State::Active));
     let xml = node.hypervisor.xml(id.domain()).unwrap();
-    assert!(xml.contains("token") && xml.contains("root.qcow2"), "{xml}");
+    let token = format!("{:064x}", 1);
+    assert!(xml.contains(&token) && xml.contains("root.qcow2"), "{xml}");
     assert!(node.containers.paths().console_file(&id).exists());
     let started = node.row(&id).started_at;
 
@@ -59,7 +61,7 @@ async fn a_second_machine_waits_until_the_first_has_ended_and_boots_the_same_dis
         words.starts_with(begins) && words.ends_with("RuntimeClass vmlet-process"),
         "{words}"
     );
-    let Error::Live { container, .. } = second else {
+    let Error::Conflict(Conflict::Live { container, .. }) = second else {
         panic!("two machines in a sandbox: {words}");
     };
     assert_eq!(container, first);
@@ -82,7 +84,10 @@ async fn after_a_machine_has_ended_a_container_of_another_name_is_refused() {
     other.metadata.name = "main".to_owned();
     let refused = node.containers.create(&sandbox, other.clone()).await;
     let refused = refused.unwrap_err();
-    assert!(matches!(refused, Error::OtherName { .. }), "{refused:?}");
+    assert!(
+        matches!(refused, Error::Conflict(Conflict::OtherName { .. })),
+        "{refused:?}"
+    );
     let words = refused.to_string();
     let begins = "container main cannot boot the disk of pod default/pod, whose virtual machine is \
                   container vm: a pod has one container";

@@ -28,7 +28,8 @@ fn unresponsive() -> FakeHypervisor {
 }
 
 fn stop(node: &Node, id: &ContainerId, grace: Duration) -> JoinHandle<Result<()>> {
-    let (containers, id) = (Arc::clone(&node.containers), id.clone());
+    let containers = Arc::clone(&node.containers);
+    let id = id.clone();
     tokio::spawn(async move { containers.stop(&id, grace).await })
 }
 
@@ -247,12 +248,14 @@ async fn a_removal_copes_with_a_start_that_slips_in() {
     let id = node.created().await;
     let held = node.hold_writes().await;
     let start = {
-        let (containers, id) = (Arc::clone(&node.containers), id.clone());
+        let containers = Arc::clone(&node.containers);
+        let id = id.clone();
         tokio::spawn(async move { containers.start(&id).await })
     };
     settle().await;
     let remove = {
-        let (containers, id) = (Arc::clone(&node.containers), id.clone());
+        let containers = Arc::clone(&node.containers);
+        let id = id.clone();
         tokio::spawn(async move { containers.remove(&id).await })
     };
     settle().await;
@@ -382,7 +385,8 @@ async fn a_kill_that_is_not_confirmed_is_reported_while_other_containers_change(
     let busy = tokio::task::spawn_blocking(move || held.recv().unwrap_err());
     tokio::time::pause();
     let containers = node.containers.clone();
-    let (of, grace) = (id.clone(), Duration::from_secs(60));
+    let of = id.clone();
+    let grace = Duration::from_secs(60);
     let stopping = tokio::spawn(async move { containers.stop(&of, grace).await });
     node.until(&id, |row| row.phase == Phase::Stopping).await;
     node.hypervisor.disconnect();

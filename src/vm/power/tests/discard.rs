@@ -47,7 +47,8 @@ async fn suspended_with(hypervisor: FakeHypervisor) -> (Node, ContainerId) {
 /// Starts the container while restores are held; returns when libvirt has begun.
 async fn begun(node: &Node, id: &ContainerId) -> tokio::task::JoinHandle<Result<()>> {
     let mut events = node.hypervisor.events();
-    let (containers, id) = (node.containers.clone(), id.clone());
+    let containers = node.containers.clone();
+    let id = id.clone();
     let start = tokio::spawn(async move { containers.start(&id).await });
     let begins = async { while events.recv().await.unwrap() != Event::Started(vm().uuid()) {} };
     tokio::time::timeout(TIMEOUT, begins).await.unwrap();
@@ -83,7 +84,8 @@ async fn memory_that_a_guest_comes_back_from_is_not_discarded_and_the_guest_runs
 async fn a_restore_that_waits_for_its_turn_ends_with_the_stop_of_its_pod() {
     let (node, second) = suspended().await;
     let hold = node.hypervisor.hold_restore_turns().await;
-    let (containers, id) = (node.containers.clone(), second.clone());
+    let containers = node.containers.clone();
+    let id = second.clone();
     let start = tokio::spawn(async move { containers.start(&id).await });
     node.until(&second, |row| row.phase == Phase::Starting)
         .await;
@@ -154,7 +156,8 @@ async fn a_start_behind_a_discard_finds_no_memory() {
 async fn a_discard_behind_a_start_is_refused() {
     let (node, second) = suspended().await;
     let hold = node.locks.lock(node.row(&second).sandbox.as_str()).await;
-    let (containers, id) = (node.containers.clone(), second.clone());
+    let containers = node.containers.clone();
+    let id = second.clone();
     let start = tokio::spawn(async move { containers.start(&id).await });
     // Each lets every task go as far as it can: the start comes to wait.
     for _ in 0..10 {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::disk::Phase;
 use crate::testkit::Node;
 use crate::vm::Error;
+use crate::vm::power::LayerError;
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
@@ -63,7 +64,10 @@ async fn a_copy_without_progress_ends() {
     tokio::time::pause();
     let error = promotion.await.unwrap_err();
     tokio::time::resume();
-    assert!(matches!(error, Error::NotPulled { .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Layers(LayerError::NotPulled { .. })),
+        "{error:?}"
+    );
     let words = crate::one_line(&error);
     assert!(words.contains("copied nothing for 600 s"), "{words}");
     assert!(!node.containers.abandon_promotion(vm()).await.unwrap());

@@ -84,9 +84,10 @@ fn groups<'a>(
     let mut indices: Vec<_> = arguments.iter().map(|argument| argument.index).collect();
     indices.sort_unstable();
     indices.dedup();
-    match indices.len() == conditions.len() {
-        true => vec![conditions],
-        false => conditions.chunks(1).collect(),
+    if indices.len() == conditions.len() {
+        vec![conditions]
+    } else {
+        conditions.chunks(1).collect()
     }
 }
 

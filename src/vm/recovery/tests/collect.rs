@@ -76,7 +76,8 @@ async fn an_old_list_of_domains_costs_no_machine_that_was_started_since() {
 async fn another_daemons_domain_stays_and_one_with_files_in_our_directory_goes() {
     let node = Node::new().await;
     let own = node.containers.paths().consoles().join("x.raw");
-    let (own, other) = (own.display().to_string(), "/elsewhere/console/x.raw");
+    let own = own.display().to_string();
+    let other = "/elsewhere/console/x.raw";
     let cases = [
         (1, " installation='other'", other, true),
         (2, "", other, true),

@@ -159,7 +159,8 @@ async fn a_round_is_complete_when_what_is_held_needs_no_look() {
 #[tokio::test]
 async fn a_stop_in_progress_keeps_no_round_waiting() {
     let (node, id) = with_running(Phase::Running).await;
-    let (containers, stopped) = (Arc::clone(&node.containers), id.clone());
+    let containers = Arc::clone(&node.containers);
+    let stopped = id.clone();
     let stop = async move { containers.stop(&stopped, Duration::from_secs(3600)).await };
     let stop = tokio::spawn(stop);
     node.until(&id, |row| row.phase == Phase::Stopping).await;

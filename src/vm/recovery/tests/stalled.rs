@@ -172,7 +172,8 @@ async fn a_paused_guest_whose_memory_is_being_saved_is_left_alone() {
     node.hypervisor.mend_disk(vm().uuid());
     let _resuming = resuming(&node);
     stands(&node).await;
-    let (row, mut attempts) = (node.row(&id), Attempts::default());
+    let row = node.row(&id);
+    let mut attempts = Attempts::default();
     node.containers.wake(&row, &mut attempts).await.unwrap();
     assert_eq!(node.hypervisor.resumes(vm().uuid()), 0);
     // The save has failed: the guest waits for space again.

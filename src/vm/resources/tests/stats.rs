@@ -51,7 +51,8 @@ async fn a_thousand_machines_cost_one_request_to_libvirt() {
         container.id = ContainerId::generate();
         container.sandbox = pod.id.clone();
         node.sandbox_rows.insert(pod).await.unwrap();
-        let (name, uuid) = (format!("n{number}"), container.id.domain());
+        let name = format!("n{number}");
+        let uuid = container.id.domain();
         let xml = format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>");
         node.hypervisor.define(xml).await.unwrap();
         node.hypervisor.start(uuid).await.unwrap();

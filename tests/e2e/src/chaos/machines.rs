@@ -220,9 +220,10 @@ impl Machines {
         let vm = eventually(TAKEN, "the API server shows a machine", || async {
             let found =
                 cluster.kubectl(&["get", "vm", &name, "--ignore-not-found", "-o", "json"])?;
-            match found.is_empty() {
-                true => Ok(Value::Null),
-                false => Ok(serde_json::from_str(&found)?),
+            if found.is_empty() {
+                Ok(Value::Null)
+            } else {
+                Ok(serde_json::from_str(&found)?)
             }
         });
         let vm = vm.await?;
@@ -289,10 +290,7 @@ fn step(cluster: &Cluster, name: &str, machine: &Machine) -> Result<Step> {
     }
     // A revert may have switched it off: the API server refuses to suspend what is off.
     let is_off = DesiredState::read(spec).is_ok_and(|now| now.mode.is_off());
-    let written = match is_off {
-        true => unsuspended,
-        false => desired,
-    };
+    let written = if is_off { unsuspended } else { desired };
     let patch = json!({ "spec": written.spec() }).to_string();
     cluster.kubectl(&["patch", "vm", name, "--type=merge", "-p", &patch])?;
     Ok(Step::Written(written))

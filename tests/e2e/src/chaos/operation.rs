@@ -140,7 +140,9 @@ fn shuffled(rng: &mut Rng) -> Vec<Kind> {
     rng.shuffle(&mut cards);
     // They are dealt from the end, a snapshot first: others need one.
     let snapshot = cards.iter().rposition(|card| *card == Kind::Snapshot);
-    if let (Some(snapshot), Some(last)) = (snapshot, cards.len().checked_sub(1)) {
+    if let Some(snapshot) = snapshot
+        && let Some(last) = cards.len().checked_sub(1)
+    {
         cards.swap(snapshot, last);
     }
     cards

@@ -69,7 +69,9 @@ pub(super) async fn revert(
 ) -> Result<Outcome> {
     let all = list(cluster, KIND).await?;
     for machine in machines.from(choice) {
-        if machines.settled(machine).is_none() {
+        // Until it is resumed or powered off, a suspended machine does not revert.
+        let settled = machines.settled(machine);
+        if settled.is_none_or(|desired| desired.mode == Mode::Suspended) {
             continue;
         }
         let mut own = all.iter().filter(|one| is_ready(one, machine));

@@ -82,7 +82,8 @@ fn read(seen: &mut Seen, file: PathBuf, text: &str) -> Result<()> {
     let has_ticked = text.contains("VMLET-TICK");
     let disk = reported(text, "VMLET-DISK ");
     let boot = reported(text, "VMLET-BOOTS ");
-    if let (Some((_, disk)), Some((line, count))) = (disk, boot)
+    if let Some((_, disk)) = disk
+        && let Some((line, count)) = boot
         && let Ok(count) = count.parse()
         && let Ok(at) = line.parse()
     {

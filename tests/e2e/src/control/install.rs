@@ -257,9 +257,10 @@ fn refused<T: std::fmt::Debug>(answer: kube::Result<T>, words: &str) -> Result<(
 /// Creates a policy or a binding from a document in YAML, which JSON is, too.
 async fn create(client: &Client, document: &str) -> Result<()> {
     let is_binding = document.contains(ValidatingAdmissionPolicyBinding::KIND);
-    let plural = match is_binding {
-        true => ValidatingAdmissionPolicyBinding::URL_PATH_SEGMENT,
-        false => ValidatingAdmissionPolicy::URL_PATH_SEGMENT,
+    let plural = if is_binding {
+        ValidatingAdmissionPolicyBinding::URL_PATH_SEGMENT
+    } else {
+        ValidatingAdmissionPolicy::URL_PATH_SEGMENT
     };
     let path = format!("/apis/{}/{plural}", ValidatingAdmissionPolicy::API_VERSION);
     let request = http::Request::post(format!("{path}?fieldValidation=Strict"))

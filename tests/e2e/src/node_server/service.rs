@@ -7,14 +7,14 @@ use nodeapi::v1::node_server::Node;
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
-    CancelTaskRequest, ExportDiskRequest, ExportEvent, ExportSnapshotRequest, ForgetExportRequest,
-    ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse, GetManifestRequest,
-    GetManifestResponse, InfoRequest, InfoResponse, ListDisksRequest, ListDisksResponse,
-    MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent, RunTaskRequest,
-    SetImageMappingsRequest, SetImageMappingsResponse, SetManifestRequest, SetManifestResponse,
-    SetNodeSettingsRequest, SetNodeSettingsResponse, SourceEvent, TaskEvent, TaskStatus,
-    UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest, WatchSourcesRequest,
-    WatchTasksRequest,
+    CancelTaskRequest, ExportBackupRequest, ExportDiskRequest, ExportEvent, ExportSnapshotRequest,
+    ForgetExportRequest, ForgetExportResponse, ForgetTaskRequest, ForgetTaskResponse,
+    GetManifestRequest, GetManifestResponse, InfoRequest, InfoResponse, ListDisksRequest,
+    ListDisksResponse, MachineEvent, ProvideSourceRequest, ProvideSourceResponse, PullEvent,
+    RunTaskRequest, SetImageMappingsRequest, SetImageMappingsResponse, SetManifestRequest,
+    SetManifestResponse, SetNodeSettingsRequest, SetNodeSettingsResponse, SourceEvent, TaskEvent,
+    TaskStatus, UploadEvent, UploadRequest, WatchMachinesRequest, WatchPullsRequest,
+    WatchSourcesRequest, WatchTasksRequest,
 };
 use tokio::sync::mpsc::unbounded_channel;
 use tokio_stream::Pending;
@@ -48,7 +48,7 @@ impl Node for Memory {
             Manner::Refuse => return Err(Status::invalid_argument("no such image name")),
         };
         *known.began.entry(request.uid.clone()).or_default() += 1;
-        if let (Some(Kind::DeleteDisk(_)), State::Success) = (&request.kind, state) {
+        if matches!(request.kind, Some(Kind::DeleteDisk(_))) && matches!(state, State::Success) {
             known.disks.remove(&request.vm_uid);
         }
         let new = TaskStatus {
@@ -223,6 +223,15 @@ impl Node for Memory {
         _: Request<ExportSnapshotRequest>,
     ) -> Result<Response<Self::ExportSnapshotStream>, Status> {
         Err(Status::unimplemented("no snapshot has a file here"))
+    }
+
+    type ExportBackupStream = Pending<Result<ExportEvent, Status>>;
+
+    async fn export_backup(
+        &self,
+        _: Request<ExportBackupRequest>,
+    ) -> Result<Response<Self::ExportBackupStream>, Status> {
+        Err(Status::unimplemented("no backup has a file here"))
     }
 
     async fn forget_export(

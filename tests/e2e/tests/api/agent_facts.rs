@@ -207,7 +207,8 @@ async fn the_lease_of_a_node_goes_with_its_node_and_comes_back_with_the_next_one
     let leases: Api<Lease> = Api::namespaced(client.clone(), names::NAMESPACE);
     let nodes: Api<Node> = Api::all(client);
     let owned = || {
-        let (leases, nodes) = (&leases, &nodes);
+        let leases = &leases;
+        let nodes = &nodes;
         async move {
             eventually(COLLECTED, "a lease that its Node owns", || async {
                 let node = nodes.get("n1").await?;
@@ -422,9 +423,10 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         ("of-a-deployment", "n1", "Deployment", "web", false),
     ] {
         let answer = events.create(&params, &event(name, by, kind, about)?).await;
-        match is_allowed {
-            true => drop(answer.with_context(|| name.to_owned())?),
-            false => refused(name, answer, "an agent creates events")?,
+        if is_allowed {
+            drop(answer.with_context(|| name.to_owned())?);
+        } else {
+            refused(name, answer, "an agent creates events")?;
         }
     }
     let again = json!({ "count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z" });

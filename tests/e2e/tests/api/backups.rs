@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::played::{SYSTEM, installed, node, renewals};
 use crate::snapshots::{disk, success};
+use crate::vmletctl::Ctl;
 
 const SOON: Duration = Duration::from_secs(240);
 const KINDS: [&str; 4] = ["Backup", "VerifyBackup", "DeleteBackup", "RestoreBackup"];
-const ENDED: &str = "2026-01-01T00:00:00Z";
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -29,8 +29,9 @@ async fn backups_are_made_by_schedule_too_and_restored_without_their_machine() -
     let controller = control
         .controller("controller", &["--lease-enabled", "false"])
         .await?;
+    let ctl = Ctl::new(&control)?;
     let ended = tokio::select! {
-        ended = story(cluster) => ended,
+        ended = story(cluster, &ctl) => ended,
         failed = renewals(cluster, "n1") => failed,
     };
     ended.with_context(|| controller.tail())?;
@@ -61,20 +62,20 @@ fn reaches(cluster: &Cluster, target: &str) -> Result<()> {
         .map(drop)
 }
 
-async fn story(cluster: &Cluster) -> Result<()> {
+async fn story(cluster: &Cluster, ctl: &Ctl) -> Result<()> {
     cluster.apply(&machine("vm", &json!({ "runStrategy": "Halted" })))?;
     disk(cluster).await?;
     let disk_uid = cluster.vm("vm")?["metadata"]["uid"].clone();
 
     backup(cluster, "first")?;
-    complete(cluster, &Value::Null).await?;
+    complete(cluster, &Value::Null, 1).await?;
     let first = await_state(cluster, "first", "Ready", "True").await?;
     ensure!(first["status"]["type"] == "Full", "{first}");
     ensure!(first["status"]["diskUID"] == disk_uid, "{first}");
     let manifest = &first["status"]["manifest"];
     ensure!(manifest["spec"]["runStrategy"] == "Halted", "{first}");
     backup(cluster, "second")?;
-    complete(cluster, &first["metadata"]["uid"]).await?;
+    complete(cluster, &first["metadata"]["uid"], 2).await?;
     let second = await_state(cluster, "second", "Ready", "True").await?;
     ensure!(second["status"]["parent"]["name"] == "first", "{second}");
     ensure!(second["status"]["storage"]["read"] == "4Mi", "{second}");
@@ -91,6 +92,7 @@ async fn story(cluster: &Cluster) -> Result<()> {
     let digest = json!({ "state": "Success" });
     success(cluster, "VerifyBackup", &digest).await?;
     await_state(cluster, "second", "Verified", "True").await?;
+    exports_are_refused(cluster, ctl)?;
 
     // Those that a schedule creates have its label, and are made as others.
     cluster.apply(&json!({
@@ -106,7 +108,7 @@ async fn story(cluster: &Cluster) -> Result<()> {
     })
     .await?;
     cluster.kubectl(&["delete", "vmbackupschedule", "often"])?;
-    complete(cluster, &second["metadata"]["uid"]).await?;
+    complete(cluster, &second["metadata"]["uid"], 3).await?;
     await_state(cluster, &made, "Ready", "True").await?;
 
     // The machine goes, and its backups stay.
@@ -145,8 +147,42 @@ async fn story(cluster: &Cluster) -> Result<()> {
             Ok(())
         })
         .await?;
+        if name == made {
+            // The node keeps no layer for those that are left.
+            let left = cluster.get_json(&["vmbackup", "second"])?;
+            ensure!(left["status"]["baseReleased"] == true, "{left}");
+        }
     }
     Ok(())
+}
+
+/// No node sends what a user may not restore, what is not there, or what no node reaches.
+fn exports_are_refused(cluster: &Cluster, ctl: &Ctl) -> Result<()> {
+    let role = [
+        "create",
+        "role",
+        "reader",
+        "--verb=get",
+        "--resource=virtualmachinebackups.vmlet.dev",
+    ];
+    cluster.kubectl(&role)?;
+    let binding = ["create", "rolebinding", "reader"];
+    cluster.kubectl(&[&binding[..], &["--role=reader", "--user=reader"]].concat())?;
+    reaches(cluster, "other")?;
+    for (options, words) in [
+        ("--backup gone", "there is no backup gone"),
+        ("--backup second", "has the backup target nfs"),
+        (
+            "--backup second --as reader",
+            "virtualmachinebackups/source",
+        ),
+    ] {
+        let file = cluster.stack().dir().join("never.qcow2");
+        let line = format!("export {options} -o {}", file.display());
+        let refused = ctl.refused(&line)?;
+        ensure!(refused.contains(words), "{line}: {refused}");
+    }
+    reaches(cluster, "nfs")
 }
 
 fn backup(cluster: &Cluster, name: &str) -> Result<()> {
@@ -159,11 +195,11 @@ fn backup(cluster: &Cluster, name: &str) -> Result<()> {
 }
 
 /// The node has made the backup that it was requested for, upon the one with this UID.
-async fn complete(cluster: &Cluster, parent: &Value) -> Result<()> {
+async fn complete(cluster: &Cluster, parent: &Value, minute: u32) -> Result<()> {
     let taken = json!({ "backup": {
         "full": parent.is_null(), "fullReason": "it is the first one", "parentUID": parent,
         "storedBytes": 3 << 20, "readBytes": 4 << 20, "virtualBytes": 1 << 30,
-        "manifestSHA256": "a".repeat(64), "createdTime": ENDED,
+        "manifestSHA256": "a".repeat(64), "createdTime": format!("2026-01-01T00:{minute:02}:00Z"),
     }});
     success(cluster, "Backup", &taken).await
 }

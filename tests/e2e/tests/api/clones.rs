@@ -66,7 +66,9 @@ fn allow_rules(
             "apiVersion": version, "kind": kind,
             "metadata": { "name": name, "namespace": namespace },
         });
-        if let (Some(object), Value::Object(rest)) = (object.as_object_mut(), rest) {
+        if let Some(object) = object.as_object_mut()
+            && let Value::Object(rest) = rest
+        {
             object.extend(rest);
         }
         control.cluster().apply(&object)?;
@@ -80,7 +82,8 @@ pub(super) async fn clones_across_namespaces_need_the_authors_right(
     for namespace in ["clones", "golden", "other"] {
         control.namespace(namespace).await?;
     }
-    let (author, tenant) = (Who::user("author"), Who::user("tenant"));
+    let author = Who::user("author");
+    let tenant = Who::user("tenant");
     for who in [&author, &tenant] {
         control.grant(who).await?;
     }
@@ -89,10 +92,8 @@ pub(super) async fn clones_across_namespaces_need_the_authors_right(
     let controller = Who::service_account("vmlet-system", "vmlet-controller");
     control.grant(&controller).await?;
     let controller = control.objects_as(&controller, "clones")?;
-    let (no_record, no_right) = (
-        "in another namespace needs that namespace in the annotation",
-        "must have the right to create datavolumes/source in all namespaces",
-    );
+    let no_record = "in another namespace needs that namespace in the annotation";
+    let no_right = "must have the right to create datavolumes/source in all namespaces";
 
     // Every way to name a source elsewhere; without a right a record does not help.
     for template in [

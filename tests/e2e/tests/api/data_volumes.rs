@@ -16,7 +16,7 @@ use serde_json::json;
 /// Far less than the controller's resync, which would help, too.
 const SOON: Duration = Duration::from_secs(240);
 
-/// The last case of the test in `rules.rs`: it changes what the API server knows.
+/// Behind the cases of `rules.rs` that need an API server without CDI: it changes what that knows.
 pub(super) async fn cdi_that_is_installed_later_serves_machines_that_wait_for_it(
     control: &Control,
 ) -> Result<()> {

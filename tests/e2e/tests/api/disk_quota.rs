@@ -32,7 +32,8 @@ pub(super) async fn a_quota_counts_the_root_disks_of_machines(control: &Control)
     let quota = serde_json::from_value(quota)?;
     quotas.create(&PostParams::default(), &quota).await?;
     let status = json!({ "status": { "hard": hard, "used": { STORAGE: "0" } } });
-    let (params, status) = (PatchParams::default(), Patch::Merge(status));
+    let params = PatchParams::default();
+    let status = Patch::Merge(status);
     quotas.patch_status("disks", &params, &status).await?;
 
     let controller = control.controller("quota", &[]).await?;

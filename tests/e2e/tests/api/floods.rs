@@ -35,12 +35,11 @@ pub(super) async fn probes_succeed_while_a_pod_floods_the_controller(
     for _ in 0..HELD {
         held.push(connect(metrics).await?);
     }
-    let (stop, count) = (
-        Arc::new(AtomicBool::default()),
-        Arc::new(AtomicUsize::new(0)),
-    );
+    let stop = Arc::new(AtomicBool::default());
+    let count = Arc::new(AtomicUsize::new(0));
     let flood = tokio::spawn({
-        let (stop, count) = (Arc::clone(&stop), Arc::clone(&count));
+        let stop = Arc::clone(&stop);
+        let count = Arc::clone(&count);
         async move {
             let mut open = VecDeque::new();
             while !stop.load(Ordering::Relaxed) {

@@ -123,7 +123,8 @@ pub(super) async fn whatever_is_taken_can_be_read_and_no_rule_gives_up(
         let kind = definition.spec.names.kind.clone();
         let definition = serde_json::to_value(&definition)?;
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-        let (specs, statuses) = (anything(&schema["spec"])?, anything(&schema["status"])?);
+        let specs = anything(&schema["spec"])?;
+        let statuses = anything(&schema["status"])?;
         let mut taken = Vec::new();
         let mut tries = 0;
         while tries < ROUNDS || (taken.is_empty() && tries < 20 * ROUNDS) {
@@ -234,7 +235,8 @@ pub(super) async fn the_largest_machine_is_within_the_budget_of_the_rules(
 /// The times of managed fields are what a client says they are, once the object is there.
 pub(super) async fn metadata_that_cannot_be_read_is_refused(control: &Control) -> Result<()> {
     let objects = control.objects("default")?;
-    let (kind, name) = ("VirtualMachine", "odd");
+    let kind = "VirtualMachine";
+    let name = "odd";
     let metadata = |time: &str| {
         json!({ "name": name, "managedFields": [{
             "manager": "odd", "operation": "Update", "apiVersion": "vmlet.dev/v1alpha1", "time": time,

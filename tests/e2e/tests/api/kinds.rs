@@ -63,7 +63,8 @@ fn classes() -> Vec<Case> {
 }
 
 fn images() -> Vec<Case> {
-    let (own, all) = ("VirtualMachineImage", "ClusterVirtualMachineImage");
+    let own = "VirtualMachineImage";
+    let all = "ClusterVirtualMachineImage";
     let http = |url: &str| json!({ "source": { "http": { "url": url } } });
     let good = "https://images.example/debian.qcow2";
     let digest = |digest: &str| json!({ "source": { "http": { "url": good, "digest": digest } } });
@@ -73,7 +74,14 @@ fn images() -> Vec<Case> {
     let secured =
         |url: &str| json!({ "source": { "http": { "url": url, "tlsSecret": "images-tls" } } });
     let public = "prePull needs a source that nodes pull without credentials";
-    let tagged = "update needs source.oci with a tag, without digest and pullSecret";
+    let tagged =
+        "update needs source.oci with a tag, without digest and pullSecret, or source.http";
+    let listed = "update needs checksumURL with source.http";
+    let sums = "https://images.example/SHA256SUMS";
+    let of_file = |update: Value| {
+        let update = with(json!({ "checksumURL": sums }), update);
+        with(http(good), json!({ "update": update }))
+    };
     let followed = |update: Value| {
         with(
             oci(json!({ "reference": "a:1" })),
@@ -87,6 +95,18 @@ fn images() -> Vec<Case> {
         Case::create(own, secured(good)),
         Case::create(own, secured("http://h/a")).refused("needs a URL with the scheme https"),
         Case::create(all, secured(good)).refused("a Secret belongs to one namespace"),
+        Case::create(
+            own,
+            with(secured(good), json!({ "update": { "checksumURL": sums } })),
+        ),
+        Case::create(
+            own,
+            with(
+                secured(good),
+                json!({ "update": { "checksumURL": "http://images.example/SHA256SUMS" } }),
+            ),
+        )
+        .refused("tlsSecret needs a checksumURL with the scheme https"),
     ];
     for kind in [own, all] {
         cases.extend([
@@ -121,7 +141,20 @@ fn images() -> Vec<Case> {
             Case::edit(kind, oci(json!({ "reference": "a" })), json!({ "update": { "schedule": "@daily" } })),
             Case::edit(kind, followed(json!({})), json!({ "update": null })),
             Case::edit(kind, followed(json!({})), oci(json!({ "pullSecret": "s" }))).refused(tagged),
-            Case::create(kind, with(http(good), json!({ "update": {} }))).refused(tagged),
+            Case::create(kind, with(http(good), json!({ "update": {} }))).refused(listed),
+            Case::create(kind, followed(json!({ "checksumURL": sums }))).refused(listed),
+            Case::create(kind, followed(json!({ "digest": format!("sha512:{}", "0".repeat(128)) })))
+                .refused("a digest of an image in a registry begins with sha256:"),
+            Case::create(kind, of_file(json!({}))),
+            Case::create(kind, of_file(json!({ "digest": format!("sha512:{}", "0".repeat(128)) }))),
+            Case::create(kind, of_file(json!({ "digest": format!("sha512:{}", "0".repeat(64)) }))).refused("should match"),
+            Case::create(kind, of_file(json!({ "checksumURL": "file:///etc/shadow" }))).refused("must be a URL such as"),
+            Case::create(kind, of_file(json!({ "checksumURL": "https://user:secret@host/x" }))).refused("must be a URL such as"),
+            Case::create(kind, with(digest(&format!("sha256:{}", "0".repeat(64))), json!({ "update": { "checksumURL": sums } }))).refused(tagged),
+            Case::edit(kind, http(good), json!({ "update": { "checksumURL": sums } })),
+            Case::edit(kind, of_file(json!({})), json!({ "update": { "checksumURL": "https://other.example/SHA512SUMS" } })),
+            Case::edit(kind, of_file(json!({})), json!({ "update": null })),
+            Case::edit(kind, of_file(json!({})), json!({ "update": { "checksumURL": null } })).refused(listed),
             Case::create(kind, with(oci(json!({ "reference": "a@sha256:0" })), json!({ "update": {} }))).refused(tagged),
             Case::edit(kind, with(http(good), json!({ "prePull": {} })), json!({ "prePull": { "nodeSelector": { "pool": "db" } } })),
             Case::edit(kind, with(oci(json!({ "reference": "a" })), json!({ "prePull": {} })), oci(json!({ "pullSecret": "s" }))).refused(public),
@@ -236,7 +269,8 @@ fn groups() -> Vec<Case> {
 }
 
 fn snapshots_and_tasks() -> Vec<Case> {
-    let (snapshot, task) = ("VirtualMachineSnapshot", "VirtualMachineTask");
+    let snapshot = "VirtualMachineSnapshot";
+    let task = "VirtualMachineTask";
     let quiesce = |timeout: &str| json!({ "vmName": "a", "quiesce": { "timeout": timeout } });
     let taken = quiesce("1m");
     let work = json!({ "nodeName": "n", "vmName": "a", "vmUID": "u", "kind": "Save" });
@@ -290,6 +324,10 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("image is immutable", json!("x")),
         ("imageURL is immutable", json!("https://images.example/x")),
         ("imageTLSSecret is immutable", json!("certificates")),
+        (
+            "imageChecksumURL is immutable",
+            json!("https://images.example/SHA256SUMS"),
+        ),
         ("sizeBytes is immutable", json!(1)),
         ("linked is immutable", json!(true)),
         ("online is immutable", json!(true)),
@@ -320,7 +358,9 @@ fn snapshots_of_tasks(task: &'static str, work: &Value) -> [Case; 3] {
 }
 
 fn settings() -> Vec<Case> {
-    let (mapping, node, vmlet) = ("ImageMapping", "NodeConfig", "Vmlet");
+    let mapping = "ImageMapping";
+    let node = "NodeConfig";
+    let vmlet = "Vmlet";
     let rule = |rule: Value| Case::create(mapping, json!({ "translations": [rule] }));
     let one = "set exactly one of name and regexp";
     let set = |config: Value| Case::create(node, json!({ "config": config }));
@@ -378,7 +418,9 @@ fn settings() -> Vec<Case> {
 }
 
 fn with(mut spec: Value, more: Value) -> Value {
-    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+    if let Some(spec) = spec.as_object_mut()
+        && let Value::Object(more) = more
+    {
         spec.extend(more);
     }
     spec
@@ -390,7 +432,8 @@ pub(super) async fn the_source_of_an_image_is_immutable_once_a_disk_was_made_fro
 ) -> anyhow::Result<()> {
     let objects = control.objects("default")?;
     let source = |url: &str| json!({ "source": { "http": { "url": url } } });
-    let (first, second) = ("https://h.example/A?b=c", "https://h.example/D");
+    let first = "https://h.example/A?b=c";
+    let second = "https://h.example/D";
     for kind in ["VirtualMachineImage", "ClusterVirtualMachineImage"] {
         let image = json!({ "metadata": { "name": "used" }, "spec": source(first) });
         objects

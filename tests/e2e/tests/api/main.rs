@@ -33,6 +33,7 @@ mod priority;
 mod protected;
 mod recovered;
 mod replica_sets;
+mod requests;
 mod rules;
 mod snapshots;
 mod spellings;

@@ -278,10 +278,8 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded(
 ) -> anyhow::Result<()> {
     let parties = Parties::of(control, "checks").await?;
     let Parties { tenant, controller } = &parties;
-    let (on_check, off_check) = (
-        "poweron.check.vmlet.dev/backup",
-        "delete.check.vmlet.dev/backup",
-    );
+    let on_check = "poweron.check.vmlet.dev/backup";
+    let off_check = "delete.check.vmlet.dev/backup";
     let ours = "vmlet.dev/virtualmachine";
     let metadata = json!({
         "annotations": { off_check: "" }, "labels": { "vmlet.dev/paused": "admin" },

@@ -62,7 +62,9 @@ fn set(name: &str, spec: &Value) -> Value {
             },
         },
     });
-    if let (Some(all), Some(fields)) = (set["spec"].as_object_mut(), spec.as_object()) {
+    if let Some(all) = set["spec"].as_object_mut()
+        && let Some(fields) = spec.as_object()
+    {
         all.extend(fields.clone());
     }
     set

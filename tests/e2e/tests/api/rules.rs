@@ -8,7 +8,7 @@ use anyhow::{Context, Error};
 use e2e::{Case, Control, Effect, cases, judge};
 use serde_json::{Value, json};
 
-use crate::{clones, data_volumes, disk_quota, docs, edits, floods, kinds, spellings};
+use crate::{clones, data_volumes, disk_quota, docs, edits, floods, kinds, requests, spellings};
 
 pub(super) const VM: &str = "VirtualMachine";
 
@@ -29,7 +29,9 @@ pub(super) fn off(more: Value) -> Value {
 }
 
 pub(super) fn with(mut spec: Value, more: Value) -> Value {
-    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+    if let Some(spec) = spec.as_object_mut()
+        && let Value::Object(more) = more
+    {
         spec.extend(more);
     }
     spec
@@ -73,6 +75,7 @@ async fn every_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
             floods::probes_succeed_while_a_pod_floods_the_controller,
             disk_quota::a_quota_counts_the_root_disks_of_machines,
             data_volumes::cdi_that_is_installed_later_serves_machines_that_wait_for_it,
+            requests::what_the_controller_writes_is_taken,
         ]
     );
     control.down()

@@ -215,7 +215,9 @@ async fn task(cluster: &Cluster, kind: &str) -> Result<String> {
 pub(crate) async fn success(cluster: &Cluster, kind: &str, more: &Value) -> Result<()> {
     let task = task(cluster, kind).await?;
     let mut status = json!({ "state": "Success", "completionTime": ENDED });
-    if let (Some(status), Some(more)) = (status.as_object_mut(), more.as_object()) {
+    if let Some(status) = status.as_object_mut()
+        && let Some(more) = more.as_object()
+    {
         status.extend(more.clone());
     }
     report(cluster, "default", &task, &status)

@@ -22,7 +22,8 @@ const AGENT: &str = "vmlet-agent";
 #[ignore = "needs root"]
 async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() -> Result<()> {
     let env = TestEnvironment::up().await?;
-    let (cluster, stack) = (env.cluster(), env.cluster().stack());
+    let cluster = env.cluster();
+    let stack = env.cluster().stack();
     let mut points = crash_points()?;
     ensure!(
         points.len() > 7,

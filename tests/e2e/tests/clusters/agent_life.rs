@@ -21,7 +21,8 @@ const BOOT: Duration = Duration::from_secs(600);
 #[ignore = "needs root"]
 async fn a_machine_survives_a_killed_agent_during_each_task() -> Result<()> {
     let env = TestEnvironment::up().await?;
-    let (cluster, vm) = (env.cluster(), env.machine(1));
+    let cluster = env.cluster();
+    let vm = env.machine(1);
     let stack = cluster.stack();
     let plain = || json!({});
     vm.crash("Provision", plain(), "agent.task.run").await?;
@@ -92,7 +93,8 @@ async fn a_machine_survives_a_killed_agent_during_each_task() -> Result<()> {
 
 /// A guest that does not listen is given up when the task is cancelled, and runs on.
 async fn not_shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
-    let (cluster, point) = (env.cluster(), "agent.task.cancel");
+    let cluster = env.cluster();
+    let point = "agent.task.cancel";
     let name = vm.create("GuestShutdown", json!({ "timeoutSeconds": 3600 }), point)?;
     env.await_state(&name, "Running").await?;
     cluster.stack().arm(point)?;
@@ -113,7 +115,8 @@ async fn not_shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
 
 /// It listens only after the agent has ended: the task is in progress when it does.
 async fn shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
-    let (cluster, point) = (env.cluster(), "agent.task.progress");
+    let cluster = env.cluster();
+    let point = "agent.task.progress";
     cluster.stack().arm(point)?;
     let name = vm.create("GuestShutdown", json!({ "timeoutSeconds": 3600 }), point)?;
     env.revive(point).await?;

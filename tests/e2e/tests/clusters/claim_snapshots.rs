@@ -66,7 +66,7 @@ async fn a_claim_of_a_snapshot_has_what_the_guest_had_written_by_then() -> Resul
         ensure!(found == expected, "the disk of {machine} says {found:?}");
     }
 
-    revert(&cluster).await?;
+    revert(&cluster, "vm", "s").await?;
     let found = read(&cluster, "vm").await?;
     ensure!(found == "first", "after the revert the disk says {found:?}");
     let replaced = cluster.vm("vm")?;
@@ -113,7 +113,8 @@ async fn does_not_freeze(cluster: &Cluster) -> Result<()> {
     cluster.delete("vmsnap/quiesced", DOWN)
 }
 
-/// A root disk in a claim: a snapshot of it without a part of the node, and a clone of the claim as an image.
+/// A root disk in a claim: a snapshot of it without a part of the node, a revert to that, and a clone of the earlier
+/// claim as an image.
 async fn root_disks(cluster: &Cluster, storage: &Storage) -> Result<()> {
     let spec = json!({ "runStrategy": "Always", "storageClass": CLASS });
     cluster.apply(&machine("classed", &spec))?;
@@ -121,6 +122,8 @@ async fn root_disks(cluster: &Cluster, storage: &Storage) -> Result<()> {
     note(cluster, "classed", "golden").await?;
     take(cluster, "root", "classed").await?;
     note(cluster, "classed", "edited").await?;
+    let later = ["sh", "-c", "touch /boot/later && sync"];
+    cluster.run_inside("classed", &later, UP).await?;
     let status = await_ready(cluster, "root").await?;
     ensure!(status["uniqueID"].is_null(), "{status}");
     let part = &status["claims"][0];
@@ -143,8 +146,8 @@ async fn root_disks(cluster: &Cluster, storage: &Storage) -> Result<()> {
     cluster.delete("vm/again", DOWN)?;
     cluster.await_gone("pod/again", DOWN)?;
 
-    cluster.patch_vm("classed", &json!({ "runStrategy": "Halted" }))?;
-    cluster.await_word("classed", "Stopped", DOWN).await?;
+    let reverted = revert_root(cluster).await?;
+    // The earlier claim has what the guest wrote after the snapshot.
     cluster.apply(&json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImage",
         "metadata": { "name": "golden", "namespace": "default" },
@@ -158,18 +161,55 @@ async fn root_disks(cluster: &Cluster, storage: &Storage) -> Result<()> {
     cluster.delete("vm/clone", DOWN)?;
     cluster.await_gone("pvc/clone-root", DOWN)?;
     cluster.delete("vmimage/golden", DOWN)?;
-    // Its snapshot goes with it.
+    // Its snapshot goes with it, and both claims that were made for its root disk.
     cluster.delete("vm/classed", DOWN)?;
-    cluster.await_gone("vmsnap/root", DOWN)?;
+    for object in [
+        "vmsnap/root",
+        "pvc/classed-root",
+        &format!("pvc/{reverted}"),
+    ] {
+        cluster.await_gone(object, DOWN)?;
+    }
     await_none(storage, "snapshots").await
 }
 
-/// The machine `vm` reverts to the snapshot `s`, and runs.
-async fn revert(cluster: &Cluster) -> Result<()> {
-    let first = cluster.pod_uid("vm")?;
-    cluster.patch_vm("vm", &json!({ "currentSnapshotName": "s" }))?;
+/// The machine `classed` reverts to the snapshot `root`, and boots from a new claim, of which the name is returned.
+async fn revert_root(cluster: &Cluster) -> Result<String> {
+    revert(cluster, "classed", "root").await?;
+    let only_first = ["sh", "-c", "test ! -e /boot/later && cat /boot/note"];
+    let found = cluster.run_inside("classed", &only_first, UP).await?;
+    ensure!(
+        found == "golden",
+        "after the revert the disk says {found:?}"
+    );
+    let vm = cluster.vm("classed")?;
+    let volume = &vm["spec"]["volumes"][0];
+    let claim = &volume["persistentVolumeClaim"];
+    ensure!(
+        volume["name"] == "vmlet-root" && claim["root"] == true,
+        "{volume}"
+    );
+    let name = claim["claimName"].as_str().unwrap_or_default();
+    let claim = cluster.get_json(&["pvc", name])?;
+    let owner = &claim["metadata"]["ownerReferences"][0];
+    ensure!(owner["name"] == "classed", "{claim}");
+    let pod = cluster.get_json(&["pod", "classed"])?;
+    let annotations = &pod["metadata"]["annotations"];
+    ensure!(
+        annotations["vmlet.dev/disk-generation"] == claim["metadata"]["uid"],
+        "{annotations}"
+    );
+    let image = &pod["spec"]["containers"][0]["image"];
+    ensure!(image == "vmlet.dev/none", "{image}");
+    Ok(name.to_owned())
+}
+
+/// A machine reverts to a snapshot, and runs.
+async fn revert(cluster: &Cluster, name: &str, snapshot: &str) -> Result<()> {
+    let first = cluster.pod_uid(name)?;
+    cluster.patch_vm(name, &json!({ "currentSnapshotName": snapshot }))?;
     cluster
-        .await_vm("vm", "the end of the revert", UP, |vm| {
+        .await_vm(name, "the end of the revert", UP, |vm| {
             let is_over = vm["spec"]["currentSnapshotName"].is_null()
                 && vm["status"]["snapshotRevert"].is_null();
             ensure!(is_over, "{}", vm["status"]);
@@ -177,11 +217,11 @@ async fn revert(cluster: &Cluster) -> Result<()> {
         })
         .await?;
     eventually(UP, "the pod after the revert", || async {
-        ensure!(cluster.pod_uid("vm")? != first, "it is the first one");
+        ensure!(cluster.pod_uid(name)? != first, "it is the first one");
         Ok(())
     })
     .await?;
-    cluster.await_word("vm", "Running", UP).await
+    cluster.await_word(name, "Running", UP).await
 }
 
 fn claim(name: &str, source: &Value) -> Value {

@@ -87,7 +87,8 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
     let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
-    let (data, files) = (directory(&cluster, "data")?, directory(&cluster, "files")?);
+    let data = directory(&cluster, "data")?;
+    let files = directory(&cluster, "files")?;
     let mut items = vec![
         volume("disk", "Block", device.path(), node),
         volume("data", "Filesystem", &data, node),

@@ -95,7 +95,8 @@ async fn the_proxy_passes_the_same_bytes_between_kubelet_and_containerd() -> Res
 /// Lives of pods, with kubelet talking to containerd itself.
 async fn overhear(cluster: &Cluster) -> Result<Vec<Exchange>> {
     let stack = cluster.stack();
-    let (run, config) = (stack.dir().join("run"), stack.dir().join("kubelet.json"));
+    let run = stack.dir().join("run");
+    let config = stack.dir().join("kubelet.json");
     let tap = Tap::start(&run.join("tap.sock"), &run.join("containerd.sock")).await?;
     let settings = std::fs::read_to_string(&config)?;
     let tapped = settings.replace("/criproxy.sock", "/tap.sock");

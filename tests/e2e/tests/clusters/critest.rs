@@ -89,10 +89,8 @@ fn literally(text: &str) -> String {
 /// How each specification ended whose name has `only` in it.
 fn critest(cluster: &Cluster, endpoint: &str, only: &str) -> Result<BTreeMap<String, String>> {
     let stack = cluster.stack();
-    let (images, report) = (
-        stack.dir().join("images.yaml"),
-        stack.dir().join("critest.json"),
-    );
+    let images = stack.dir().join("images.yaml");
+    let report = stack.dir().join("critest.json");
     let image = stack.var("VMLET_TOOL_IMAGE")?;
     let names = format!("defaultTestContainerImage: {image}\nwebServerTestImage: {image}\n");
     std::fs::write(&images, names)?;

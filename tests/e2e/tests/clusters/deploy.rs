@@ -33,13 +33,13 @@ const PARTS: [&str; 3] = [
 #[ignore = "needs root"]
 async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_after_removal()
 -> Result<()> {
-    let (first, second) = (build_images("deploy-a")?, build_images("deploy-b")?);
+    let [first, second] = build_images(&IMAGES, ["deploy-a", "deploy-b"])?;
     for (first, second) in first.iter().zip(&second) {
         ensure!(digest(first)? != digest(second)?, "one image with two tags");
     }
     let built = digest(&first[0])?;
     fs::remove_file(&first[0])?;
-    build_images("deploy-a")?;
+    build_images(&IMAGES[..1], ["deploy-a"])?;
     ensure!(
         built == digest(&first[0])?,
         "two builds of one image differ"
@@ -104,20 +104,28 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     cluster.down()
 }
 
-/// Builds the images with a tag; returns their archives, that of nodes first.
-fn build_images(tag: &str) -> Result<Vec<PathBuf>> {
+/// Builds images with each of the tags; returns their archives by tag, that of nodes first.
+fn build_images<const TAGS: usize>(
+    images: &[&str],
+    tags: [&str; TAGS],
+) -> Result<[Vec<PathBuf>; TAGS]> {
     // The programs are those that all tests run: building them here would replace them under other
     // tests.
-    let options = ["--debug", "--no-build", "--tag", tag];
-    let reported = xtask(&[&["image"][..], &IMAGES, &options].concat())?;
+    let mut arguments = [&["image", "--debug", "--no-build"][..], images].concat();
+    arguments.extend(tags.iter().flat_map(|tag| ["--tag", *tag]));
+    let reported = xtask(&arguments)?;
+    let archives = tags.map(|tag| archives(&reported, tag));
+    for of_tag in &archives {
+        ensure!(of_tag.len() == images.len(), "not all archives: {reported}");
+    }
+    Ok(archives)
+}
+
+/// The archives that a report of `cargo xtask image` has for a tag.
+fn archives(reported: &str, tag: &str) -> Vec<PathBuf> {
     let end = format!(":{tag} is ");
     let archives = reported.lines().filter_map(|line| line.split_once(&end));
-    let archives: Vec<_> = archives.map(|(_, file)| PathBuf::from(file)).collect();
-    ensure!(
-        archives.len() == IMAGES.len(),
-        "not all archives: {reported}"
-    );
-    Ok(archives)
+    archives.map(|(_, file)| PathBuf::from(file)).collect()
 }
 
 /// The digest of an archive's manifest.
@@ -238,7 +246,8 @@ async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result
         ),
     )?;
     let found: Vec<_> = found.split_whitespace().collect();
-    let (uid, none) = ("1899999999", "0000000000000000");
+    let uid = "1899999999";
+    let none = "0000000000000000";
     let expected = [
         &["node/node.sock", "proxy/status.sock"][..],
         &["usr/lib64/ld-linux-x86-64.so.2", "usr/sbin/vmlet-agent"],
@@ -291,7 +300,8 @@ async fn a_stopped_machine_is_exported(cluster: &Cluster) -> Result<()> {
         command
     };
     let dir = cluster.stack().dir();
-    let (first, second) = (dir.join("first.qcow2"), dir.join("second.qcow2"));
+    let first = dir.join("first.qcow2");
+    let second = dir.join("second.qcow2");
     for (name, words) in [("on", "vmletctl stop on"), ("suspended", "is suspended")] {
         let refused = program::output(&mut export(name, &first))?;
         let text = String::from_utf8_lossy(&refused.stderr);

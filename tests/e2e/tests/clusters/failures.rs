@@ -185,7 +185,8 @@ fn writes_of_second(cluster: &Cluster) -> Result<Vec<e2e::Write>> {
 
 /// The disk keeps its content over agent restarts, and the agent finishes what it had begun.
 async fn agent_dies(cluster: &Cluster) -> Result<()> {
-    let (name, stack) = ("kept", cluster.stack());
+    let name = "kept";
+    let stack = cluster.stack();
     cluster.apply(&machine(name, &json!({ "powerState": "PoweredOn" })))?;
     cluster.await_word(name, "Running", UP).await?;
     cluster.await_agent(name, UP).await?;

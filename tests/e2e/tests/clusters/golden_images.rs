@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
-const IMAGE: &str = "golden";
+pub(super) const IMAGE: &str = "golden";
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -122,14 +122,14 @@ async fn a_tag_that_vanished_changes_nothing(cluster: &Cluster, second: &str) ->
     await_condition(cluster, "True", "UpToDate", "").await
 }
 
-async fn start(cluster: &Cluster, name: &str) -> Result<()> {
+pub(super) async fn start(cluster: &Cluster, name: &str) -> Result<()> {
     let spec = json!({ "powerState": "PoweredOn", "imageName": IMAGE });
     cluster.apply(&machine(name, &spec))?;
     cluster.await_boots(name, &[1], READY).await
 }
 
 /// The digest that the disk of a machine is made from.
-fn is_made_of(cluster: &Cluster, name: &str, digest: &str) -> Result<()> {
+pub(super) fn is_made_of(cluster: &Cluster, name: &str, digest: &str) -> Result<()> {
     let vm = cluster.vm(name)?;
     let image = vm["status"]["image"].as_str().unwrap_or_default();
     ensure!(image.ends_with(&format!("@{digest}")), "{name}: {image}");
@@ -137,7 +137,11 @@ fn is_made_of(cluster: &Cluster, name: &str, digest: &str) -> Result<()> {
 }
 
 /// These versions, the newest first, all of them ready, and the one that new machines use.
-async fn await_versions(cluster: &Cluster, digests: &[&str], current: &str) -> Result<()> {
+pub(super) async fn await_versions(
+    cluster: &Cluster,
+    digests: &[&str],
+    current: &str,
+) -> Result<()> {
     eventually(READY, "the versions", || async {
         let image = image(cluster)?;
         let status = &image["status"];
@@ -155,7 +159,12 @@ async fn await_versions(cluster: &Cluster, digests: &[&str], current: &str) -> R
     .await
 }
 
-async fn await_condition(cluster: &Cluster, status: &str, reason: &str, words: &str) -> Result<()> {
+pub(super) async fn await_condition(
+    cluster: &Cluster,
+    status: &str,
+    reason: &str,
+    words: &str,
+) -> Result<()> {
     eventually(READY, reason, || async {
         let found = condition(&image(cluster)?, "UpToDate");
         let message = found["message"].as_str().unwrap_or_default();
@@ -166,15 +175,15 @@ async fn await_condition(cluster: &Cluster, status: &str, reason: &str, words: &
     .await
 }
 
-fn image(cluster: &Cluster) -> Result<Value> {
+pub(super) fn image(cluster: &Cluster) -> Result<Value> {
     cluster.get_json(&["virtualmachineimage", IMAGE])
 }
 
-fn check(cluster: &Cluster, request: &str) -> Result<()> {
+pub(super) fn check(cluster: &Cluster, request: &str) -> Result<()> {
     patch(cluster, &json!({ "checkRequest": request }))
 }
 
-fn patch(cluster: &Cluster, update: &Value) -> Result<()> {
+pub(super) fn patch(cluster: &Cluster, update: &Value) -> Result<()> {
     let patch = json!({ "spec": { "update": update } }).to_string();
     cluster
         .kubectl(&["patch", "vmimage", IMAGE, "--type=merge", "-p", &patch])

@@ -222,7 +222,8 @@ pub(super) async fn a_node_pulls_an_image_before_a_machine_needs_it(
     ensure!(downloads() == before, "the machine pulled it again");
     pull(cluster, &["--stop"])?;
     await_image(cluster, |image| {
-        let (spec, status) = (&image["spec"]["prePull"], &image["status"]["prePull"]);
+        let spec = &image["spec"]["prePull"];
+        let status = &image["status"]["prePull"];
         ensure!(spec.is_null() && status.is_null(), "{spec} {status}");
         Ok(())
     })
@@ -317,7 +318,8 @@ async fn slow(cluster: &Cluster) -> Result<()> {
 /// A server of a private authority, which requires a certificate of its clients: both come from a
 /// Secret, as it is at the time of each pull.
 async fn certificates(cluster: &Cluster) -> Result<()> {
-    let (authority, other) = (Authority::new()?, Authority::new()?);
+    let authority = Authority::new()?;
+    let other = Authority::new()?;
     let server = SecureServer::start(cluster.stack(), &authority, disk(1 << 20))?;
     // Another address, or another Secret, makes the next inspection begin at once.
     let with = |file: &str, secret: &str| {

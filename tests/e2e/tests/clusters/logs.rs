@@ -56,10 +56,8 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
     );
     // A guest that was paused for a moment has printed nothing in the last seconds.
     eventually(READY, "the last seconds alone", || async {
-        let (all, since) = (
-            ticks(&cluster.kubectl(&["logs", "writer"])?),
-            ticks(&cluster.kubectl(&["logs", "writer", "--since=3s"])?),
-        );
+        let all = ticks(&cluster.kubectl(&["logs", "writer"])?);
+        let since = ticks(&cluster.kubectl(&["logs", "writer", "--since=3s"])?);
         ensure!(
             !since.is_empty() && since.len() < all.len(),
             "{} of {}",

@@ -88,7 +88,8 @@ async fn nothing_new(cluster: &Cluster, uid: &Value, when: &str) -> Result<()> {
         let placeholder = format!("{NAME}-placeholder-");
         ensure!(!found.contains(&placeholder), "{found}");
         eventually(UP, "the disks", || async {
-            let (here, there) = (disks(cluster.node(1))?, disks(cluster.node(2))?);
+            let here = disks(cluster.node(1))?;
+            let there = disks(cluster.node(2))?;
             ensure!(here.is_empty(), "on node1: {here:?}");
             let only: Vec<_> = uid.as_str().into_iter().map(str::to_owned).collect();
             ensure!(there == only, "on node2: {there:?}");

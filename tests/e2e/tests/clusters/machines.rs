@@ -315,7 +315,8 @@ async fn check_writes(
     })
     .await?;
     let tally = Tally::of(&writes);
-    let (statuses, others) = (tally.statuses, tally.others);
+    let statuses = tally.statuses;
+    let others = tally.others;
     println!("{what}: {statuses} statuses by the controller, {others} writes by others");
     writes.iter().for_each(|write| println!("  {write}"));
     // What others say on top of the usual may be worth a status each.

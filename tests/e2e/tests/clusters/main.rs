@@ -21,6 +21,7 @@ mod critest;
 mod deploy;
 mod events;
 mod failures;
+mod golden_files;
 mod golden_images;
 mod groups;
 mod guest_data;

@@ -28,7 +28,8 @@ pub(super) async fn services_dns_and_host_ports_work_for_machines_and_containers
         cluster.await_ready(&format!("pod/{pod}"), READY)?;
     }
     let guest = |pod| Guest::of(cluster.stack(), pod);
-    let (machine, other) = (guest("machine")?, guest("other")?);
+    let machine = guest("machine")?;
+    let other = guest("other")?;
 
     for (from, to) in [("box", "machine"), ("box", "other")] {
         page(

@@ -135,7 +135,8 @@ async fn two_run_apart<'a>(cluster: &Cluster, names: &[&'a str; 3], why: &str) -
         let mut left = None;
         for name in names {
             let vm = cluster.vm(name)?;
-            let (word, node) = (&vm["status"]["printableStatus"], &vm["status"]["nodeName"]);
+            let word = &vm["status"]["printableStatus"];
+            let node = &vm["status"]["nodeName"];
             match word.as_str() {
                 Some("Running") => {
                     let node = node.as_str().context("no node")?.to_owned();

@@ -65,9 +65,10 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
 
 /// A pod with a Service on that node, a VM or a container.
 fn start(cluster: &Cluster, name: &str, node: usize) -> Result<()> {
-    let mut pod = match VMS.contains(&name) {
-        true => vm_pod(name),
-        false => container_pod(name, SERVE),
+    let mut pod = if VMS.contains(&name) {
+        vm_pod(name)
+    } else {
+        container_pod(name, SERVE)
     };
     pod["spec"]["nodeName"] = json!(format!("node{node}"));
     cluster.apply(&pod)?;

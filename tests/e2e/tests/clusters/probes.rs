@@ -95,7 +95,8 @@ async fn liveness(cluster: &Cluster) -> Result<()> {
     }
     cluster.apply(&pod)?;
     cluster.await_ready("pod/alive", READY)?;
-    let (first, address) = (container_id(cluster, "alive")?, cluster.pod_ip("alive")?);
+    let first = container_id(cluster, "alive")?;
+    let address = cluster.pod_ip("alive")?;
     fall_sick(cluster, "alive").await?;
     await_restarts(cluster, "alive", 1).await?;
     cluster

@@ -87,7 +87,8 @@ impl Node<'_> {
 
     async fn secondary_is_slow(&self) -> Result<()> {
         self.stop_vmlet().await?;
-        let (file, behind) = (self.dir().join("vmlet.toml"), self.dir().join("run/behind"));
+        let file = self.dir().join("vmlet.toml");
+        let behind = self.dir().join("run/behind");
         let settings = std::fs::read_to_string(&file)?;
         let socket = self.vmlet_socket();
         let moved = settings.replacen(path(&socket), path(&behind), 1);
@@ -95,7 +96,8 @@ impl Node<'_> {
         std::fs::write(&file, moved)?;
         let line = Arc::new(tokio::sync::OnceCell::new());
         let slow = Server::start(&socket, move |question: Question| {
-            let (line, behind) = (Arc::clone(&line), behind.clone());
+            let line = Arc::clone(&line);
+            let behind = behind.clone();
             async move {
                 tokio::time::sleep(SLOW).await;
                 let answer = async {

@@ -68,7 +68,8 @@ async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Resu
     ensure!(unsupported.is_null(), "{unsupported}");
     eventually(READY, "the image's status", || async {
         let image = cluster.get_json(&["virtualmachineimage", "guest"])?;
-        let (ready, kind) = (condition(&image, "Ready"), &image["status"]["type"]);
+        let ready = condition(&image, "Ready");
+        let kind = &image["status"]["type"];
         ensure!(ready["status"] == "True", "{image}");
         // kubelet alone pulls one with a secret: no node reads what it is, and nodes report it.
         if is_secret {

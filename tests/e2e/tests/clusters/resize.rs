@@ -68,7 +68,8 @@ async fn in_place(cluster: &Cluster) -> Result<()> {
     cluster.await_commands("resized", READY).await?;
     let before = container(cluster, "resized")?;
     let pid = qemu(cluster, "resized")?;
-    let (cpu, memory) = (cgroup(pid, "cpu")?, cgroup(pid, "memory")?);
+    let cpu = cgroup(pid, "cpu")?;
+    let memory = cgroup(pid, "memory")?;
     let limit = memory.join("memory.limit_in_bytes");
     ensure!(quota(&cpu)? == 510, "{} at first", quota(&cpu)?);
 

@@ -102,10 +102,8 @@ fn cgroups(cluster: &Cluster) -> Result<()> {
         cpu.to_string_lossy().contains(uid),
         "QEMU's CPU time is in {cpu:?}"
     );
-    let (quota, period) = (
-        number(&cpu.join("cpu.cfs_quota_us"))?,
-        number(&cpu.join("cpu.cfs_period_us"))?,
-    );
+    let quota = number(&cpu.join("cpu.cfs_quota_us"))?;
+    let period = number(&cpu.join("cpu.cfs_period_us"))?;
     // The overhead has a CPU part too.
     ensure!(
         quota * 1000 / period == 510,

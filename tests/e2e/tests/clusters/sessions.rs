@@ -146,12 +146,14 @@ fn copies(cluster: &Cluster) -> Result<()> {
     fs::write(tree.join("program"), "#!/bin/sh\necho it-runs\n")?;
     fs::set_permissions(tree.join("program"), fs::Permissions::from_mode(0o755))?;
     let back = scratch.path().join("back");
-    let (local, returned) = (tree.display().to_string(), back.display().to_string());
+    let local = tree.display().to_string();
+    let returned = back.display().to_string();
     cluster.kubectl(&["cp", &local, "machine:/tmp/tree"])?;
     let printed = cluster.kubectl(&["exec", "machine", "--", "/tmp/tree/program"])?;
     ensure!(printed == "it-runs", "{printed}");
     cluster.kubectl(&["cp", "machine:/tmp/tree", &returned])?;
-    let (sent, got) = (files(&tree)?, files(&back)?);
+    let sent = files(&tree)?;
+    let got = files(&back)?;
     ensure!(
         sent.len() == 4 && sent == got,
         "{:?}: {:?}",
@@ -177,7 +179,8 @@ fn copies(cluster: &Cluster) -> Result<()> {
 
 /// The files of a tree with their contents.
 fn files(root: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
-    let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = entry?.path();

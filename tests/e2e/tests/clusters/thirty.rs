@@ -146,7 +146,9 @@ async fn quiet(cluster: &Cluster) -> Result<Quiet> {
 /// Prints the numbers of `docs/performance.md`, past the capture of a test that passes.
 fn print(what: &str, load: &Quiet) -> Result<()> {
     let mut out = std::io::stderr();
-    let (count, mean, p99) = (load.relists, load.relist, load.relist_p99);
+    let count = load.relists;
+    let mean = load.relist;
+    let p99 = load.relist_p99;
     writeln!(
         out,
         "{what}: {count} relists of {mean:?} (p99 within {p99:?})"

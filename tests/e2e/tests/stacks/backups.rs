@@ -1,5 +1,5 @@
-//! Backups of a machine that runs: full, incremental, over a daemon that is killed at each step, verified, and restored to
-//! a machine of its own.
+//! Backups of a machine that runs: full, incremental, over a daemon that is killed at each step, verified, exported, and
+//! restored to a machine of its own.
 //!
 //! Invariant: what the guest of the restored machine reads is what the guest had written before the backup. An increment
 //! reads what was changed, and at most as much again.
@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{PodOptions, Stack, await_text, eventually, uid};
+use nix::sys::signal::Signal;
 use nodeapi::v1::{self, run_task_request::Kind, task_status::State};
 
+use crate::backup_exports;
+use crate::exports::await_copies;
 use crate::linked_disk::{IMAGE_SUM, linked};
 
 const BOOT: Duration = Duration::from_secs(300);
@@ -24,8 +27,8 @@ pub(crate) const NAME: &str = "default/vm";
 const TARGET: &str = "local";
 const SIZE: u64 = 10 << 30;
 /// Where the guest writes, and how much, in MiB.
-const AT: u32 = 2048;
-const CHANGED: u64 = 64;
+pub(crate) const AT: u32 = 2048;
+pub(crate) const CHANGED: u64 = 64;
 
 /// The number of the object of a backup; tasks have lower ones.
 pub(crate) fn object(number: u32) -> String {
@@ -258,9 +261,11 @@ async fn a_machine_is_backed_up_while_it_runs_and_restored_to_another() -> Resul
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&file, &bytes)?;
+    let words = format!("file 0.qcow2 of backup {}", object(4));
+    let refused = backup_exports::refusal(&stack, last, TARGET).await?;
+    ensure!(refused.contains(&words), "{refused}");
     for (vm, kind) in [(VM, verify(last)), (NEW, restore(last, ""))] {
         let spoiled = tasks.end(vm, kind).await?;
-        let words = format!("file 0.qcow2 of backup {}", object(4));
         ensure!(
             spoiled.message.contains(&words) && !spoiled.transient,
             "{spoiled:?}"
@@ -268,6 +273,15 @@ async fn a_machine_is_backed_up_while_it_runs_and_restored_to_another() -> Resul
     }
     bytes[middle] ^= 1;
     std::fs::write(&file, &bytes)?;
+
+    backup_exports::begin(&stack, last, TARGET).await?;
+    stack.kill("vmlet", Signal::SIGKILL).await?;
+    stack.restart("vmlet")?;
+    stack.cri().await?.await_ready().await?;
+    await_copies(&stack, 0).await?;
+    let fetched = backup_exports::complete(&stack, last, TARGET).await?;
+    let sum_of_it = backup_exports::sum_in(&fetched)?;
+    ensure!(sum_of_it == written, "the file is not what was backed up");
 
     for point in ["recorded", "staged", "joined", "ready"] {
         let point = format!("backup.restore.{point}");
@@ -279,6 +293,8 @@ async fn a_machine_is_backed_up_while_it_runs_and_restored_to_another() -> Resul
             tasks.done(NEW, Kind::DeleteDisk(v1::DeleteDisk {})).await?;
         }
     }
+    backup_exports::compare(&stack, &fetched, NEW)?;
+    std::fs::remove_file(fetched)?;
     let (other, restored) = boot(&stack, NEW, "restored").await?;
     ensure!(
         sum(&stack, &restored).await? == written,

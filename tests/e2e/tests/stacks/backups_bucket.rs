@@ -1,5 +1,5 @@
 //! Backups of a machine that runs, in a bucket of a real server: full, incremental, over a daemon and a server that are
-//! killed, verified, restored to a machine of its own, and removed.
+//! killed, verified, exported, restored to a machine of its own, and removed.
 //!
 //! Invariant: what the guest of the restored machine reads is what the guest had written before the backup. Nothing but the
 //! server and the file of the node has the secret.
@@ -12,6 +12,7 @@ use e2e::{BucketServer, Stack};
 use nix::sys::signal::Signal;
 use nodeapi::v1::{self, run_task_request::Kind};
 
+use crate::backup_exports;
 use crate::backups::{NAME, NEW, Tasks, VM, boot, disk, object, shell, sum, write};
 use crate::linked_disk::IMAGE_SUM;
 
@@ -164,6 +165,10 @@ async fn a_machine_is_backed_up_to_a_bucket_whose_server_dies() -> Result<()> {
     );
     fs::write(&file, &bytes)?;
 
+    let fetched = backup_exports::complete(&stack, last, TARGET).await?;
+    let sum_of_it = backup_exports::sum_in(&fetched)?;
+    ensure!(sum_of_it == written, "the file is not what was backed up");
+    fs::remove_file(fetched)?;
     tasks.done(NEW, restore(last)).await?;
     let (other, restored) = boot(&stack, NEW, "restored").await?;
     ensure!(

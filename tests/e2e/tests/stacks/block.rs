@@ -49,7 +49,8 @@ async fn refused(cri: &Cri, pod: &PodOptions, image: &str, device: &Path) -> Res
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result<()> {
-    let (device, small) = (LoopDevice::new(96)?, LoopDevice::new(32)?);
+    let device = LoopDevice::new(96)?;
+    let small = LoopDevice::new(32)?;
     let links = tempfile::tempdir()?;
     // kubelet names devices by links.
     let link = links.path().join("claim");

@@ -48,7 +48,8 @@ async fn crictl_runs_a_pod_from_creation_to_removal(stack: &Stack) -> Result<()>
     let pod = stack.crictl(&["runp", &pod_file])?;
     let container = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
     // From here on by what crictl prints in its tables.
-    let (pod13, container13) = (&pod[..13], &container[..13]);
+    let pod13 = &pod[..13];
+    let container13 = &container[..13];
     stack.crictl(&["start", container13])?;
     let listed = stack.crictl(&["ps"])?;
     ensure!(

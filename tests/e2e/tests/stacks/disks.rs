@@ -45,7 +45,8 @@ async fn disk(cri: &Cri, id: &str, name: &str) -> Result<(u64, bool, String)> {
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() -> Result<()> {
-    let (data, fixed) = (LoopDevice::new(16)?, LoopDevice::new(8)?);
+    let data = LoopDevice::new(16)?;
+    let fixed = LoopDevice::new(8)?;
     fixed.write(b"as it was")?;
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
@@ -125,7 +126,8 @@ fn base_of(stack: &Stack, sandbox: &str) -> Result<Option<String>> {
 /// The guest writes to one device, which the node sees, and cannot write to the other.
 async fn devices(cri: &Cri, id: &str, data: &LoopDevice, fixed: &LoopDevice) -> Result<()> {
     let before = fixed.read(0, 8 * MIB)?;
-    let (second, third) = (disk(cri, id, "vdb").await?, disk(cri, id, "vdc").await?);
+    let second = disk(cri, id, "vdb").await?;
+    let third = disk(cri, id, "vdc").await?;
     let wanted = (8 << 20, true, "fixed".to_owned());
     ensure!(second == wanted, "the first device is {second:?}");
     let wanted = (16 << 20, false, "a-data".to_owned());

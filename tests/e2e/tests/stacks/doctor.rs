@@ -40,6 +40,7 @@ async fn the_doctor_and_the_node_api_say_the_same() -> Result<()> {
     ensure!(node["cpuModels"] == serde_json::to_value(&host.cpu_models)?);
     let kernel = host.kernel.context("no kernel")?;
     ensure!(node["kernel"]["landlockAbi"] == kernel.landlock_abi);
+    ensure!(node["disks"]["shareBlocks"].is_boolean(), "{report}");
 
     stack.kill("libvirtd", Signal::SIGKILL).await?;
     let info = await_info(&stack, "a node without libvirt", |info| {

@@ -251,7 +251,8 @@ async fn limits(cri: &Cri, id: &str) -> Result<()> {
 
     // Eight at once in one machine: each ends when all have begun.
     let clients = (0..8).map(|n| {
-        let (cri, id) = (cri.clone(), id.to_owned());
+        let cri = cri.clone();
+        let id = id.to_owned();
         let line = format!(
             "mkdir -p /run/all && echo >/run/all/{n}; \
              until [ $(ls /run/all | wc -l) = 8 ]; do sleep 0.2; done; echo {n}"

@@ -135,7 +135,8 @@ async fn sum_in_guest(cri: &Cri, container: &str) -> Result<String> {
 #[ignore = "needs root"]
 async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     let image = cri.await_image(&stack).await?;
     ensure!(refusal(&node).await?.code() == Code::NotFound);
     let Kind::Provision(disk) = provision(&image) else {
@@ -173,7 +174,8 @@ async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Resul
     ensure!(copies(&stack)?.len() == 1);
     stack.kill("vmlet", Signal::SIGKILL).await?;
     stack.restart("vmlet")?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     await_copies(&stack, 0).await?;
     let mut events = export(&node, &file).await?;

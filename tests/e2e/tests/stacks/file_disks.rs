@@ -58,7 +58,8 @@ async fn files_of_volumes_are_disks_that_outlive_their_pods() -> Result<()> {
     stack.restart("vmlet")?;
     let cri = stack.cri().await?;
     let image = cri.await_image(&stack).await?;
-    let (root, data) = (volume(&stack, "root")?, volume(&stack, "data")?);
+    let root = volume(&stack, "root")?;
+    let data = volume(&stack, "data")?;
 
     // A daemon that dies while it writes the image leaves nothing that a guest boots from.
     let cut = pod(&stack, "cut")?;

@@ -170,7 +170,8 @@ impl Drop for SmallState {
 }
 
 fn mount_at(device: &LoopDevice, place: &Path) -> Result<()> {
-    let (kind, data) = (Some("ext4"), None::<&str>);
+    let kind = Some("ext4");
+    let data = None::<&str>;
     mount(Some(device.path()), place, kind, MsFlags::empty(), data)
         .with_context(|| format!("mount at {}", place.display()))
 }

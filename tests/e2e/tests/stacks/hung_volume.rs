@@ -232,8 +232,8 @@ impl Node {
     /// The daemon answers for all pods, and in full for the one beside the volume.
     async fn answers(&self, beside: &str, pods: usize) -> Result<()> {
         in_time(REQUEST, "lists and statistics", async {
-            let (containers, sandboxes) =
-                (self.cri.containers().await?, self.cri.sandboxes().await?);
+            let containers = self.cri.containers().await?;
+            let sandboxes = self.cri.sandboxes().await?;
             let running = v1::ContainerState::ContainerRunning;
             let running = containers.iter().filter(|one| one.state() == running);
             ensure!(running.clone().count() >= pods, "{containers:?}");

@@ -191,12 +191,14 @@ async fn boot(stack: &Stack, cri: &Cri, name: &str, image: &str) -> Result<Machi
             .split_whitespace();
         fields.map(|field| Ok(field.parse()?)).collect()
     };
-    let (uid, gid) = (numbers("Uid:")?[1], numbers("Gid:")?[1]);
+    let uid = numbers("Uid:")?[1];
+    let gid = numbers("Gid:")?[1];
     let groups = numbers("Groups:")?;
     let groups: Vec<_> = groups.iter().map(ToString::to_string).collect();
-    let groups = match groups.is_empty() {
-        true => "--clear-groups".to_owned(),
-        false => format!("--groups={}", groups.join(",")),
+    let groups = if groups.is_empty() {
+        "--clear-groups".to_owned()
+    } else {
+        format!("--groups={}", groups.join(","))
     };
     let state = stack.dir().join("state");
     let short = |id: &str| id[..20].to_owned();
@@ -370,7 +372,8 @@ fn modes(stack: &Stack, machine: &Machine) -> Result<()> {
     }
     for entry in std::fs::read_dir(stack.dir().join("state/images/data"))? {
         let found = entry?.metadata()?;
-        let (mode, group) = (found.mode() & 0o777, found.gid());
+        let mode = found.mode() & 0o777;
+        let group = found.gid();
         ensure!(
             (mode, group) == (0o640, machine.gid),
             "image: {mode:o}, group {group}"

@@ -4,6 +4,7 @@
 //! what it needs and stops it; it depends on no other test.
 //! Failure: see each module.
 
+mod backup_exports;
 mod backups;
 mod backups_bucket;
 mod block;

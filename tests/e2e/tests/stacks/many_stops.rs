@@ -154,7 +154,8 @@ async fn start_all(stack: &Stack, cri: &Cri, image: &str) -> Result<Vec<(String,
                 ..PodOptions::named(&format!("halted-{one}"), stack)
             })
             .collect();
-        let (cri, image) = (cri.clone(), image.to_owned());
+        let cri = cri.clone();
+        let image = image.to_owned();
         starters.spawn(async move {
             let mut machines = Vec::new();
             for pod in pods {

@@ -158,7 +158,8 @@ async fn a_guest_continues_from_the_moment_of_its_snapshot() -> Result<()> {
     let stack = Stack::up()?;
     let image = stack.image()?.to_owned();
     {
-        let (cri, node) = (stack.cri().await?, stack.node().await?);
+        let cri = stack.cri().await?;
+        let node = stack.node().await?;
         cri.pull(&image).await?;
         node.done(&uid(1), VM, linked(&image), TASK).await?;
     }

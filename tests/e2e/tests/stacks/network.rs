@@ -13,6 +13,27 @@ use serde_json::{Value, json};
 
 const BOOT: Duration = Duration::from_secs(180);
 
+/// Starts a DHCP server in a guest; [`END_OF_SERVER`] prints what it did.
+const SERVER: &str = "mkdir -p /run/d; : >/run/d/leases; printf 'interface %s\\nstart 10.88.99.50\\n\
+    end 10.88.99.60\\nlease_file /run/d/leases\\npidfile /run/d/pid\\n' $nic >/run/d/conf; \
+    udhcpd -f /run/d/conf >/run/d/log 2>&1 & sleep 1; kill -0 $!";
+const END_OF_SERVER: &str = "cat /run/d/log; kill $(cat /run/d/pid)";
+
+/// Asks all hosts from fe80::1, which is the only link-local address then and is in use at once.
+const FOREIGN_LINK_LOCAL: &str = "echo 0 >/proc/sys/net/ipv6/conf/$nic/accept_dad; \
+    ip -6 addr flush dev $nic scope link; ip -6 addr add fe80::1/64 dev $nic; \
+    ping6 -c 1 -W 1 -I $nic ff02::1";
+
+/// What no guest may send, by the comments of the rules that count it.
+const LIES: [&str; 6] = [
+    "another MAC",
+    "ARP for another",
+    "another address",
+    "DHCP server",
+    "link-local",
+    "another link-local address",
+];
+
 /// Gives orders to the agent of a guest.
 struct Guest<'a> {
     stack: &'a Stack,
@@ -155,23 +176,16 @@ async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
     guest
         .expect("nc -w 2 169.254.254.1 22 </dev/null", false)
         .await?;
-    guest
-        .order("ip -6 addr add fe80::1/64 dev $nic; ping6 -c 1 -W 1 -I $nic ff02::1")
-        .await?;
+    guest.order(FOREIGN_LINK_LOCAL).await?;
 
     // A server, and a client that requests a lease from it.
-    let server = "mkdir -p /run/d; : >/run/d/leases; printf 'interface %s\\nstart 10.88.99.50\\n\
-                  end 10.88.99.60\\nlease_file /run/d/leases\\npidfile /run/d/pid\\n' $nic >/run/d/conf; \
-                  udhcpd -f /run/d/conf >/run/d/log 2>&1 & sleep 1; kill -0 $!";
-    guest.expect(server, true).await?;
+    guest.expect(SERVER, true).await?;
     let questions = node(
         &stack,
         "! busybox udhcpc -i cni0 -f -n -q -t 3 -T 1 -s /bin/true 2>&1",
     )?;
     ensure!(questions.contains("no lease"), "{questions}");
-    guest
-        .expect("cat /run/d/log; kill $(cat /run/d/pid)", true)
-        .await?;
+    guest.expect(END_OF_SERVER, true).await?;
 
     let change = |mac: &str| {
         format!(
@@ -186,14 +200,7 @@ async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
 
     ensure!(counted(&stack, "honest")? > 0, "nothing is counted");
-    for lie in [
-        "another MAC",
-        "ARP for another",
-        "another address",
-        "DHCP server",
-        "link-local",
-        "another link-local address",
-    ] {
+    for lie in LIES {
         ensure!(counted(&stack, lie)? == 0, "{lie} got out");
     }
 
@@ -217,16 +224,41 @@ async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
     router
         .order("arping -U -c 2 -w 2 -I $nic -s 10.88.99.99 10.88.99.99")
         .await?;
+    offer_a_lease(&stack, &router).await?;
+    // An address that the node has, so that the packet is for the node and leaves the pod: that of the
+    // pod's own server ends in the namespace of the pod.
+    node(&stack, "ip addr add 169.254.7.7/32 dev cni0")?;
+    router
+        .order(&format!(
+            "ip addr add {ip}/32 dev $nic; ip route add 169.254.7.7 dev $nic; \
+             ping -c 2 -W 1 -I {ip} 169.254.7.7"
+        ))
+        .await?;
+    router.order(FOREIGN_LINK_LOCAL).await?;
     router.expect(&change("02:00:00:00:00:66"), true).await?;
     router.order("ping -c 2 -W 1 $gw").await?;
-    for truth in ["another address", "ARP for another", "another MAC"] {
-        ensure!(counted(&stack, truth)? > 0, "{truth} is not counted");
+    for lie in LIES {
+        ensure!(counted(&stack, lie)? > 0, "{lie} is not counted");
     }
     for sandbox in [sandbox, other] {
         cri.remove_pod(&sandbox).await?;
     }
     stack.await_clean().await?;
     stack.down()
+}
+
+/// A client on the node gets a lease of the guest: the server works that no client of the hostile guest
+/// has found.
+async fn offer_a_lease(stack: &Stack, router: &Guest<'_>) -> Result<()> {
+    router.expect(SERVER, true).await?;
+    let lease = node(
+        stack,
+        "busybox udhcpc -i cni0 -f -n -q -t 10 -T 3 -s /bin/true 2>&1",
+    );
+    let log = router.expect(END_OF_SERVER, true).await?;
+    lease
+        .map(drop)
+        .with_context(|| format!("the server: {log}"))
 }
 
 fn annotations(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {

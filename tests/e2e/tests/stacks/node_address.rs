@@ -32,7 +32,8 @@ fn pod(name: &str, stack: &Stack, restore: bool) -> PodOptions {
 #[ignore = "needs root"]
 async fn a_resumed_guest_gets_a_new_address_when_its_own_is_taken() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     let image = cri.await_image(&stack).await?;
     node.done(&uid(1), VM, provision(&image), TASK).await?;
     let first = pod("before", &stack, false);

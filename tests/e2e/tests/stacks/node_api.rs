@@ -77,7 +77,8 @@ async fn discard_during_start(node: &NodeApi, container: &str, task: String) -> 
 #[ignore = "needs root"]
 async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
 
@@ -199,7 +200,8 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
 #[ignore = "needs root"]
 async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     let image = cri.await_image(&stack).await?;
     node.done(&uid(1), VM, provision(&image), TASK).await?;
     let first = pod("before", &stack, &[]);
@@ -268,7 +270,8 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let paused = await_power(&node, &container, Power::Paused).await?;
     ensure!(paused.pause_reason == "PausedByUser", "{paused:?}");
     stack.restart("vmlet")?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     await_power(&node, &container, Power::Paused).await?;
     node.done(&uid(5), VM, Kind::Unpause(v1::Unpause {}), TASK)
         .await?;
@@ -318,7 +321,8 @@ async fn await_clock(cri: &Cri, container: &str) -> Result<()> {
 #[ignore = "needs root"]
 async fn a_pod_that_only_chooses_a_node_never_boots() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     // A stack that is up can start machines.
     cri.check_ready().await?;
     let image = stack.image()?.to_owned();
@@ -349,7 +353,8 @@ async fn a_pod_that_only_chooses_a_node_never_boots() -> Result<()> {
 #[ignore = "needs root"]
 async fn a_task_runs_once_however_often_it_is_sent() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     node.done(&uid(1), VM, provision(&image), TASK).await?;

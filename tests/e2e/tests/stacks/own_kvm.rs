@@ -29,7 +29,8 @@ stat -c '%a %t:%T' /dev/kvm /dev/node/kvm
 fn the_nodes_device_file_keeps_its_mode() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/image/own-kvm");
-    let (tools, dev) = (scratch.path().join("bin"), scratch.path().join("dev"));
+    let tools = scratch.path().join("bin");
+    let dev = scratch.path().join("dev");
     for directory in [&tools, &dev] {
         std::fs::create_dir(directory)?;
     }

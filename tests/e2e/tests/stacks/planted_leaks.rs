@@ -19,7 +19,7 @@ use rusqlite::Connection;
 const DOMAIN: &str = "<domain type='qemu'><name>planted-domain</name><memory>1</memory>\
     <os><type arch='x86_64'>hvm</type></os></domain>";
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "netns/planted-namespace",
     "state/pods/planted-pod",
     "state/console/planted-console",
@@ -28,6 +28,7 @@ const FILES: [&str; 10] = [
     "state/devices/planted-device",
     "state/disks/planted-disk",
     "state/network/planted-record",
+    "state/images/partial/planted-download.part",
     "cni/cache/results/planted-result",
     "cni/ipam/planted-network/10.99.99.99",
 ];
@@ -49,10 +50,19 @@ async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
         .command("ip")
         .args(["link", "add", "planted0", "type", "bridge"]))?;
     define(&stack, &dir)?;
+    shape(&stack)?;
     let point = dir.join("planted-mount");
     fs::create_dir(&point)?;
     let none = None::<&str>;
     mount(Some("tmpfs"), &point, Some("tmpfs"), MsFlags::empty(), none)?;
+    // It is removed with the stack, and not below its directory.
+    let outside = dir.with_file_name("outside");
+    let folder = outside.join("planted-bind");
+    fs::create_dir_all(&folder)?;
+    bind(&dir.join("state"), &folder)?;
+    let namespace = outside.join("planted-netns");
+    fs::write(&namespace, "")?;
+    bind(&Path::new("/run/netns").join(&netns), &namespace)?;
     let cgroup = controller()?.join(&netns).join("planted-group");
     fs::create_dir_all(&cgroup)?;
     for file in FILES {
@@ -75,13 +85,19 @@ async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
         &format!("process {}", process.id()),
         "link planted0",
         "domain planted-domain",
+        "qdisc ingress ffff: on node0",
+        "filter u32 49152 for all on node0",
         "mount ",
         "planted-mount",
+        &format!("mount {}", folder.display()),
+        &format!("mount {}", namespace.display()),
         "cgroup ",
         "planted-namespace",
         "planted-pod",
         "planted-console",
         "planted-record",
+        "download ",
+        "planted-download.part",
         "planted-result",
         "planted-seed",
         "planted-process",
@@ -101,7 +117,27 @@ async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
     for place in [&dir, &cgroup, &netns] {
         ensure!(!place.exists(), "{} is still there", place.display());
     }
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let outside = outside.to_str().context("a path in UTF-8")?;
+    ensure!(!mounts.contains(outside), "still mounted: {mounts}");
     Ok(())
+}
+
+/// Traffic control on a link that outlives all pods.
+fn shape(stack: &Stack) -> Result<()> {
+    for arguments in [
+        "qdisc add dev node0 ingress",
+        "filter add dev node0 parent ffff: pref 49152 protocol all u32 match u32 0 0 flowid 1:1",
+    ] {
+        run(stack.command("tc").args(arguments.split(' ')))?;
+    }
+    Ok(())
+}
+
+fn bind(from: &Path, to: &Path) -> Result<()> {
+    let none = None::<&str>;
+    mount(Some(from), to, none, MsFlags::MS_BIND, none)
+        .with_context(|| format!("bind {} to {}", from.display(), to.display()))
 }
 
 /// The search of tests whose stacks go on. What it does not list belongs to no pod.
@@ -117,6 +153,7 @@ fn found_while_it_runs(stack: &Stack) -> Result<()> {
         "cni result planted-result",
         "lease 10.99.99.99",
         "link planted0",
+        "qdisc ingress of node0",
         "domain planted-domain",
         "1 rows of block_devices",
     ] {
@@ -126,12 +163,18 @@ fn found_while_it_runs(stack: &Stack) -> Result<()> {
         );
     }
     // A folder that is away hides what was in it.
-    let seeds = stack.dir().join("state/seeds");
-    let aside = stack.dir().join("state/seeds-aside");
-    fs::rename(&seeds, &aside)?;
-    let error = stack.leftovers().err().context("no error")?.to_string();
-    ensure!(error.contains("state/seeds does not exist"), "{error}");
-    Ok(fs::rename(&aside, &seeds)?)
+    for folder in ["state/seeds", "state/images/partial"] {
+        let place = stack.dir().join(folder);
+        let aside = stack.dir().join("aside");
+        fs::rename(&place, &aside)?;
+        let error = stack.leftovers().err().context("no error")?.to_string();
+        ensure!(
+            error.contains(&format!("{folder} does not exist")),
+            "{error}"
+        );
+        fs::rename(&aside, &place)?;
+    }
+    Ok(())
 }
 
 fn define(stack: &Stack, dir: &Path) -> Result<()> {

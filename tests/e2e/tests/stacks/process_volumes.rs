@@ -148,10 +148,8 @@ async fn roots_files_are_those_of_the_guest(pod: &Pod<'_>, volumes: &Volumes) ->
 }
 
 async fn access_is_that_of_the_mount(pod: &Pod<'_>, volumes: &Volumes) -> Result<()> {
-    let (fixed, inner) = (
-        volumes.directory("fixed", 0o755)?,
-        volumes.directory("inner", 0o755)?,
-    );
+    let fixed = volumes.directory("fixed", 0o755)?;
+    let inner = volumes.directory("inner", 0o755)?;
     fs::create_dir_all(fixed.join("inner"))?;
     let script = "touch /srv/fixed/new || echo fixed; echo x >/srv/fixed/inner/new && echo inner; \
                   mount -o remount,rw /srv/fixed; touch /srv/fixed/new || echo fixed";
@@ -192,7 +190,8 @@ async fn what_is_no_file_and_no_directory_is_refused(
 }
 
 async fn a_dead_daemon_loses_no_volume(pod: &Pod<'_>, volumes: &Volumes) -> Result<()> {
-    let (stack, data) = (pod.stack, volumes.directory("kept", 0o755)?);
+    let stack = pod.stack;
+    let data = volumes.directory("kept", 0o755)?;
     let script = "echo first >/srv/kept/first; exec sleep 1000";
     let config = with(pod.config("kept", script), vec![mount(&data, "/srv/kept")]);
     let id = pod.create(config).await?;

@@ -52,7 +52,8 @@ struct Machine {
 }
 
 async fn linked_machine(stack: &Stack, image: &str) -> Result<Machine> {
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.pull(image).await?;
     node.done(&uid(1), VM, linked(image), TASK).await?;
     let base = base(stack)?;
@@ -119,7 +120,8 @@ async fn a_disk_is_promoted_while_its_machine_is_off_whatever_is_killed() -> Res
         image_sum,
         base,
     } = first;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     let write = "echo kept | dd of=/dev/vda bs=512 seek=200000 conv=fsync";
     cri.shell(&container, write).await?;
     let refused = async |task: &str| {
@@ -152,7 +154,8 @@ async fn a_disk_is_promoted_while_its_machine_is_off_whatever_is_killed() -> Res
     .await?;
     ensure!(base.exists() && header(&stack)?.get("backing-filename").is_some());
     stack.restart("vmlet")?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     let done = node.end(&task, VM, promote(), TASK).await?;
     ensure!(done.state() == State::Success, "{done:?}");
@@ -209,7 +212,8 @@ async fn a_disk_is_promoted_while_its_guest_writes_whatever_is_killed() -> Resul
     let stack = Stack::up()?;
     let image = stack.image()?.to_owned();
     let first = linked_machine(&stack, &image).await?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     let off = node.end(&uid(2), VM, promote(), TASK).await?;
     ensure!(off.state() == State::Error && off.transient, "{off:?}");
     cri.shell(&first.container, WRITER).await?;
@@ -230,7 +234,8 @@ async fn a_disk_is_promoted_while_its_guest_writes_whatever_is_killed() -> Resul
         .await?;
         stack.restart("vmlet")?;
     }
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     promoted(&node, &task).await?;
     let disks = node.disks().await?;

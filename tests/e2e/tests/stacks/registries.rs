@@ -119,7 +119,8 @@ fn refused(pulled: Result<String, Status>, code: Code, words: &str) -> Result<()
 fn find(dir: &Path, secrets: &[&str]) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let entry = entry?;
-        let (path, kind) = (entry.path(), entry.file_type()?);
+        let path = entry.path();
+        let kind = entry.file_type()?;
         if kind.is_dir() {
             find(&path, secrets)?;
         } else if kind.is_file() && entry.metadata()?.len() < 16 << 20 {

@@ -81,7 +81,8 @@ async fn a_guest_reads_and_writes_the_directories_of_its_pod(stack: &Stack) -> R
 /// A ConfigMap, and two directories that only root may enter: one to write to, one that is read-only.
 pub(crate) fn volumes(stack: &Stack, pod: &mut PodOptions) -> Result<(PathBuf, PathBuf)> {
     pod.mount_config(stack, "/etc/demo", "greeting", "first")?;
-    let (data, fixed) = (directory(stack, "data")?, directory(stack, "fixed")?);
+    let data = directory(stack, "data")?;
+    let fixed = directory(stack, "fixed")?;
     fs::write(fixed.join("old"), "of the node")?;
     for (path, mode) in [(&data, 0o700), (&fixed, 0o700), (&fixed.join("old"), 0o400)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;

@@ -60,7 +60,8 @@ fn owners(stack: &Stack) -> Result<Vec<(u32, u32, u32)>> {
 #[ignore = "needs root"]
 async fn a_snapshot_of_a_guest_that_writes_is_fetched_over_a_kill_of_the_daemon() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     let image = cri.await_image(&stack).await?;
     let Kind::Provision(disk) = provision(&image) else {
         bail!("no disk");
@@ -110,7 +111,8 @@ async fn a_snapshot_of_a_guest_that_writes_is_fetched_over_a_kill_of_the_daemon(
     fs::write(&file, &part.bytes)?;
     stack.kill("vmlet", Signal::SIGKILL).await?;
     stack.restart("vmlet")?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     await_copies(&stack, 0).await?;
     let mut events = export(&node, 1, &file).await?;

@@ -155,7 +155,8 @@ async fn merge_while_it_runs(stack: &Stack, node: &NodeApi, machine: &Machine<'_
 async fn a_guest_finds_what_it_had_at_a_snapshot_whatever_is_killed() -> Result<()> {
     let stack = Stack::up()?;
     let image = stack.image()?.to_owned();
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.pull(&image).await?;
     node.done(&uid(1), VM, linked(&image), TASK).await?;
     let machine = Machine::boot(&stack, &cri, &image, "first").await?;
@@ -182,7 +183,8 @@ async fn a_guest_finds_what_it_had_at_a_snapshot_whatever_is_killed() -> Result<
     })
     .await?;
     stack.restart("vmlet")?;
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     let second = node.end(&uid(3), VM, take(2, 0), TASK).await?;
     ensure!(second.state() == State::Success, "{second:?}");

@@ -204,7 +204,8 @@ async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed(stack: &Sta
 
 /// Each streamed list has the items of the list, and honours its filter.
 async fn lists_are_streamed(cri: &Cri, sandbox: &str, container: &str) -> Result<()> {
-    let (mut runtime, mut images) = (cri.runtime.clone(), cri.images.clone());
+    let mut runtime = cri.runtime.clone();
+    let mut images = cri.images.clone();
     let stream = runtime.stream_pod_sandboxes(v1::StreamPodSandboxesRequest::default());
     let streamed = collected(stream.await?, |message| message.pod_sandboxes).await?;
     ensure!(streamed == cri.sandboxes().await?, "{streamed:?}");
@@ -319,9 +320,10 @@ impl PodCgroup {
     fn make(name: &str) -> Result<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let unified = root.join("cgroup.controllers").exists();
-        let roots: Vec<_> = match unified {
-            true => vec![("", root.to_owned())],
-            false => CONTROLLERS.map(|c| (c, root.join(c))).to_vec(),
+        let roots: Vec<_> = if unified {
+            vec![("", root.to_owned())]
+        } else {
+            CONTROLLERS.map(|c| (c, root.join(c))).to_vec()
         };
         let mut directories = Vec::new();
         for (controller, root) in roots {
@@ -349,9 +351,10 @@ impl PodCgroup {
     }
 
     fn limit_memory(&self, bytes: u64) -> Result<()> {
-        let (controller, file) = match self.unified {
-            true => ("", "memory.max"),
-            false => ("memory", "memory.limit_in_bytes"),
+        let (controller, file) = if self.unified {
+            ("", "memory.max")
+        } else {
+            ("memory", "memory.limit_in_bytes")
         };
         let found = self.directories.iter().find(|(c, _)| *c == controller);
         let (_, directory) = found.context("no memory controller")?;

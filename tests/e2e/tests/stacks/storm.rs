@@ -26,7 +26,8 @@ async fn twenty_pods_start_and_stop_in_parallel() -> Result<()> {
     stack.cri().await?.pull(&image).await?;
     let mut clients = Vec::new();
     for client in 0..CLIENTS {
-        let (stack, image) = (Arc::clone(&stack), image.clone());
+        let stack = Arc::clone(&stack);
+        let image = image.clone();
         clients.push(tokio::spawn(async move {
             let cri = stack.cri().await?;
             for pod in (client..PODS).step_by(CLIENTS) {

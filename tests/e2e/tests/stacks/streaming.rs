@@ -230,10 +230,8 @@ async fn urls(stack: &Stack, cri: &Cri, container: &str) -> Result<()> {
 
 /// Two clients share the console, and the log loses nothing to them.
 async fn console(stack: &Stack, container: &str, log: &Path) -> Result<()> {
-    let (mut typing, mut reading) = (
-        Attached::start(stack, &["attach", "-i", container])?,
-        Attached::start(stack, &["attach", container])?,
-    );
+    let mut typing = Attached::start(stack, &["attach", "-i", container])?;
+    let mut reading = Attached::start(stack, &["attach", container])?;
     let mut keyboard = typing.child.stdin.take().context("no input")?;
     for client in [&mut typing, &mut reading] {
         client.is_attached().await?;

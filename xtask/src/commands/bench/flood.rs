@@ -58,7 +58,8 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
     let share = |half: &str| -> Result<f64> {
         Ok(last(&format!("cpu_{half}"))? / last(&format!("seconds_{half}"))?)
     };
-    let (quiet, flood) = (share("quiet")?, share("flood")?);
+    let quiet = share("quiet")?;
+    let flood = share("flood")?;
     let pace = last("frames")? / last("seconds_flood")?;
     let why = format!("{pace:.0} frames a second");
     let lease = |half: &str| samples.series(PART, &format!("lease_{half}"));

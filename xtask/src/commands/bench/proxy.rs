@@ -121,7 +121,8 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
             let part = part(call, clients);
             let series =
                 |name| Ok::<_, anyhow::Error>(samples.series(&part, name)?.times(MICROSECONDS));
-            let (direct, proxied) = (series("direct")?, series("proxied")?);
+            let direct = series("direct")?;
+            let proxied = series("proxied")?;
             let entries = samples
                 .fact(&part, "entries")
                 .context("no number of entries")?;
@@ -136,7 +137,8 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
                 format!("{clients} clients")
             };
             let more = |percent| proxied.percentile(percent) - direct.percentile(percent);
-            let (p50, p99) = (more(50), more(99));
+            let p50 = more(50);
+            let p99 = more(99);
             rows.push(Row::many(
                 format!("{method}{size}, {who}: direct"),
                 "µs",

@@ -78,7 +78,8 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (shape, what) in SHAPES {
         let nanos = |whose: &str| samples.series(&format!("{whose}_{shape}"), "nanos");
-        let (ours, theirs) = (nanos(OURS)?, nanos(THEIRS)?);
+        let ours = nanos(OURS)?;
+        let theirs = nanos(THEIRS)?;
         let share = ours.p50() / theirs.p50();
         rows.push(Row::many(format!("{what}: ours"), "ns", ours));
         rows.push(Row::many(format!("  {THEIRS}"), "ns", theirs));

@@ -48,10 +48,8 @@ fn starts(samples: &Samples) -> Result<Vec<Row>> {
 }
 
 fn console(samples: &Samples) -> Result<Vec<Row>> {
-    let (ours, plain) = (
-        samples.series("console", "console_vmlet")?,
-        samples.series("console", "console_by_hand")?,
-    );
+    let ours = samples.series("console", "console_vmlet")?;
+    let plain = samples.series("console", "console_by_hand")?;
     let ratio = ours.p50() / plain.p50();
     let why = format!(
         "of {:.0} ms more, {:.0} ms are ours; libvirt prepares the host, starts QEMU stopped and \

@@ -171,9 +171,12 @@ impl fmt::Display for Table<'_> {
         for (number, cells) in lines.iter().enumerate() {
             let padded = cells.iter().zip(&widths).enumerate();
             let line: Vec<String> = padded
-                .map(|(column, (cell, width))| match NUMBERS.contains(&column) {
-                    true => format!("{cell:>width$}"),
-                    false => format!("{cell:<width$}"),
+                .map(|(column, (cell, width))| {
+                    if NUMBERS.contains(&column) {
+                        format!("{cell:>width$}")
+                    } else {
+                        format!("{cell:<width$}")
+                    }
                 })
                 .collect();
             let end = if number == lines.len() - 1 { "" } else { "\n" };

@@ -52,7 +52,8 @@ fn boot_loader(raw: &Path, grub: &Path) -> Result<()> {
         let file = grub.join(name);
         fs::read(&file).with_context(|| format!("read {}", file.display()))
     };
-    let (mut first, core) = (read("boot.img")?, read("core.img")?);
+    let mut first = read("boot.img")?;
+    let core = read("core.img")?;
     let space = (PARTITION_SECTOR - 1) * SECTOR_BYTES;
     ensure!(
         core.len() as u64 <= space,

@@ -15,8 +15,10 @@ pub(crate) const PEER_PREFIX: &str = "peer";
 
 /// Connects a node to the first one, and its pods to those of all nodes that are there.
 pub(super) fn connect(control: &Layout, layout: &Layout, number: u8) -> Result<()> {
-    let (first, own) = (control.netns_name(), layout.netns_name());
-    let (here, there) = (format!("{PEER_PREFIX}1"), format!("{PEER_PREFIX}{number}"));
+    let first = control.netns_name();
+    let own = layout.netns_name();
+    let here = format!("{PEER_PREFIX}1");
+    let there = format!("{PEER_PREFIX}{number}");
     let pair = ["type", "veth", "peer", "name", &here, "netns", &own];
     ip(&first, &[&["link", "add", &there], &pair[..]].concat())?;
     ip(&first, &["link", "set", &there, "master", NODE_LINK, "up"])?;

@@ -74,7 +74,7 @@ pub(crate) fn new_boot_id(layout: &Layout) -> Result<()> {
 fn forget_namespaces(layout: &Layout) -> Result<()> {
     let own = layout.netns_path();
     for kept in mounts::all()? {
-        if kept.kind == "nsfs" && kept.point != own {
+        if kept.kind == mounts::NAMESPACE && kept.point != own {
             mounts::detach(&kept.point)?;
         }
     }

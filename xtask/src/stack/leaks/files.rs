@@ -1,7 +1,8 @@
 //! Files that belong to pods, VMs or their addresses.
 //!
 //! Invariant: images, databases and logs are not leaks; they go with the directory. Nor are
-//! kubelet's empty folders of pods, which it removes some time later.
+//! kubelet's empty folders of pods, which it removes some time later, and downloads that the next pull
+//! continues.
 //! Failure: a folder that the daemon makes when it starts, and is absent although it was started, is
 //! reported: what was in it may be elsewhere. Others that are absent count as empty.
 
@@ -30,13 +31,20 @@ const PER_POD: &[(&str, &str)] = &[
 ];
 
 /// Those of them that the daemon makes when it starts.
-const OF_DAEMON: [&str; 5] = [
+const OF_DAEMON: [&str; 6] = [
     "state/pods",
     "state/console",
     "state/seeds",
     "state/processes",
     "state/devices",
+    DOWNLOADS,
 ];
+
+/// Where the daemon writes images until they are complete: `src/images/store.rs`.
+const DOWNLOADS: &str = "state/images/partial";
+/// How the names of a download and of its note end: `src/images/partial.rs`.
+const PART: &str = "part";
+const NOTE: &str = "json";
 
 /// The file by which a program keeps a second one away; it stays.
 const OWN_LOCK: &str = "lock";
@@ -59,6 +67,9 @@ pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
             found.push(Leak::new(kind, path.display().to_string()));
         }
     }
+    let downloads = entries(&layout.path(DOWNLOADS))?.into_iter();
+    let unfinished = downloads.filter(|path| !can_be_continued(path));
+    found.extend(unfinished.map(|path| Leak::new("download", path.display().to_string())));
     for network in entries(&layout.path("cni/ipam"))? {
         for path in entries(&network)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -69,6 +80,17 @@ pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
         }
     }
     Ok(found)
+}
+
+/// Whether a file is of a download that another pull continues: one with bytes and with a note about their
+/// source. A daemon removes all others when it starts.
+fn can_be_continued(path: &Path) -> bool {
+    let is_of_pair = path
+        .extension()
+        .is_some_and(|extension| extension == PART || extension == NOTE);
+    let part = fs::metadata(path.with_extension(PART));
+    let has_bytes = part.is_ok_and(|part| part.len() > 0);
+    is_of_pair && has_bytes && path.with_extension(NOTE).exists()
 }
 
 /// The domains that a libvirtd that no longer exists has on disk.
@@ -151,6 +173,35 @@ mod tests {
                 "IPAM lease"
             ]
         );
+    }
+
+    #[test]
+    fn a_download_is_a_leak_unless_it_can_be_continued() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::existing(dir.path()).unwrap();
+        fs::create_dir_all(layout.path(DOWNLOADS)).unwrap();
+        for (name, content) in [
+            ("kept.part", "x"),
+            ("kept.json", "{}"),
+            ("empty.part", ""),
+            ("empty.json", "{}"),
+            ("without-note.part", "x"),
+            ("without-bytes.json", "{}"),
+            ("kept.new", "{}"),
+        ] {
+            fs::write(layout.path(DOWNLOADS).join(name), content).unwrap();
+        }
+        let found = find(&layout).unwrap();
+        let expected = [
+            "empty.json",
+            "empty.part",
+            "kept.new",
+            "without-bytes.json",
+            "without-note.part",
+        ];
+        let expected = expected.map(|name| layout.path(DOWNLOADS).join(name));
+        let expected = expected.map(|path| Leak::new("download", path.display().to_string()));
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -65,6 +65,14 @@ const FILES: &[(&str, Tests)] = &[
     ("fuzz/", Tests::Named(&["fuzzchecks"])),
     ("rust-toolchain.toml", Tests::All),
     ("rustfmt.toml", Tests::Named(&[])),
+    (
+        "src/network.rs",
+        Tests::Named(&["vmlet", "tapmanager", "stacks", "clusters", "critest"]),
+    ),
+    (
+        "src/testkit/network",
+        Tests::Named(&["vmlet", "tapmanager"]),
+    ),
     ("tests/critest/", Tests::Named(&["xtask", "critest"])),
     ("tests/e2e/src/bench", Tests::Named(&["e2e"])),
     ("tests/e2e/src/bin/", Tests::Named(&["e2e"])),

@@ -16,6 +16,7 @@ pub(super) fn all(node: &Value) -> Vec<Finding> {
         offer(node, "cpu model", "cpuModels"),
         helpers(&node["helpers"]),
         vmlet_guest(&node["vmletGuest"]),
+        copies(&node["disks"]),
     ];
     all.into_iter().flatten().collect()
 }
@@ -72,6 +73,17 @@ fn vmlet_guest(program: &Value) -> Option<Finding> {
     ))
 }
 
+/// Both are well: disks work on every file system.
+fn copies(disks: &Value) -> Option<Finding> {
+    let check = "copies";
+    let found = if disks["shareBlocks"].as_bool()? {
+        "copies of disks share blocks: yes"
+    } else {
+        "copies of disks share blocks: no, clones are written in full (XFS with reflink and btrfs share)"
+    };
+    Some(Finding::ok(check, found))
+}
+
 /// The daemon keeps a list empty until libvirt has answered, about which there are findings.
 fn offer(node: &Value, check: &'static str, list: &str) -> Option<Finding> {
     let names = node[list].as_array()?.iter().filter_map(Value::as_str);
@@ -97,6 +109,7 @@ mod tests {
             "machineTypes": ["pc-q35-7.1", "pc-q35-7.2"], "cpuModels": ["qemu64"],
             "helpers": { "apart": false, "message": "not permitted" },
             "vmletGuest": { "present": false, "message": "failed to find /x" },
+            "disks": { "shareBlocks": false },
         });
         let found: Vec<_> = all(&node).iter().map(|f| (f.check, f.level)).collect();
         let expected = [
@@ -106,11 +119,27 @@ mod tests {
             ("cpu model", Level::Ok),
             ("helpers", Level::Warn),
             ("vmlet-guest", Level::Warn),
+            ("copies", Level::Ok),
         ];
         assert_eq!(found, expected);
-        let last = all(&node).pop().unwrap();
-        assert!(last.what.ends_with(": failed to find /x"), "{}", last.what);
+        let guest = &all(&node)[5];
+        assert!(
+            guest.what.ends_with(": failed to find /x"),
+            "{}",
+            guest.what
+        );
         assert_eq!(all(&node)[2].what, "2, the last is pc-q35-7.2");
+    }
+
+    #[test]
+    fn whether_copies_share_blocks_is_no_defect() {
+        let found = |disks| all(&json!({ "disks": disks })).pop();
+        for (is_shared, words) in [(true, "blocks: yes"), (false, "blocks: no")] {
+            let copies = found(json!({ "shareBlocks": is_shared })).unwrap();
+            assert_eq!(copies.level, Level::Ok);
+            assert!(copies.what.contains(words), "{}", copies.what);
+        }
+        assert_eq!(found(json!({ "shareBlocks": null })), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn object(kind: &str, name: &str, source: impl Into<Value>, status: impl Into<Value>) -> Value {
-    let (source, status): (Value, Value) = (source.into(), status.into());
+    let source: Value = source.into();
+    let status: Value = status.into();
     let mut object = json!({
         "apiVersion": "vmlet.dev/v1alpha1",
         "kind": kind,

@@ -3,7 +3,9 @@ use serde_json::{Value, json};
 use super::*;
 
 fn reported(status: impl Into<Value>, tasks: impl Into<Value>, pods: impl Into<Value>) -> String {
-    let (status, tasks, pods): (Value, Value, Value) = (status.into(), tasks.into(), pods.into());
+    let status: Value = status.into();
+    let tasks: Value = tasks.into();
+    let pods: Value = pods.into();
     let vm = serde_json::from_value(json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
         "metadata": {"name": "web"}, "spec": {"running": true}, "status": status,

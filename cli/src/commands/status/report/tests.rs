@@ -60,7 +60,8 @@ fn a_machine_with_everything() {
         ..report
     };
     let text = all.render(false);
-    let (needs, well) = (text.find("RestartRequired"), text.find("  Ready "));
+    let needs = text.find("RestartRequired");
+    let well = text.find("  Ready ");
     assert!(needs.is_some() && needs < well, "{text}");
     assert!(!text.contains("-v shows"), "{text}");
 }

@@ -55,7 +55,9 @@ pub(super) fn gather(ctx: &Context, subject: &Subject<'_>) -> BTreeMap<String, W
             }
         }
     }
+    // No server has a former file for a node that is without it.
     if !subject.object.needs_credentials()
+        && !subject.object.has_former_file()
         && let Some(requested) = subject.object.pre_pull()
     {
         let agents = ctx.stores.agents.known();

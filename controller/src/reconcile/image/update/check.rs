@@ -1,8 +1,9 @@
-//! Lets a node find out which version a tag means, by a task.
+//! Lets a node find out which version a tag means, or a file of checksums has, by a task.
 //!
 //! Invariant: one task for each check; its name follows from the recorded time of the check before
 //! and from the request, so that neither a restart nor a late answer makes two checks of one. Only nodes
-//! with the feature `ImageUpdates` get one.
+//! with the feature `ImageUpdates` get one, and one with a file of checksums only those with
+//! `ImageChecksumUpdates`.
 //! Failure: what the node reports; a node that goes away meanwhile is replaced by another.
 
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub(super) enum Check {
     Waiting { node: String },
     /// No node can do it.
     NoNode,
-    /// The version that the tag means.
+    /// The version that the source has.
     Found {
         digest: String,
         image: InspectedImage,
@@ -80,23 +81,26 @@ async fn follow(
                 let node = node.to_owned();
                 return Ok(Check::Waiting { node });
             }
-            if next_node(ctx, object, known, Some(node)).is_none() {
+            if next_node(ctx, object, (named.0, known), Some(node)).is_none() {
                 return Ok(Check::NoNode);
             }
             node_tasks::remove_unchanged(ctx, task).await?;
             begin(ctx, object, named, known, Some(node)).await
         }
-        Some(TaskState::Success) => Ok(found(node, status.image)),
+        Some(TaskState::Success) => Ok(found(node, named.0, status.image)),
         Some(TaskState::Error | TaskState::Cancelled) => {
             Ok(Check::Failed(format!("node {node}: {}", status.message)))
         }
     }
 }
 
-fn found(node: &str, image: Option<InspectedImage>) -> Check {
+fn found(node: &str, tag: &Named, image: Option<InspectedImage>) -> Check {
     let digest = image.as_ref().and_then(|image| image.digest.clone());
     match (digest, image) {
         (Some(digest), Some(image)) => Check::Found { digest, image },
+        _ if tag.checksum_url.is_some() => {
+            Check::Failed(format!("node {node} reports no checksum"))
+        }
         _ => Check::Failed(format!(
             "node {node} reports no digest: by its images.translations, or an ImageMapping, the image is not in a \
              registry"
@@ -111,7 +115,7 @@ async fn begin(
     known: &ImageUpdateStatus,
     last: Option<&str>,
 ) -> Outcome<Check> {
-    let Some(node) = next_node(ctx, object, known, last) else {
+    let Some(node) = next_node(ctx, object, (tag, known), last) else {
         return Ok(Check::NoNode);
     };
     let what = (TaskKind::InspectImage, name);
@@ -125,12 +129,16 @@ async fn begin(
 fn next_node(
     ctx: &Context,
     object: &Object,
-    known: &ImageUpdateStatus,
+    (tag, known): (&Named, &ImageUpdateStatus),
     last: Option<&str>,
 ) -> Option<String> {
     let agents = &ctx.stores.agents;
     let mut able = agents.able(&format!("{:?}", TaskKind::InspectImage));
-    able.retain(|node| agents.has(node, names::IMAGE_UPDATES) && Some(node.as_str()) != last);
+    let feature = match tag.checksum_url {
+        Some(_) => names::IMAGE_CHECKSUM_UPDATES,
+        None => names::IMAGE_UPDATES,
+    };
+    able.retain(|node| agents.has(node, feature) && Some(node.as_str()) != last);
     let sum: usize = object.uid().bytes().map(usize::from).sum();
     let failed = usize::try_from(known.failed_checks).unwrap_or_default();
     let index = sum.wrapping_add(failed).checked_rem(able.len())?;
@@ -145,6 +153,10 @@ fn task_name(object: &Object, tag: &Named, known: &ImageUpdateStatus) -> String 
         .and_then(|update| update.check_request.as_deref());
     let request = request.unwrap_or_default();
     let failed = known.failed_checks;
-    let seed = format!("{}/check/{last}/{failed}/{request}", object.seed(&tag.name));
+    let mut seed = format!("{}/check/{last}/{failed}/{request}", object.seed(&tag.name));
+    if let Some(list) = &tag.checksum_url {
+        // Nothing waits for the end of a check of another file.
+        seed = format!("{seed}/{list}");
+    }
     node_tasks::name(&object.key().name, TaskKind::InspectImage, &seed)
 }

@@ -28,7 +28,7 @@ pub(in crate::reconcile::image) fn record(
     if let Some(newest) = new.versions.first() {
         let last = old.versions.first();
         if last.is_none_or(|last| last.digest != newest.digest) {
-            let text = format!("the tag means version {}", newest.digest);
+            let text = format!("the source has version {}", newest.digest);
             report(false, "VersionFound", &text);
         }
         let pulls = update.pulls.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! When a tag is checked.
+//! When a tag or a file is checked.
 //!
 //! Invariant: pure. What follows from the recorded time of the last check does not depend on a
 //! controller that was restarted; a clock that was set back causes one check. There are at least
@@ -27,6 +27,23 @@ pub(super) enum Due {
     /// In seconds since the Unix epoch.
     At(i64),
     OnRequest,
+}
+
+impl Due {
+    /// The same, or at that time, if that is sooner.
+    pub(super) fn or_at(self, second: i64, now: Timestamp) -> Self {
+        match self {
+            Self::Now => Self::Now,
+            Self::At(at) if at <= second => self,
+            Self::At(_) | Self::OnRequest if second <= now.as_second() => Self::Now,
+            Self::At(_) | Self::OnRequest => Self::At(second),
+        }
+    }
+}
+
+/// The first second at which there may be another check after this one.
+pub(super) fn least_after(check: Timestamp) -> i64 {
+    check.as_second() + LEAST
 }
 
 /// When the next check is due. `busy_until`: no time of the schedule counts before.
@@ -177,6 +194,17 @@ mod tests {
         assert_eq!(due(&update, &known, None, at(NOW)), Due::Now);
         known.observed_check_request = Some("a".to_owned());
         assert_eq!(due(&update, &known, None, at(NOW)), Due::OnRequest);
+    }
+
+    #[test]
+    fn the_sooner_one_of_two_times_counts() {
+        let now = at(NOW);
+        assert_eq!(Due::Now.or_at(NOW + 1, now), Due::Now);
+        assert_eq!(Due::At(NOW + 1).or_at(NOW + 2, now), Due::At(NOW + 1));
+        assert_eq!(Due::At(NOW + 2).or_at(NOW + 1, now), Due::At(NOW + 1));
+        assert_eq!(Due::At(NOW + 2).or_at(NOW, now), Due::Now);
+        assert_eq!(Due::OnRequest.or_at(NOW + 1, now), Due::At(NOW + 1));
+        assert_eq!(least_after(now), NOW + LEAST);
     }
 
     #[rstest]

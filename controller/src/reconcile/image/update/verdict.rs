@@ -1,4 +1,4 @@
-//! The condition `UpToDate`: whether new machines use the version that the tag means.
+//! The condition `UpToDate`: whether new machines use the version that the source has.
 //!
 //! | `UpToDate` | reason | when |
 //! | --- | --- | --- |
@@ -6,7 +6,7 @@
 //! | False | `Pulling`, `PullFailed` | nodes pull the newest version; each node without it has failed, and repeats the pull |
 //! | False | `Pinned` | `spec.update.digest` is another version |
 //! | False | `CheckFailed` | the last check failed |
-//! | False | `InvalidSchedule`, `NotSupported` | `spec.update.schedule` has no time; the source has no tag |
+//! | False | `InvalidSchedule`, `NotSupported` | `spec.update.schedule` has no time; the source cannot be followed |
 //! | Unknown | `Checking`, `NoNode` | the first check is in progress; no node can check |
 //!
 //! Invariant: pure; a check that repeats what is known changes nothing.
@@ -21,8 +21,10 @@ use super::versions;
 /// The condition.
 pub(crate) const UP_TO_DATE: &str = "UpToDate";
 
-const NO_NODE: &str =
-    "no node with a vmlet-agent and a daemon that report the digest of a tag is available";
+const NO_NODE: &str = "no node with a vmlet-agent and a daemon that can check which version the source has is available";
+
+/// Of a former version of a file.
+const ALONE: &str = ", which nodes without it cannot pull: a web server has one version of a file";
 
 /// What the condition says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +43,7 @@ impl Verdict {
         }
     }
 
-    /// The image has no tag that a node could check.
+    /// The image has no source that a node could check.
     pub(super) const fn not_supported(message: String) -> Self {
         Self::new(Status::False, "NotSupported", message)
     }
@@ -54,8 +56,13 @@ pub(super) fn of_step(
     update: &ImageUpdate,
     (status, all): (&ImageUpdateStatus, &[ImageVersion]),
 ) -> Verdict {
+    let newest = all.first().map(|newest| &newest.digest);
+    let alone = |used: &String| match update.checksum_url {
+        Some(_) if newest != Some(used) => ALONE,
+        _ => "",
+    };
     let stays = match &status.current {
-        Some(current) => format!("; new machines use {current}"),
+        Some(current) => format!("; new machines use {current}{}", alone(current)),
         None => String::new(),
     };
     if status.failed_checks > 0 {
@@ -73,7 +80,7 @@ pub(super) fn of_step(
             return Verdict::new(Status::Unknown, "NoNode", format!("{NO_NODE}{stays}"));
         }
         Check::Waiting { node } if all.is_empty() => {
-            let message = format!("node {node} checks the tag");
+            let message = format!("node {node} checks which version the source has");
             return Verdict::new(Status::Unknown, "Checking", message);
         }
         _ => {}
@@ -87,7 +94,9 @@ pub(super) fn of_step(
     match update.digest.as_ref().filter(|pin| **pin != newest.digest) {
         Some(pin) => {
             let newest = &newest.digest;
-            let message = format!("spec.update.digest is {pin}; the newest version is {newest}");
+            let alone = alone(pin);
+            let message =
+                format!("spec.update.digest is {pin}{alone}; the newest version is {newest}");
             Verdict::new(Status::False, "Pinned", message)
         }
         None => Verdict::new(Status::True, UP_TO_DATE, String::new()),
@@ -168,7 +177,7 @@ mod tests {
         let none = ImageUpdateStatus::default;
         assert_eq!(
             says(&node, None, &none(), ""),
-            "Unknown/Checking: node n checks the tag"
+            "Unknown/Checking: node n checks which version the source has"
         );
         let absent = says(&Check::NoNode, None, &known(), "b!");
         assert!(absent.starts_with("Unknown/NoNode: ") && absent.ends_with("; new machines use a"));
@@ -177,6 +186,20 @@ mod tests {
             pinned,
             "False/Pinned: spec.update.digest is a; the newest version is b"
         );
+        let all = [version("b", ImageVersionState::Ready)];
+        let of_file = |pin: &str| {
+            let update = ImageUpdate {
+                digest: Some(pin.to_owned()),
+                checksum_url: Some("https://h/SUMS".to_owned()),
+                ..ImageUpdate::default()
+            };
+            of_step(&idle, None, &update, (&known(), &all)).message
+        };
+        assert_eq!(
+            of_file("a"),
+            format!("spec.update.digest is a{ALONE}; the newest version is b")
+        );
+        assert_eq!(of_file("b"), "");
         let mut status = known();
         status.pulls = Some(PrePullStatus {
             desired: 3,

@@ -8,17 +8,22 @@
 use crds::{ImageVersion, ImageVersionState, InspectedImage};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Puts the version that the tag means first. Whether it was another one.
+/// Puts the version that the source has first. Whether it was another one.
 pub(super) fn add(
     versions: &mut Vec<ImageVersion>,
     digest: &str,
     image: &InspectedImage,
     now: &Time,
 ) -> bool {
-    if versions
-        .first()
-        .is_some_and(|newest| newest.digest == digest)
+    let image = InspectedImage {
+        digest: None,
+        ..image.clone()
+    };
+    if let Some(newest) = versions.first_mut()
+        && newest.digest == digest
     {
+        // A list of checksums may precede its file: what the check before has read was the earlier file.
+        newest.image = image;
         return false;
     }
     // One that was followed by another before it was ready was not used: see `keep_pinned`.
@@ -35,10 +40,7 @@ pub(super) fn add(
         state: ImageVersionState::Pulling,
         found_time: now.clone(),
         ready_nodes: 0,
-        image: InspectedImage {
-            digest: None,
-            ..image.clone()
-        },
+        image,
     };
     versions.insert(0, version);
     true

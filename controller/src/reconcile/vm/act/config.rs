@@ -44,9 +44,10 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     if starts {
         proceed!(networks(pass).await);
     }
-    let progress = match is_on && !is_saved(pass) {
-        true => in_place::resize(pass).await?,
-        false => Progress::None,
+    let progress = if is_on && !is_saved(pass) {
+        in_place::resize(pass).await?
+    } else {
+        Progress::None
     };
     // A machine that got its size while it runs has what it would start with.
     let keeps_size = is_on && progress != Progress::Done;
@@ -188,7 +189,8 @@ async fn networks(pass: &mut Pass<'_>) -> Flow {
         Ok(()) => Flow::Continue,
         // The network wakes the machine when it appears; one that could not be read does not.
         Err(missing) => {
-            let (vm, why) = (pass.key, missing.message);
+            let vm = pass.key;
+            let why = missing.message;
             tracing::debug!(%vm, why, "machine waits for networks");
             Flow::RequeueAfter(pass.ctx.config.runner.recheck.get())
         }

@@ -116,7 +116,8 @@ pub(crate) async fn ungate(pass: &mut Pass<'_>, pod: &Pod, gate: &str) -> Outcom
 }
 
 fn expect(pass: &Pass<'_>, pending: Pending, uid: Option<String>) {
-    let (shared, now) = (&pass.ctx.shared, pass.seconds());
+    let shared = &pass.ctx.shared;
+    let now = pass.seconds();
     let uid = uid.unwrap_or_default();
     shared.expected.set(pass.key, pending, uid, now);
 }

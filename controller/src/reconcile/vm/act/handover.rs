@@ -73,7 +73,8 @@ pub(crate) async fn hand_over(
     }
     give_up(pass, placeholder).await?;
     effects::ungate(pass, instance, PLACEHOLDER_GATE).await?;
-    let (expected, now) = (&pass.ctx.shared.expected, pass.seconds());
+    let expected = &pass.ctx.shared.expected;
+    let now = pass.seconds();
     expected.handed_over(pass.key, instance.uid().unwrap_or_default(), now);
     Ok(())
 }

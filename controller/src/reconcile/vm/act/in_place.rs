@@ -106,7 +106,8 @@ fn plan(pass: &Pass<'_>) -> Option<Plan> {
         return None;
     }
     let had = seen.hardware.as_ref()?;
-    let (cpus, memory) = (class.spec.hardware.cpus, &class.spec.hardware.memory);
+    let cpus = class.spec.hardware.cpus;
+    let memory = &class.spec.hardware.memory;
     let room = |key: &str| pod.annotations().get(key).cloned().map(Quantity);
     // Limits and requests of the class's own are not the guest's size.
     let policies = &spec["policies"]["resources"];
@@ -120,7 +121,8 @@ fn plan(pass: &Pass<'_>) -> Option<Plan> {
         limits.insert("cpu", Quantity(cpus.to_string()));
     }
     if bytes(memory) != had.memory.as_ref().and_then(bytes) {
-        let (least, most) = (room(names::MEMORY)?, room(names::MAX_MEMORY)?);
+        let least = room(names::MEMORY)?;
+        let most = room(names::MAX_MEMORY)?;
         let fits = (bytes(&least)?..=bytes(&most)?).contains(&bytes(memory)?);
         fits.then_some(())?;
         limits.insert("memory", memory.clone());

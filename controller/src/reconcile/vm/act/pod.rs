@@ -30,8 +30,9 @@ use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// Keys that say which machine a pod is, and what its disk is.
-const OURS: [&str; 16] = [
+const OURS: [&str; 17] = [
     names::DEVICES,
+    names::DISK_GENERATION,
     names::VM_UID_LABEL,
     names::POD_ROLE_LABEL,
     names::VM_DISK,

@@ -49,9 +49,12 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
         return Ok(Flow::Done("has an outstanding task"));
     }
     let refusal = power::unsuspendable(&pass.vm.spec);
-    if let (Action::Save { .. }, Some(why)) = (&decision.action, refusal) {
+    if matches!(decision.action, Action::Save { .. })
+        && let Some(why) = refusal
+    {
         // Older API servers' rules let it through.
-        let (field, message) = ("suspension", format!("the machine goes on: {why}"));
+        let field = "suspension";
+        let message = format!("the machine goes on: {why}");
         return Err(Error::Invalid { field, message }.into());
     }
     let is_announced = matches!(

@@ -4,7 +4,7 @@
 //! True NothingToPromote      no linked disk
 //! True Promoted              done, for as long as the disk lives
 //! True StaysLinked           the mode is Online, and the installation or the node flattens no disk of a running machine;
-//!                            or the disk has snapshots or backups
+//!                            or the disk has snapshots, or the layer that its next backup is based on
 //! True NotImplemented        the node cannot
 //! False DiskPromotionPending ──task──► DiskPromotionRunning ──► Promoted
 //!          ▲     ▲                             │
@@ -55,8 +55,8 @@ const ONLINE: &str = "the root disk stays an overlay on its image: this installa
     machine is off";
 const SNAPSHOTS: &str = "the root disk stays an overlay on its image for as long as it has snapshots: delete them to \
     have it flattened";
-const BACKUPS: &str = "the root disk stays an overlay on its image for as long as it has backups, the next of which is \
-    perhaps based on a layer of it: delete them to have it flattened";
+const BACKUPS: &str = "the root disk stays an overlay on its image for as long as it has the layer that its next backup \
+    is based on: delete the last one of its backups, with its data, to have it flattened";
 
 /// How often the progress of a task is looked at: its changes wake no machine.
 const PROGRESS: Duration = Duration::from_secs(30);

@@ -42,9 +42,10 @@ use crate::shared::slots::Slot;
 
 /// The task that makes, or made, the root disk. What the machine is made of decides about its kind for good.
 pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
-    let kind = match clone::is_wanted(pass) {
-        true => clone::kind(pass),
-        false => TaskKind::Provision,
+    let kind = if clone::is_wanted(pass) {
+        clone::kind(pass)
+    } else {
+        TaskKind::Provision
     };
     let name = node_tasks::name(&pass.key.name, kind, &pass.uid());
     tasks::find(pass, &name)

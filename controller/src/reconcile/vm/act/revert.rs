@@ -5,14 +5,16 @@
 //!   ─► new claims ─► specification, labels and annotations of the manifest, name removed ─► status: none
 //! ```
 //!
+//! A machine whose root disk is a claim in the snapshot has no task: the new claim is the root disk.
+//!
 //! Invariant: nothing is changed before all that can be checked has been; from the first status to the
 //! last the machine is off, and each step can be repeated by another process. The status, which only the
 //! controller writes, says where a revert is; the annotation says whether the specification is restored.
-//! Failure: the condition says what to do. Before the disk is reverted, removing the name ends the attempt,
+//! Failure: the condition says what to do. Before the disk is reverted, or the new claims are named, removing the name ends the attempt,
 //! and the machine goes on with the disk as it is; a failed step is repeated with a growing delay.
 
 mod check;
-mod claims;
+pub(super) mod claims;
 mod restore;
 
 use std::sync::Arc;
@@ -32,7 +34,7 @@ use super::{config, effects, saved};
 use crate::context::Key;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error::{self, Error};
-use crate::reconcile::vm::observe::snapshots;
+use crate::reconcile::vm::observe::{snapshots, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::write::{patch, status};
 
@@ -151,20 +153,27 @@ async fn begin(pass: &mut Pass<'_>, name: &str) -> Outcome {
         // It becomes the current one first, in this pass.
         return Ok(Flow::Continue);
     }
-    let usable = match check::run(pass, name).await {
+    let check::Usable {
+        snapshot,
+        root_claim,
+    } = match check::run(pass, name).await {
         Ok(usable) => usable,
         Err(check::Refusal::Words(reason, why)) => return Err(failed(pass, name, reason, &why)),
         Err(check::Refusal::Error(error)) => return Err(error),
     };
     forget_discard(pass).await?;
-    let start_time = pass.now.clone();
-    pass.status().snapshot_revert = Some(SnapshotRevert {
+    let earlier = snapshots::claimed(pass).into_iter();
+    let earlier = earlier.filter(|_| !claims::records(&snapshot).is_empty());
+    let revert = SnapshotRevert {
         name: name.to_owned(),
-        uid: usable.uid().unwrap_or_default(),
-        start_time,
+        uid: snapshot.uid().unwrap_or_default(),
+        start_time: pass.now.clone(),
         phase: RevertPhase::Disk,
-        memory: resumes(pass, &usable),
-    });
+        memory: root_claim.is_none() && resumes(pass, &snapshot),
+        root_claim_name: root_claim,
+        earlier_claims: earlier.map(|disk| disk.claim).collect(),
+    };
+    pass.status().snapshot_revert = Some(revert);
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::REVERT_IN_PROGRESS.to_owned(), name.to_owned());
     progress(pass, "the machine is powered off");
@@ -185,7 +194,7 @@ async fn forget_discard(pass: &Pass<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// Powers the machine off, then lets the node revert its disk.
+/// Powers the machine off, then lets the node revert its disk, if it has one.
 async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> Outcome {
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::REVERT_IN_PROGRESS.to_owned(), revert.name.clone());
@@ -203,6 +212,9 @@ async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> 
         progress(pass, "another task of the machine has not ended");
         return Ok(Flow::Done("has an outstanding task"));
     }
+    if revert.root_claim_name.is_some() {
+        return restoring(pass, revert).await;
+    }
     let Some(node) = snapshots::node(pass) else {
         return Err(Error::NoNode.into());
     };
@@ -218,16 +230,7 @@ async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> 
             progress(pass, &format!("node {node} reverts the root disk"));
             Ok(Flow::Done("requested from the node"))
         }
-        Ok(Progress::Done) => {
-            let what = "the specification is restored";
-            pass.condition(REVERT_SUCCEEDED, Status::False, IN_PROGRESS, what);
-            pass.status().snapshot_revert = Some(SnapshotRevert {
-                phase: RevertPhase::Restoring,
-                ..revert.clone()
-            });
-            patch::status(pass).await?;
-            restore::run(pass, revert).await
-        }
+        Ok(Progress::Done) => restoring(pass, revert).await,
         Ok(Progress::Cancelled) => {
             if let Some(own) = own {
                 tasks::delete(pass, &own).await?;
@@ -243,9 +246,22 @@ async fn disk(pass: &mut Pass<'_>, revert: &SnapshotRevert, action: &Action) -> 
     }
 }
 
-/// What distinguishes the task and the claims of one revert from those of the next to the same snapshot.
+/// The disk is reverted, or is to be a new claim.
+async fn restoring(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome {
+    let what = "the specification is restored";
+    pass.condition(REVERT_SUCCEEDED, Status::False, IN_PROGRESS, what);
+    pass.status().snapshot_revert = Some(SnapshotRevert {
+        phase: RevertPhase::Restoring,
+        ..revert.clone()
+    });
+    patch::status(pass).await?;
+    restore::run(pass, revert).await
+}
+
+/// What distinguishes the task and the claims of one revert from those of the next to the same snapshot. The API server
+/// keeps whole seconds.
 fn seed(snapshot_uid: &str, start_time: &Time) -> String {
-    format!("{snapshot_uid}/{}", start_time.0)
+    format!("{snapshot_uid}/{}", start_time.0.strftime("%FT%TZ"))
 }
 
 /// The node's task of this revert.
@@ -284,8 +300,11 @@ fn resumes(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
         && !annotations.contains_key(names::REVERT_WITHOUT_MEMORY)
 }
 
-/// The disk is that of the snapshot, and the memory lies beside it.
+/// The disk of the node is that of the snapshot, and the memory lies beside it.
 fn is_on_disk(pass: &mut Pass<'_>, revert: &SnapshotRevert) {
+    if revert.root_claim_name.is_some() {
+        return;
+    }
     pass.status().current_snapshot = Some(restore::reference(revert));
     if revert.memory {
         let key = Key::new(&pass.key.namespace, &revert.name);
@@ -301,6 +320,11 @@ fn end(pass: &mut Pass<'_>, revert: &SnapshotRevert) {
     status.snapshot_revert = None;
     status.start_failure = None;
     idle(pass);
+    if revert.root_claim_name.is_some() {
+        let text = "the revert was ended by its owner: the machine keeps its claims, the root disk among them, and its \
+                    specification";
+        return pass.warning("RevertEnded", text);
+    }
     let mut text = "the revert was ended by its owner: the root disk may be reverted already, the specification is not \
                     restored"
         .to_owned();
@@ -316,13 +340,26 @@ fn end(pass: &mut Pass<'_>, revert: &SnapshotRevert) {
 /// Says what is done. Without its agent the node does nothing, and the owner can end the revert then.
 fn progress(pass: &mut Pass<'_>, what: &str) {
     pass.requeue_within(SILENCE);
-    let agents = &pass.ctx.stores.agents;
-    let node = snapshots::node(pass).filter(|node| agents.is_absent(node));
-    let Some(node) = node else {
-        return pass.condition(REVERT_SUCCEEDED, Status::False, IN_PROGRESS, what);
-    };
-    let why = format!("vmlet-agent on node {node} does not renew its lease: check its pod there");
-    stalled(pass, &why);
+    match obstacle(pass) {
+        Some(why) => stalled(pass, &why),
+        None => pass.condition(REVERT_SUCCEEDED, Status::False, IN_PROGRESS, what),
+    }
+}
+
+/// Why the node does nothing, if it is known not to.
+fn obstacle(pass: &Pass<'_>) -> Option<String> {
+    let node = snapshots::node(pass)?;
+    let root_claim = revert(pass).and_then(|revert| revert.root_claim_name);
+    if root_claim.is_some() {
+        // No agent takes part, and the end of the pod is what is waited for.
+        let is_silent = pass.view.pod.is_some() && !view::is_ready(pass, &node);
+        return is_silent
+            .then(|| format!("node {node} does not report, and the guest may run there"));
+    }
+    let is_absent = pass.ctx.stores.agents.is_absent(&node);
+    is_absent.then(|| {
+        format!("vmlet-agent on node {node} does not renew its lease: check its pod there")
+    })
 }
 
 /// The revert waits, perhaps indefinitely: this reason, unlike that of progress, lets the name be removed.
@@ -338,4 +375,18 @@ fn failed(pass: &mut Pass<'_>, name: &str, reason: &str, why: &str) -> PassError
     let name = name.to_owned();
     let why = why.to_owned();
     Error::Revert { name, why }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_have_the_names_that_the_api_server_judged() {
+        let exact = Time("2027-01-15T08:00:10.987654321Z".parse().unwrap());
+        let stored: Time = serde_json::from_value(serde_json::json!(exact)).unwrap();
+        assert_ne!(exact, stored);
+        assert_eq!(seed("a", &exact), seed("a", &stored));
+        assert_eq!(seed("a", &stored), "a/2027-01-15T08:00:10Z");
+    }
 }

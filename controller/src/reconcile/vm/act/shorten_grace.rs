@@ -19,7 +19,10 @@ use crate::reconcile::vm::pass::Pass;
 
 /// Lets the node cut the power of the pod's machine in `seconds`.
 pub(crate) async fn request(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome<()> {
-    let (Some(node), Some(uid)) = (pods::node(pod), pod.uid()) else {
+    let Some(node) = pods::node(pod) else {
+        return Ok(());
+    };
+    let Some(uid) = pod.uid() else {
         return Ok(());
     };
     let mut task = tasks::spec(pass, node, TaskKind::PowerOff);

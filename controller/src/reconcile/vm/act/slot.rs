@@ -32,7 +32,8 @@ pub(crate) fn no_slot(pass: &Pass<'_>) -> Flow {
 pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Option<Slot> {
     let tasks = &*pass.ctx.stores.tasks.state();
     let works = &|node: &str| works(pass.ctx, node);
-    let (uid, key) = (&*pass.disk_uid(), pass.key);
+    let uid = &*pass.disk_uid();
+    let key = pass.key;
     let request = SlotRequest { uid, key, node };
     let slots = &pass.ctx.shared.slots;
     let made = Made { tasks, works };

@@ -202,9 +202,10 @@ async fn create_at(
         ..ObjectMeta::default()
     };
     // An owner is in the same namespace; what has none is deleted with the machine all the same.
-    match place.namespace == pass.key.namespace {
-        true => task.metadata.owner_references = Some(vec![pass.owner()]),
-        false => task.spec.vm_namespace = Some(pass.key.namespace.clone()),
+    if place.namespace == pass.key.namespace {
+        task.metadata.owner_references = Some(vec![pass.owner()]);
+    } else {
+        task.spec.vm_namespace = Some(pass.key.namespace.clone());
     }
     let expected = &pass.ctx.shared.expected;
     let is_expected = holds_up_others(task.spec.kind);
@@ -240,7 +241,8 @@ pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
         let node = &task.spec.node_name;
         !agents.lives(node) || is_deleted && agents.is_absent(node)
     })?;
-    let (name, node) = (task.name_any(), &task.spec.node_name);
+    let name = task.name_any();
+    let node = &task.spec.node_name;
     let message = if is_deleted {
         disk_without_agent(pass, node)
     } else {
@@ -281,7 +283,8 @@ pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
         return Ok(());
     }
     let patch = Patch::Merge(json!({ "spec": { "cancel": true } }));
-    let (name, namespace) = (task.name_any(), task.namespace().unwrap_or_default());
+    let name = task.name_any();
+    let namespace = task.namespace().unwrap_or_default();
     let api = Api::<VirtualMachineTask>::namespaced(pass.ctx.client.clone(), &namespace);
     match api.patch(&name, &PatchParams::default(), &patch).await {
         Ok(_) => Ok(()),

@@ -132,8 +132,10 @@ async fn adopt(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
 fn remember(pass: &mut Pass<'_>, pod: &Pod) {
     let uid = pass.uid();
     let of = |key: &str| pods::annotation(pod, key).map(str::to_owned);
-    let (disk, node) = (of(names::VM_DISK), pods::node(pod).map(str::to_owned));
-    let (instance, bios) = (of(names::INSTANCE_UUID), of(names::BIOS_UUID));
+    let disk = of(names::VM_DISK);
+    let node = pods::node(pod).map(str::to_owned);
+    let instance = of(names::INSTANCE_UUID);
+    let bios = of(names::BIOS_UUID);
     let image = pods::image(pod).map(str::to_owned);
     let url = of(names::IMAGE_URL);
     let status = pass.status();

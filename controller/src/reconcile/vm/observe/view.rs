@@ -85,7 +85,8 @@ fn record_image(pass: &mut Pass<'_>) {
 }
 
 /// The claim, named by the machine, on which its guest has run: the image in it is whole. The registry may
-/// drop the version of an image that follows a tag, so that later pods are not to need it.
+/// drop the version of an image that follows a tag, so that later pods are not to need it. A claim that a revert made
+/// for a storage class is as the one in whose place it is, which needs its image once.
 fn record_claim(pass: &mut Pass<'_>) {
     let instance = pass.view.instance.as_ref();
     let has_run = instance.is_some_and(Instance::ever_ran);
@@ -97,7 +98,7 @@ fn record_claim(pass: &mut Pass<'_>) {
     let made = pod.and_then(ResourceExt::creation_timestamp);
     let is_of_pod = claim.creation_timestamp() <= made;
     if let Some(uid) = claim.uid().filter(|_| is_of_pod)
-        && prerequisites::follows_tag(pass)
+        && (prerequisites::follows_tag(pass) || prerequisites::is_made_root_claim(pass, &claim))
     {
         let annotations = pass.vm.annotations_mut();
         annotations.insert(names::ROOT_CLAIM_UID.to_owned(), uid);

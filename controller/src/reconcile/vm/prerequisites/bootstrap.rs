@@ -73,9 +73,10 @@ fn check_inline(cloud_init: &CloudInit) -> Result<(), Missing> {
         }
     }
     for (name, text) in inline(cloud_init) {
-        let field = match name.ends_with(INLINE_USER_DATA) {
-            true => "inlineUserData",
-            false => "inlineNetworkData",
+        let field = if name.ends_with(INLINE_USER_DATA) {
+            "inlineUserData"
+        } else {
+            "inlineNetworkData"
         };
         // The value may have passwords: the reason names a place only.
         if let Err(error) = GuestData::from_pod(&[(name, text)].into()) {
@@ -95,10 +96,8 @@ async fn check_secret(pass: &Pass<'_>, name: &str, keys: &[&str]) -> Result<(), 
             format!("secret {name} does not exist"),
         ));
     };
-    let (data, text) = (
-        secret.data.unwrap_or_default(),
-        secret.string_data.unwrap_or_default(),
-    );
+    let data = secret.data.unwrap_or_default();
+    let text = secret.string_data.unwrap_or_default();
     let is_there = |key: &&str| data.contains_key(*key) || text.contains_key(*key);
     if keys.iter().any(is_there) {
         Ok(())
@@ -114,12 +113,14 @@ async fn check_secret(pass: &Pass<'_>, name: &str, keys: &[&str]) -> Result<(), 
 fn present(keys: impl Iterator<Item = String>) -> String {
     let keys: BTreeSet<_> = keys.collect();
     let names: Vec<_> = keys.iter().take(MOST_KEYS).map(String::as_str).collect();
-    let more = match keys.len() > MOST_KEYS {
-        true => " and others",
-        false => "",
+    let more = if keys.len() > MOST_KEYS {
+        " and others"
+    } else {
+        ""
     };
-    match names.is_empty() {
-        true => "it has none".to_owned(),
-        false => format!("it has {}{more}", names.join(", ")),
+    if names.is_empty() {
+        "it has none".to_owned()
+    } else {
+        format!("it has {}{more}", names.join(", "))
     }
 }

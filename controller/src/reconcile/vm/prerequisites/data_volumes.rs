@@ -108,12 +108,14 @@ struct One {
 
 impl One {
     fn ready() -> Self {
-        let (stands, why) = (Volumes::Ready, Missing::new("", ""));
+        let stands = Volumes::Ready;
+        let why = Missing::new("", "");
         Self { stands, why }
     }
 
     fn on_its_way(message: String) -> Self {
-        let (stands, why) = (Volumes::Provisioning, Missing::new("NotReady", message));
+        let stands = Volumes::Provisioning;
+        let why = Missing::new("NotReady", message);
         Self { stands, why }
     }
 

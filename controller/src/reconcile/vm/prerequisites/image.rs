@@ -91,6 +91,12 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
     }
 }
 
+/// Whether a root disk in a claim has its content, so that no pod of the machine needs the image.
+pub(crate) fn has_content(pass: &Pass<'_>) -> bool {
+    let is_filled = pass.seen().is_some_and(|status| status.image.is_some());
+    root_claim::is_clone(pass) || is_filled && pass.root_claim().is_some() && is_on_disk(pass)
+}
+
 /// Whether the machine names an image that follows a tag, of which the registry may drop the version that
 /// the root disk was made from.
 pub(crate) fn follows_tag(pass: &Pass<'_>) -> bool {
@@ -105,7 +111,7 @@ fn bytes_of(image: &Object, name: &str) -> Option<i128> {
 
 /// Whether the pod of a machine with a recorded image can be without it. The image of the machine's
 /// own claim is recorded after its guest has run, and forgotten before the claim is made again; a claim
-/// that its owner named may be another one with every start, unless its UID is on record.
+/// that a volume names may be another one with every start, unless its UID is on record.
 fn is_on_disk(pass: &Pass<'_>) -> bool {
     if pass.root_claim().is_some() {
         return pass.own_root_claim().is_some() || is_claim_on_record(pass);
@@ -173,7 +179,7 @@ fn of_object(pass: &Pass<'_>, found: Object) -> Result<Image, Missing> {
     }
     let named = found.named();
     let named = named.map_err(|refused| Missing::new("NotSupported", refused.0))?;
-    if let Some(claim) = found.claim() {
+    if let Some(claim) = found.claim().filter(|_| !is_claim_on_record(pass)) {
         can_clone(pass, name, claim)?;
     }
     let source = found.source();

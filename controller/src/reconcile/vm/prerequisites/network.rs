@@ -41,7 +41,8 @@ pub(super) async fn check(pass: &Pass<'_>) -> Result<Attachments, Missing> {
             continue;
         };
         let key = stores::network(&pass.key.namespace, reference);
-        let (namespace, name) = (&key.namespace, &key.name);
+        let namespace = &key.namespace;
+        let name = &key.name;
         if let Err(missing) = exists(pass, namespace, name).await {
             is_unwatched |= missing.is_unwatched;
             wrong.push(format!("interface {}: {}", interface.name, missing.message));

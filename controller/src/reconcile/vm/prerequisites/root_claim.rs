@@ -1,7 +1,8 @@
 //! The claim of a root disk in a storage class: empty, or a clone of the claim that is the image.
 //!
 //! Invariant: the claim is made once, owned by the machine, and goes with it; a claim of that name
-//! that is not the machine's is never used. Its request only grows, where the class expands volumes.
+//! that is not the machine's is never used. Its request only grows, where the class expands volumes, as does that of the
+//! claim that a revert made in its place. None is made while the machine reverts.
 //! Failure: a size that is not known yet, a claim of another owner, or a class that makes no such clone.
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use super::{Image, Missing, Pass, quantity};
 use crate::flow::Outcome;
 use crate::reconcile::answers::is_conflict;
 use crate::reconcile::image::used;
+use crate::reconcile::vm::act::revert;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::root_disk;
 use crate::reconcile::vm::write::patch;
@@ -102,9 +104,14 @@ fn is_of(pass: &Pass<'_>, claim: &PersistentVolumeClaim, class: &str) -> Result<
 
 /// Makes the claim, or lets it grow.
 pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
+    if revert::is_under_way(pass) {
+        return Ok(Volumes::Ready);
+    }
     let class = pass.vm.spec.storage_class.clone().unwrap_or_default();
-    let (Some(name), Some(class)) = (pass.own_root_claim(), pass.ctx.stores.storage_class(&class))
-    else {
+    let Some(name) = made(pass) else {
+        return Ok(Volumes::Ready);
+    };
+    let Some(class) = pass.ctx.stores.storage_class(&class) else {
         return Ok(Volumes::Ready);
     };
     // Read once: image and source in the stores may change meanwhile.
@@ -149,7 +156,8 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     if is_own(pass, &found) && is_smaller && class.allow_volume_expansion == Some(true) {
         let requests = json!({ "storage": quantity(bytes) });
         let change = json!({ "spec": { "resources": { "requests": requests } } });
-        let (params, change) = (PatchParams::default(), Patch::Merge(change));
+        let params = PatchParams::default();
+        let change = Patch::Merge(change);
         let grown: Result<PersistentVolumeClaim, _> = api.patch(&name, &params, &change).await;
         grown.map_err(failed)?;
         pass.count_change();
@@ -173,8 +181,17 @@ pub(crate) fn named(pass: &Pass<'_>) -> Option<Arc<PersistentVolumeClaim>> {
     claim(pass, &name).filter(|_| pass.own_root_claim().is_none())
 }
 
+/// Name of the claim that the controller makes for the root disk, or that it made in a revert.
+pub(crate) fn made(pass: &Pass<'_>) -> Option<String> {
+    let of_revert = || {
+        let found = named(pass)?;
+        is_own(pass, &found).then(|| found.name_any())
+    };
+    pass.own_root_claim().or_else(of_revert)
+}
+
 /// Whether the claim exists and is, or becomes, a clone.
-pub(super) fn is_clone(pass: &Pass<'_>) -> bool {
+pub(crate) fn is_clone(pass: &Pass<'_>) -> bool {
     let found = pass.own_root_claim().and_then(|name| claim(pass, &name));
     found.is_some_and(|claim| {
         let source = claim.spec.as_ref().and_then(|s| s.data_source.as_ref());
@@ -193,7 +210,8 @@ fn clones(
     class: &StorageClass,
     source: &PersistentVolumeClaim,
 ) -> Result<(), Missing> {
-    let (name, from) = (class.name_any(), source.name_any());
+    let name = class.name_any();
+    let from = source.name_any();
     let refused = |why: String| {
         let message = format!("storage class {name} makes no clone of claim {from}: {why}");
         Err(Missing::new("Invalid", message))
@@ -248,7 +266,8 @@ fn mode_of_new(class: &StorageClass, source: Option<&PersistentVolumeClaim>) -> 
     }
 }
 
-fn is_own(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
+/// Whether the claim was made for the machine, and goes with it.
+pub(crate) fn is_own(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
     let mut owners = claim.owner_references().iter();
     owners.any(|owner| owner.controller == Some(true) && owner.uid == pass.uid())
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(pass: &mut Pass<'_>, reported: Option<&GuestFacts>) {
         cpu_model: class.and_then(|class| class.spec.cpu_model.clone()),
         image: prerequisites::image(pass),
         has_root_claim: pass.root_claim().is_some(),
-        makes_root_claim: pass.own_root_claim().is_some(),
+        makes_root_claim: super::root_claim::made(pass).is_some(),
         asks_for_fast_deploy: pass.has(names::FAST_DEPLOY),
     };
     let fields = list(&pass.vm.spec, &facts);

@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crds::names;
 use crds::vm::{VolumeClaim, VolumeStatus};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
 use lifecycle::Volumes;
 
 use super::{Pass, bytes};
@@ -29,12 +31,16 @@ pub(crate) struct Disk {
     pub(crate) mount_path: Option<String>,
     /// Size in bytes of a disk in the file system.
     pub(crate) file_bytes: Option<i128>,
+    /// UID of a claim that a revert made.
+    pub(crate) reverted: Option<String>,
 }
 
 /// Part of a file system, in thousandths, that its own tables take; what KubeVirt and CDI assume.
 const OVERHEAD: i128 = 55;
-/// Name of the volume of a root disk in a storage class.
-pub(super) const ROOT: &str = "vmlet-root";
+/// Name of the volume of a root disk in a storage class, and of the claim that a revert made in its place.
+pub(crate) const ROOT: &str = "vmlet-root";
+/// Kind of the source of claims that a revert makes.
+pub(crate) const SNAPSHOT: &str = "VolumeSnapshot";
 /// Sizes of disks in file systems are multiples of this.
 const MIB: i128 = 1 << 20;
 
@@ -113,10 +119,18 @@ pub(crate) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
             is_filesystem: mode.is_some_and(|m| m != "Block"),
             mount_path: source.mount_path,
             file_bytes: found.as_deref().and_then(file_bytes),
+            reverted: found.as_deref().and_then(|claim| reverted(pass, claim)),
             claim: source.claim_name,
         }
     };
     all(pass).into_iter().map(disk).collect()
+}
+
+/// UID of the claim, if it was made for the machine of a snapshot.
+fn reverted(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> Option<String> {
+    let source = claim.spec.as_ref()?.data_source.as_ref()?;
+    let is_ours = claim.labels().get(names::VM_UID_LABEL) == Some(&pass.uid());
+    claim.uid().filter(|_| is_ours && source.kind == SNAPSHOT)
 }
 
 /// The state of the claims; written to the status, too.

@@ -14,7 +14,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use super::{apply, bounds};
+use super::{apply, bounds, requests};
 
 /// Path of a collection and name of an object.
 pub(super) type Place = (String, String);
@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) writes: Vec<String>,
     /// The bodies of those writes.
     pub(super) bodies: Vec<Value>,
+    /// So many more are let in, and then the controller is killed; `None`: it is not.
+    pub(super) writes_left: Option<usize>,
     /// Requests to refuse: method and part of the path (its end, before `$`), code, how often.
     pub(super) refusals: Vec<(Method, String, u16, usize)>,
     /// The quota of pods.
@@ -100,8 +102,14 @@ impl State {
         }
         let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         let query = parts.uri.query().unwrap_or_default().to_owned();
+        let is_write = parts.method != Method::GET && !query.contains("dryRun=All");
+        if is_write && self.writes_left == Some(0) {
+            return refuse(500, "Killed", "the controller is killed");
+        }
         let kind = parts.headers.get("content-type");
         let kind = kind.map_or("", |k| k.to_str().unwrap()).to_owned();
+        let place = (collection.clone(), name.clone());
+        let before = requests::before(self.objects.get(&place));
         let answer = match parts.method {
             Method::GET => return self.get(&(collection, name)),
             Method::POST if self.is_ending(&collection) => {
@@ -121,12 +129,16 @@ impl State {
             Method::DELETE => self.delete(&(collection, name), &body),
             _ => refuse(405, "MethodNotAllowed", "not in this double"),
         };
-        if answer.0.is_success() && !query.contains("dryRun=All") {
+        if answer.0.is_success() && is_write {
+            self.writes_left = self.writes_left.map(|left| left.saturating_sub(1));
             let of_post = body.pointer("/metadata/name").and_then(Value::as_str);
             let what = match of_post.filter(|_| parts.method == Method::POST) {
                 Some(name) => format!("{what}/{name}"),
                 None => what,
             };
+            if self.log.is_none() {
+                requests::look_up(parts, before.as_ref(), &body);
+            }
             self.writes.push(format!("{} {what}", parts.method));
             self.bodies.push(body);
         }
@@ -358,7 +370,7 @@ fn waits_for_kubelet(object: &Value) -> bool {
 }
 
 /// Collection, name and subresource of a path.
-fn split(path: &str) -> (String, String, String) {
+pub(super) fn split(path: &str) -> (String, String, String) {
     let parts: Vec<_> = path.split('/').collect();
     let base = if parts[0] == "api" { 2 } else { 3 };
     let plural = if parts.get(base) == Some(&"namespaces") && parts.len() > base + 2 {

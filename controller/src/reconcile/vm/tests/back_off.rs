@@ -47,7 +47,8 @@ async fn ten_minutes(mut bench: Bench) -> (usize, Vec<String>, VirtualMachine) {
         k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(start + passed)
     });
     bench.writes();
-    let (context, rules) = (bench.ctx.clone(), Arc::new(Profile::page(Additions::ON)));
+    let context = bench.ctx.clone();
+    let rules = Arc::new(Profile::page(Additions::ON));
     let metrics = context.metrics.queue.clone();
     let queue = Arc::new(runner::queue(&context.config, &rules, metrics));
     let metrics = context.metrics.images.clone();
@@ -59,7 +60,8 @@ async fn ten_minutes(mut bench: Bench) -> (usize, Vec<String>, VirtualMachine) {
     let bench = Arc::new(Mutex::new((bench, 0)));
     let shared = Arc::clone(&bench);
     let pass = move |context: Context, key: Key| {
-        let (shared, intake) = (Arc::clone(&shared), intake.clone());
+        let shared = Arc::clone(&shared);
+        let intake = intake.clone();
         async move {
             let result = Box::pin(reconcile(&context, &key)).await;
             let (bench, passes) = &mut *shared.lock().await;

@@ -1,4 +1,4 @@
-//! Backups that no node can delete for a while.
+//! Backups that no node can delete for a while, and nodes that let go of their layers.
 //!
 //! Invariant: tasks end as a test says.
 //! Failure: none of its own.
@@ -25,6 +25,47 @@ async fn a_deletion_that_no_node_can_make_goes_on_when_the_target_is_back() {
     bench.reaches("n1", &["default"]);
     bench.backup_settles("b").await;
     assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n1");
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Success" }));
+    bench.backup_settles("b").await;
+    assert!(bench.try_get(BACKUPS, "b").is_none());
+}
+
+/// However often the deletion has failed while the node had the target, the layer is there: only an answer of the time
+/// without the target says that it is not.
+#[tokio::test]
+async fn a_node_lets_go_of_the_layer_before_another_one_deletes_also_after_many_failures() {
+    let mut bench = Bench::new();
+    bench.with_disk("vm");
+    bench.node("n2", true);
+    bench.reaches("n2", &["default"]);
+    bench.backed_up("b", None).await;
+    bench.delete_backup("b");
+    bench.backup_settles("b").await;
+    let absent = json!({ "state": "Error", "transient": true });
+    for _ in 0..4 {
+        assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n1");
+        bench.backup_task_ends("DeleteBackup", &absent);
+        bench.backup_settles("b").await;
+        bench.forward(1800);
+        bench.backup_settles("b").await;
+    }
+    bench.backup_task_ends("DeleteBackup", &absent);
+    bench.backup_settles("b").await;
+    // The target is removed from the configuration of the node.
+    bench.reaches("n1", &[]);
+    bench.backup_settles("b").await;
+    bench.forward(1800);
+    bench.backup_settles("b").await;
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n1");
+    // The machine is suspended, say, and its layers cannot be merged.
+    bench.backup_task_ends("DeleteBackup", &absent);
+    bench.backup_settles("b").await;
+    bench.forward(1800);
+    bench.backup_settles("b").await;
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n1");
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Error" }));
+    bench.backup_settles("b").await;
+    assert_eq!(bench.task("DeleteBackup")["spec"]["nodeName"], "n2");
     bench.backup_task_ends("DeleteBackup", &json!({ "state": "Success" }));
     bench.backup_settles("b").await;
     assert!(bench.try_get(BACKUPS, "b").is_none());

@@ -310,7 +310,8 @@ impl Bench {
     /// The same; the changes wake machines.
     pub(super) fn sync_to(&mut self, intake: Option<&Intake>) {
         let server = self.server.lock().unwrap();
-        let (objects, feeds) = (&server.objects, &mut self.feeds);
+        let objects = &server.objects;
+        let feeds = &mut self.feeds;
         feed!(intake, feeds.vms, objects, VMS => VirtualMachine);
         feed!(intake, feeds.tasks, objects, TASKS, SYSTEM_TASKS => VirtualMachineTask);
         feed!(intake, feeds.classes, objects, CLASSES => VirtualMachineClass);

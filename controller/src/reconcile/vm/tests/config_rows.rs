@@ -241,7 +241,8 @@ async fn an_edited_class_is_taken_over_as_a_whole_or_not_at_all() {
         bench.settle().await.ok();
         on(&mut bench).await;
         let pod = bench.pod();
-        let (annotations, spec) = (&pod["metadata"]["annotations"], &pod["spec"]);
+        let annotations = &pod["metadata"]["annotations"];
+        let spec = &pod["spec"];
         let has = [
             annotations["vmlet.dev/vcpu-count"] == "2",
             annotations["vmlet.dev/cpu-model"] == "host-model",

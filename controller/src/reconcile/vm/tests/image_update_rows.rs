@@ -1,4 +1,4 @@
-//! Images that follow a tag: which version new machines use, when, and what keeps the former one.
+//! Images that follow a tag or a file: which version new machines use, when, and what keeps the former one.
 //!
 //! Invariant: nodes answer by the status of their task, as agents do; time passes only where a test
 //! says so.
@@ -12,6 +12,7 @@ use crate::flow::Outcome;
 
 mod disks;
 mod failures;
+mod files;
 
 /// What the image follows, and its name in pods.
 const TAG: &str = "r.example/d:1";
@@ -225,7 +226,7 @@ async fn machines_wait_for_the_first_version_and_use_it_by_its_digest() {
     assert_eq!(image.reason, "NotReady");
     assert_eq!(
         image.message,
-        "image debian has no version yet: node n1 checks the tag"
+        "image debian has no version yet: node n1 checks which version the source has"
     );
     assert!(bench.placeholder("vm").is_none());
     bench.writes();

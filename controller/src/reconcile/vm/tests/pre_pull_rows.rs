@@ -20,7 +20,8 @@ async fn cluster(nodes: &[&str]) -> Bench {
     }
     bench.agents(nodes);
     bench.image_pass("ns", "debian").await.ok();
-    let (name, now) = (inspection(&bench), bench.time());
+    let name = inspection(&bench);
+    let now = bench.time();
     let image = json!({ "format": "qcow2", "virtualBytes": 1, "fileBytes": 1, "bootable": true });
     let status = json!({ "state": "Success", "completionTime": now, "image": image });
     bench.edit(TASKS, &name, json!({ "status": status }));

@@ -36,6 +36,17 @@ fn failed(bench: &mut Bench, transient: bool) {
     );
 }
 
+/// The node flattens disks and makes backups.
+fn backs_up(bench: &mut Bench) {
+    let facts = json!({
+        "daemon": { "taskKinds": ["Backup", "VerifyBackup", "DeleteBackup"] },
+        "features": [
+            names::DISK_PROMOTION, names::DISK_BACKUPS, format!("{}default", names::BACKUP_TARGET),
+        ],
+    });
+    bench.agent_reports("n1", &facts);
+}
+
 #[tokio::test]
 async fn a_disk_is_flattened_while_the_machine_is_off() {
     let mut bench = Bench::new();
@@ -129,13 +140,7 @@ async fn a_linked_disk_is_a_problem_only_where_its_promotion_is_requested() {
 async fn a_disk_with_backups_stays_linked_and_is_flattened_after_the_last_one() {
     let mut bench = Bench::new();
     bench.off("Disabled").await;
-    let facts = json!({
-        "daemon": { "taskKinds": ["Backup", "VerifyBackup", "DeleteBackup"] },
-        "features": [
-            names::DISK_PROMOTION, names::DISK_BACKUPS, format!("{}default", names::BACKUP_TARGET),
-        ],
-    });
-    bench.agent_reports("n1", &facts);
+    backs_up(&mut bench);
     bench.backup("first", &json!({}));
     bench.backup_settles("first").await;
     bench.edit(VMS, "vm", mode("Offline"));
@@ -163,6 +168,63 @@ async fn a_disk_with_backups_stays_linked_and_is_flattened_after_the_last_one() 
     bench.backup_settles("first").await;
     bench.settle().await.ok();
     bench.task("Promote");
+}
+
+/// The node keeps the layer of the last backup alone, and merges it when that is deleted.
+#[tokio::test]
+async fn a_disk_is_flattened_when_the_last_backup_is_deleted_and_earlier_ones_are_left() {
+    let mut bench = Bench::new();
+    bench.off("Disabled").await;
+    backs_up(&mut bench);
+    let first = bench.backed_up("first", None).await;
+    bench.forward(60);
+    let second = bench.backed_up("second", Some(&first)).await;
+    bench.forward(60);
+    bench.backed_up("third", Some(&second)).await;
+    bench.edit(VMS, "vm", mode("Offline"));
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
+    bench.delete_backup("third");
+    bench.backup_settles("third").await;
+    bench.settle().await.ok();
+    // The node has not merged the layer yet.
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Success" }));
+    bench.backup_settles("third").await;
+    for name in ["first", "second"] {
+        let left = bench.get(BACKUPS, name);
+        assert_eq!(left["status"]["baseReleased"], true, "{left}");
+        assert_eq!(bench.backup_condition(name, "Ready"), "True/Ready");
+    }
+    bench.settle().await.ok();
+    bench.task("Promote");
+    // The next backup has a layer again.
+    bench.task_ends("Promote", "Cancelled");
+    bench.backed_up("fourth", None).await;
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
+}
+
+#[tokio::test]
+async fn a_disk_stays_linked_when_an_earlier_backup_is_deleted() {
+    let mut bench = Bench::new();
+    bench.off("Disabled").await;
+    backs_up(&mut bench);
+    for name in ["first", "second", "third"] {
+        bench.backed_up(name, None).await;
+        bench.forward(60);
+    }
+    bench.edit(VMS, "vm", mode("Offline"));
+    bench.delete_backup("second");
+    bench.backup_settles("second").await;
+    bench.backup_task_ends("DeleteBackup", &json!({ "state": "Success" }));
+    bench.backup_settles("second").await;
+    let first = bench.get(BACKUPS, "first");
+    assert_eq!(first["status"]["baseReleased"], true, "{first}");
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/StaysLinked");
+    let third = bench.get(BACKUPS, "third");
+    assert!(third["status"]["baseReleased"].is_null(), "{third}");
 }
 
 #[tokio::test]

@@ -185,6 +185,41 @@ async fn a_later_machine_of_the_name_has_none_of_the_snapshots() {
     assert!(bench.tasks("DeleteSnapshot").is_empty());
 }
 
+/// Gives the snapshot an owner with that UID in place of its machine, and further owners.
+fn owned(bench: &mut Bench, uid: &str, others: &[Value]) {
+    let mut owners = vec![json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine", "name": "vm", "uid": uid,
+    })];
+    owners.extend_from_slice(others);
+    let changed = json!({
+        "metadata": { "ownerReferences": owners },
+        "status": { "diskUID": uid },
+    });
+    bench.edit(SNAPSHOTS, "s", changed);
+}
+
+#[tokio::test]
+async fn the_snapshots_of_an_earlier_machine_of_the_name_are_deleted() {
+    let mut bench = with_machine(json!({})).await;
+    bench.taken("s").await;
+    owned(&mut bench, "earlier", &[]);
+    bench.settles().await;
+    assert!(bench.try_get(SNAPSHOTS, "s").is_none());
+    assert!(bench.tasks("DeleteSnapshot").is_empty());
+}
+
+#[tokio::test]
+async fn a_snapshot_of_an_earlier_machine_stays_while_it_has_another_owner() {
+    let mut bench = with_machine(json!({})).await;
+    bench.taken("s").await;
+    let other = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "batch", "uid": "batch",
+    });
+    owned(&mut bench, "earlier", &[other]);
+    bench.settles().await;
+    assert_eq!(bench.snapshot_condition("s", "Ready"), "False/DiskGone");
+}
+
 #[tokio::test]
 async fn a_deleted_snapshot_leaves_its_children_to_its_parent() {
     let mut bench = with_machine(json!({})).await;

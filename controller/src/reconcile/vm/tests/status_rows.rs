@@ -215,10 +215,8 @@ async fn what_the_node_could_not_give_is_told_as_long_as_the_machine_runs() {
     bench.settle().await.ok();
     let condition = bench.condition("UnsupportedFeatures").unwrap();
     assert_eq!(&*condition.reason, "NotImplemented");
-    let (fields, reported) = (
-        condition.message.find("suspendMode"),
-        condition.message.find(lost),
-    );
+    let fields = condition.message.find("suspendMode");
+    let reported = condition.message.find(lost);
     assert!(
         fields.is_some() && fields < reported,
         "{}",

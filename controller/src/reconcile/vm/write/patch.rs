@@ -169,7 +169,8 @@ async fn add_metadata(pass: &mut Pass<'_>) -> Outcome<()> {
             vm.finalizers().iter().any(|f| f == names::FINALIZER),
         )
     };
-    let (wanted, had) = (part(&pass.vm), part(&pass.base));
+    let wanted = part(&pass.vm);
+    let had = part(&pass.base);
     let adds = wanted.0.iter().any(|(k, v)| had.0.get(k) != Some(v))
         || wanted.1.iter().any(|(k, v)| had.1.get(k) != Some(v))
         || (wanted.2 && !had.2);
@@ -178,7 +179,8 @@ async fn add_metadata(pass: &mut Pass<'_>) -> Outcome<()> {
     }
     let mut metadata = identity(&pass.base);
     // What is still to be removed stays in this manager's set until then.
-    let (mut annotations, mut labels) = (had.0, had.1);
+    let mut annotations = had.0;
+    let mut labels = had.1;
     annotations.extend(wanted.0);
     labels.extend(wanted.1);
     metadata["annotations"] = json!(annotations);

@@ -1,4 +1,4 @@
-//! Writes snapshots: metadata, status and the removal of the finalizer.
+//! Writes snapshots: metadata, status, the removal of the finalizer, and the deletion.
 //!
 //! Invariant: a write applies to the version that was read, and nothing is written when nothing differs;
 //! only passes over the machine that a snapshot names write it, and of one machine there is one pass.
@@ -8,7 +8,7 @@ use crds::conditions::{self, Status};
 use crds::names::{SNAPSHOT_FINALIZER, SNAPSHOT_UID, SNAPSHOT_VM_LABEL};
 use crds::{VirtualMachineSnapshot, VirtualMachineSnapshotStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
@@ -129,6 +129,23 @@ pub(crate) async fn release(ctx: &Context, snapshot: &VirtualMachineSnapshot) ->
         Ok(_) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),
         Err(error) if is_lost_test(&error) => Err(again()),
+        Err(source) => Err(failed(name, source)),
+    }
+}
+
+/// Deletes it as it is known: one that changed meanwhile stays, and its event is on its way.
+pub(crate) async fn delete_unchanged(
+    ctx: &Context,
+    snapshot: &VirtualMachineSnapshot,
+) -> Outcome<()> {
+    let only_this = DeleteParams::background().preconditions(Preconditions {
+        uid: snapshot.uid(),
+        resource_version: snapshot.resource_version(),
+    });
+    let name = snapshot.name_any();
+    match api(ctx, snapshot).delete(&name, &only_this).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
         Err(source) => Err(failed(name, source)),
     }
 }

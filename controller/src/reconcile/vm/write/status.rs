@@ -143,7 +143,8 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
         }
         return;
     }
-    let (generation, now) = (pass.vm.metadata.generation, pass.now.clone());
+    let generation = pass.vm.metadata.generation;
+    let now = pass.now.clone();
     let status = pass.vm.status.clone().unwrap_or_default();
     let guest = readiness::guest(pass);
     let mut all = status.conditions.clone();

@@ -402,7 +402,8 @@ async fn a_restore_that_waits_for_its_turn_ends_when_it_is_given_up() {
         let hv = hv.clone();
         tokio::spawn(async move {
             let given_up = async { given_up.await.unwrap() };
-            let (xml, file) = ("<domain/>".to_owned(), "/nonexistent/memory".into());
+            let xml = "<domain/>".to_owned();
+            let file = "/nonexistent/memory".into();
             hv.restore(xml, file, given_up).await
         })
     };

@@ -69,7 +69,8 @@ fn given(answer: &Message) -> Vec<Given> {
         let DhcpOption::IANA(ia) = option else {
             return None;
         };
-        let (mut addresses, mut statuses) = (Vec::new(), Vec::new());
+        let mut addresses = Vec::new();
+        let mut statuses = Vec::new();
         for option in ia.opts.iter() {
             match option {
                 DhcpOption::IAAddr(a) => addresses.push((a.addr.to_string(), a.valid_life)),

@@ -82,7 +82,9 @@ async fn main() -> ExitCode {
 
 async fn measure(args: Args) -> Result<Samples> {
     let stack = Stack::new(&args.dir, args.netns, args.image.clone())?;
-    let (image, tools, count) = (&args.image, &args.tools, args.count);
+    let image = &args.image;
+    let tools = &args.tools;
+    let count = args.count;
     match args.part {
         Part::Cycles => cycles::measure(&stack, image, tools, count).await,
         Part::Exec => exec::measure(&stack, image, tools, count).await,

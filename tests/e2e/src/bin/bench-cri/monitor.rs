@@ -55,7 +55,8 @@ fn add(samples: &mut Samples, text: &str, executed: Timestamp) -> Result<()> {
     let last = all.iter().position(|exchange| exchange.command == LAST);
     let last = last.context("no command cont")?;
     ensure!(last > 0, "cont is the first command");
-    let (first, cont) = (&all[0], &all[last]);
+    let first = &all[0];
+    let cont = &all[last];
     let millis = |from: Timestamp, to: Timestamp| from.duration_until(to).as_secs_f64() * 1e3;
     samples.number("until_cont", millis(executed, cont.sent));
     // libvirt connects and sends the first one before QEMU exists.

@@ -61,7 +61,8 @@ async fn pods(
             samples.time("life", ended??);
         }
         let pod = stack.pod(&format!("soak-{number}"));
-        let (cri, image) = (cri.clone(), image.to_owned());
+        let cri = cri.clone();
+        let image = image.to_owned();
         lives.spawn(async move {
             let begun = Instant::now();
             life(&cri, &pod, &image)

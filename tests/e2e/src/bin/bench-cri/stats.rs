@@ -16,7 +16,8 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     cri.await_ready().await?;
     let mut runtime = cri.runtime.clone();
     let mut samples = Samples::default();
-    let (mut containers, mut sandboxes) = (0, 0);
+    let mut containers = 0;
+    let mut sandboxes = 0;
     for _ in 0..count {
         let request = v1::ListContainerStatsRequest::default();
         let begun = Instant::now();

@@ -21,7 +21,8 @@ const NAME: &str = "download.img";
 /// `count` downloads of each kind.
 pub(crate) async fn measure(cri: &Cri, files: &Files, count: u32) -> Result<Samples> {
     files::write(&files.path(NAME), SIZE)?;
-    let (image, url) = (files.image(NAME), files.url(NAME));
+    let image = files.image(NAME);
+    let url = files.url(NAME);
     let copy = files.path("copy");
     let copy = text(&copy)?;
     let hashed = format!("curl --silent --fail {url} | sha256sum");

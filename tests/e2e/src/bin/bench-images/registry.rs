@@ -96,7 +96,8 @@ impl Registry {
 
     /// Uploads a container disk.
     fn push(&self) -> Result<()> {
-        let (disk, layer) = (self.folder.join("disk"), self.folder.join("layer.tar"));
+        let disk = self.folder.join("disk");
+        let layer = self.folder.join("layer.tar");
         fs::create_dir(&disk)?;
         files::write(&disk.join("disk.img"), SIZE)?;
         let mut tar = Command::new("tar");

@@ -73,7 +73,9 @@ async fn run(command: Command) -> Result<Option<Samples>> {
         Command::Serve(serve) => serve.run().await.map(|()| None),
         Command::Measure(measure) => {
             let parts = parts::Parts::start(&measure.proxy, measure.endpoint.as_deref())?;
-            let (call, clients, count) = (measure.call, measure.clients, measure.count);
+            let call = measure.call;
+            let clients = measure.clients;
+            let count = measure.count;
             detour::measure(&parts, call, clients, count)
                 .await
                 .map(Some)

@@ -39,7 +39,8 @@ impl Recipe {
         let seen = format!("/proc/{pid}/root{}", secret.display());
         std::fs::copy(&seen, &copy).with_context(|| format!("copy {seen}"))?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let (uid, gid) = (number(&status, "Uid:")?, number(&status, "Gid:")?);
+        let uid = number(&status, "Uid:")?;
+        let gid = number(&status, "Gid:")?;
         let files = std::fs::read_dir(scratch)?.flatten();
         let files = files.map(|file| file.path());
         for path in files.chain([scratch.to_owned()]) {

@@ -16,8 +16,10 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let mut samples = Samples::default();
-    let (containers, sandboxes) = (cri.containers().await?, cri.sandboxes().await?);
-    let (containers, sandboxes) = (containers.len(), sandboxes.len());
+    let containers = cri.containers().await?;
+    let sandboxes = cri.sandboxes().await?;
+    let containers = containers.len();
+    let sandboxes = sandboxes.len();
     samples.fact(
         "rows",
         format!("{containers} containers, {sandboxes} sandboxes"),

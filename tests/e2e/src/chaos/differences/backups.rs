@@ -26,7 +26,8 @@ pub(super) fn compare(wrong: &mut Vec<String>, expected: &Expected, seen: &Objec
 /// Layers that a node may keep of a disk for its backups.
 pub(super) fn kept(seen: &Objects, disk: &str) -> usize {
     let all = seen.backups.iter();
-    let kept = all.filter(|one| text(&one["status"]["diskUID"]) == disk && is_completed(one));
+    let of_disk = all.filter(|one| text(&one["status"]["diskUID"]) == disk);
+    let kept = of_disk.filter(|one| is_completed(one) && one["status"]["baseReleased"] != true);
     kept.count().min(MOST_LAYERS)
 }
 

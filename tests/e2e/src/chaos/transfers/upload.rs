@@ -93,11 +93,12 @@ async fn pass(parts: Option<&Sender<UploadRequest>>, part: Part) -> Result<()> {
 
 fn compared(begin: &UploadBegin, image: &str) -> End {
     let UploadBegin { name, sha256, .. } = begin;
-    match image == sha256 {
-        true => End::Complete(format!("upload of {name}")),
-        false => End::Wrong(format!(
+    if image == sha256 {
+        End::Complete(format!("upload of {name}"))
+    } else {
+        End::Wrong(format!(
             "{name} was sent as {sha256} and is the image {image}"
-        )),
+        ))
     }
 }
 

@@ -13,7 +13,9 @@ const TASK: &str = "VirtualMachineTask";
 /// These fields, with some replaced; `null` removes one.
 fn with(fields: Value, other: &Value) -> Value {
     let mut fields = fields;
-    if let (Some(fields), Some(other)) = (fields.as_object_mut(), other.as_object()) {
+    if let Some(fields) = fields.as_object_mut()
+        && let Some(other) = other.as_object()
+    {
         fields.extend(other.clone());
         fields.retain(|_, value| !value.is_null());
     }

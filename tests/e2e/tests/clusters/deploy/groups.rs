@@ -22,7 +22,9 @@ pub(super) async fn a_group_within_a_group_powers_a_machine(cluster: &Cluster) -
             "metadata": { "name": name },
             "spec": { "bootOrder": [{ "members": [member] }] },
         });
-        if let (Some(all), Some(more)) = (group["spec"].as_object_mut(), spec.as_object()) {
+        if let Some(all) = group["spec"].as_object_mut()
+            && let Some(more) = spec.as_object()
+        {
             all.extend(more.clone());
         }
         group

@@ -115,7 +115,8 @@ async fn held(stack: &Stack, node: &NodeApi, debian: &Debian, sector: usize) -> 
 async fn a_quiesced_snapshot_has_the_file_systems_that_its_guest_had_frozen() -> Result<()> {
     let stack = Stack::up()?;
     let image = stack.var("VMLET_DEBIAN_IMAGE")?.to_owned();
-    let (cri, node) = (stack.cri().await?, stack.node().await?);
+    let cri = stack.cri().await?;
+    let node = stack.node().await?;
     cri.await_ready().await?;
     cri.pull(&image).await?;
     node.done(&uid(1), VM, provision(&image), SOON).await?;

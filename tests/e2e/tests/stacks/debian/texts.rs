@@ -242,7 +242,8 @@ fn user_data_mean_to_cloud_init_what_the_daemon_takes_them_for() -> Result<()> {
     let (first, second) = seen.split_at(TEXTS.len());
     let mut wrong = Vec::new();
     for (index, (reading, text)) in TEXTS.iter().enumerate() {
-        let (first, second) = (&first[index], &second[index]);
+        let first = &first[index];
+        let second = &second[index];
         if let Err(error) = agree(
             *reading,
             text,

@@ -59,7 +59,8 @@ pub(super) async fn follow_the_machine(
     for name in keys.keys() {
         let may_be_absent = MAY_BE_ABSENT.iter().any(|begin| name.starts_with(begin));
         let found = |metrics: &[v1::Metric]| metrics.iter().any(|metric| metric.name == *name);
-        let (of_pod, of_machine) = (found(&pod.metrics), found(&machine.metrics));
+        let of_pod = found(&pod.metrics);
+        let of_machine = found(&machine.metrics);
         let is_there = match name {
             name if name.starts_with("container_network_") => of_pod,
             name if name.starts_with(OF_GUEST) => !of_pod,
@@ -81,10 +82,8 @@ pub(super) async fn follow_the_machine(
     let set = value("container_memory_working_set_bytes")?;
     ensure!(set <= value("container_memory_max_usage_bytes")?, "{set}");
     ensure!((20 << 20..1 << 30).contains(&set), "{set}");
-    let (user, system) = (
-        value("container_cpu_user_seconds_total")?,
-        value("container_cpu_system_seconds_total")?,
-    );
+    let user = value("container_cpu_user_seconds_total")?;
+    let system = value("container_cpu_system_seconds_total")?;
     let both = value("container_cpu_usage_seconds_total")?;
     ensure!(
         user > 0 && user + system <= both + 2,

@@ -40,10 +40,8 @@ pub(super) fn forward(samples: &Samples) -> Result<Vec<Row>> {
 /// Memory of an idle daemon, and the first byte on a console.
 pub(super) fn idle(samples: &Samples) -> Result<Vec<Row>> {
     let mut all = vec![rows::idle(samples)?];
-    let (ours, plain) = (
-        samples.series("console", "console_vmlet")?,
-        samples.series("console", "console_by_hand")?,
-    );
+    let ours = samples.series("console", "console_vmlet")?;
+    let plain = samples.series("console", "console_by_hand")?;
     let waited = samples.series("monitor", "until_cont")?.p50();
     let ratio = Row::one("  ratio of p50", "×", ours.p50() / plain.p50());
     let why = format!("libvirt lets the guest run {waited:.0} ms after QEMU was executed");

@@ -77,6 +77,10 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(disks) = container::file_disks(plan) {
         set(names::FILE_DISKS, disks);
     }
+    let mut roots = plan.prerequisites.disks.iter().filter(|disk| disk.is_root);
+    if let Some(reverted) = roots.find_map(|root| root.reverted.clone()) {
+        set(names::DISK_GENERATION, reverted);
+    }
     if plan.paused {
         set(names::START_PAUSED, "true".to_owned());
     }

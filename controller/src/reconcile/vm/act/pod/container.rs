@@ -90,9 +90,10 @@ fn device(disk: &Disk) -> VolumeDevice {
 }
 
 fn device_path(disk: &Disk) -> String {
-    match disk.is_root {
-        true => "/".to_owned(),
-        false => format!("/dev/{}", disk.name),
+    if disk.is_root {
+        "/".to_owned()
+    } else {
+        format!("/dev/{}", disk.name)
     }
 }
 

@@ -126,6 +126,7 @@ fn the_pod_of_a_machine_with_everything() {
         is_filesystem,
         mount_path: (name == "files").then(|| "/srv/files".to_owned()),
         file_bytes: Some(9 << 30),
+        reverted: None,
     };
     let mut prerequisites = prerequisites();
     prerequisites.disks = vec![
@@ -163,6 +164,7 @@ fn the_pod_of_a_machine_whose_root_disk_is_a_claim() {
         is_filesystem: false,
         mount_path: None,
         file_bytes: None,
+        reverted: None,
     }];
     let mut plan = plan(&vm, &prerequisites);
     plan.node = None;
@@ -200,6 +202,7 @@ fn the_secret_with_user_data_is_a_volume_of_the_instance_alone() {
         is_filesystem: false,
         mount_path: None,
         file_bytes: None,
+        reverted: None,
     };
     let mut prerequisites = prerequisites();
     prerequisites.disks = vec![disk];

@@ -30,7 +30,8 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         return Err(Error::NoNode.into());
     }
     let (bios, instance) = identity::of(pass);
-    let (uid, disk) = (pass.uid(), pass.disk_uid());
+    let uid = pass.uid();
+    let disk = pass.disk_uid();
     let recorded = pass.seen().and_then(|s| s.machine_type.clone());
     let machine_type = recorded.or_else(|| prerequisites.size.machine_type.clone());
     let placeholder = find::placeholder(pass);

@@ -15,6 +15,13 @@ use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::snapshots;
 use crate::reconcile::vm::pass::Pass;
 
+/// A snapshot that a machine can revert to.
+pub(super) struct Usable {
+    pub(super) snapshot: VirtualMachineSnapshot,
+    /// The claim that is its root disk afterwards; `None`: a disk of its node.
+    pub(super) root_claim: Option<String>,
+}
+
 /// Why it cannot.
 pub(super) enum Refusal {
     /// The reason of the condition, and its text.
@@ -27,36 +34,34 @@ fn refusal(why: impl Into<String>) -> Refusal {
     Refusal::Words(FAILED, why.into())
 }
 
-/// The snapshot.
-pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSnapshot, Refusal> {
-    let snapshot = usable(pass, name)?;
-    if !claims::records(&snapshot).is_empty()
-        && let Some(why) = claims::refusal(pass, &snapshot)
-    {
+/// The snapshot, and what it makes of the root disk.
+pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<Usable, Refusal> {
+    let snapshot = found(pass, name)?;
+    if let Some(why) = claims::refusal(pass, &snapshot) {
         return Err(refusal(why));
     }
-    let Some(node) = pass.node_name().filter(|_| pass.root_claim().is_none()) else {
-        return Err(refusal("the root disk is not on a node"));
-    };
+    let invalid = |why| Refusal::Words(INVALID_MANIFEST, why);
+    let seed = seed(&snapshot.uid().unwrap_or_default(), &pass.now);
+    let restored = restore::restored(pass, &snapshot, name, &seed).map_err(invalid)?;
+    let root_claim = restore::root_claim(&restored);
+    if root_claim.is_none()
+        && let Some(claim) = pass.root_claim()
+    {
+        return Err(refusal(format!(
+            "the root disk is claim {claim}, and the snapshot is of a disk of a node: edit the machine so that no volume has \
+             root: true"
+        )));
+    }
     let desired = pass.base.spec.power_state;
     if [snapshots::power_state(pass), desired].contains(&Some(PowerState::Suspended)) {
         return Err(refusal(
             "the machine is suspended: power it off, which discards its memory, or resume it",
         ));
     }
-    if let Some(why) = snapshots::inability(pass, &node, TaskKind::Revert) {
-        return Err(refusal(why));
+    if root_claim.is_none() {
+        can_node(pass, &snapshot)?;
     }
-    if super::resumes(pass, &snapshot) && !snapshots::saves_memory(pass, &node) {
-        return Err(refusal(format!(
-            "the snapshot has the memory of the guest, and the programs of node {node} cannot resume from that: upgrade \
-             vmlet and vmlet-agent there, or set the annotation {} to revert without it",
-            names::REVERT_WITHOUT_MEMORY
-        )));
-    }
-    let invalid = |why| Refusal::Words(INVALID_MANIFEST, why);
-    let seed = seed(&snapshot.uid().unwrap_or_default(), &pass.now);
-    let patch = restore::write(pass, &snapshot, name, &seed).map_err(invalid)?;
+    let patch = restore::write(pass, restored, &snapshot).map_err(invalid)?;
     let trial = PatchParams {
         dry_run: true,
         ..restore::params()
@@ -64,7 +69,10 @@ pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSna
     let api = pass.api::<VirtualMachine>();
     match api.patch(&pass.key.name, &trial, &patch).await {
         Ok(_) => match claims::trial(pass, &snapshot, &seed).await {
-            Ok(Ok(())) => Ok(snapshot),
+            Ok(Ok(())) => Ok(Usable {
+                snapshot,
+                root_claim,
+            }),
             Ok(Err(why)) => Err(refusal(why)),
             Err(error) => Err(Refusal::Error(error)),
         },
@@ -80,8 +88,26 @@ pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSna
     }
 }
 
+/// Whether the node of the disk reverts it.
+fn can_node(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> Result<(), Refusal> {
+    let Some(node) = pass.node_name() else {
+        return Err(refusal("the root disk is not on a node"));
+    };
+    if let Some(why) = snapshots::inability(pass, &node, TaskKind::Revert) {
+        return Err(refusal(why));
+    }
+    if super::resumes(pass, snapshot) && !snapshots::saves_memory(pass, &node) {
+        return Err(refusal(format!(
+            "the snapshot has the memory of the guest, and the programs of node {node} cannot resume from that: upgrade \
+             vmlet and vmlet-agent there, or set the annotation {} to revert without it",
+            names::REVERT_WITHOUT_MEMORY
+        )));
+    }
+    Ok(())
+}
+
 /// The snapshot, if it is one of the disk.
-pub(super) fn usable(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSnapshot, Refusal> {
+fn found(pass: &Pass<'_>, name: &str) -> Result<VirtualMachineSnapshot, Refusal> {
     let key = Key::new(&pass.key.namespace, name);
     let Some(found) = pass.ctx.stores.snapshots.get(&key.reference()) else {
         return Err(refusal("it does not exist"));

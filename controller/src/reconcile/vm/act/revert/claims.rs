@@ -1,9 +1,13 @@
 //! New claims for a machine that reverts: storage systems make claims of their snapshots, and change none that exists.
 //!
 //! Invariant: the name of a new claim follows from the revert and the claim that it replaces, so that a step that is
-//! repeated makes no second one; the earlier claims stay as they are, with whatever owner they have.
+//! repeated makes no second one; the earlier claims stay as they are, with whatever owner they have. A root disk that was
+//! made for the machine, and goes with it, is replaced by one that does, too; other new claims have no owner.
 //! Failure: what is in the way, in words, as far as it can be known before anything of the machine changes.
 
+mod plan;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crds::{ClaimSnapshot, VirtualMachineSnapshot, names};
@@ -13,35 +17,27 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::ResourceExt;
 use kube::api::PostParams;
-use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
+use self::plan::Replacement;
+pub(in crate::reconcile::vm::act) use self::plan::records;
+pub(super) use self::plan::rename;
 use crate::context::Key;
 use crate::flow::Outcome;
 use crate::reconcile::answers::{again, is_conflict, is_refused};
 use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::parts;
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites::{bytes, claim_capacity, quantity};
+use crate::reconcile::vm::prerequisites::{
+    ROOT, SNAPSHOT, bytes, claim_capacity, is_made_root_claim, quantity,
+};
 
 const GROUP: &str = "snapshot.storage.k8s.io";
-/// Most characters of the name of a claim that the name of a new one begins with.
-const PREFIX: usize = 200;
 
-/// The claims that a snapshot has parts of.
-pub(super) fn records(snapshot: &VirtualMachineSnapshot) -> &[ClaimSnapshot] {
-    let status = snapshot.status.as_ref();
-    status.map_or(&[][..], |status| status.claims.as_slice())
-}
+/// UIDs of claims by their names.
+pub(super) type Uids = BTreeMap<String, String>;
 
 /// Why new claims cannot be made of the snapshot, if so.
 pub(super) fn refusal(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> Option<String> {
-    if let Some(root) = pass.root_claim() {
-        return Some(format!(
-            "the root disk is claim {root}, which is not reverted in place: make a claim of the VolumeSnapshot in the \
-             status of the snapshot, and a machine with that claim as its root disk"
-        ));
-    }
     let mut all = records(snapshot).iter();
     all.find_map(|record| pattern(pass, snapshot, record).err())
 }
@@ -62,7 +58,9 @@ fn pattern(
     let mut volumes = pass.base.spec.volumes.iter();
     let present = volumes.find(|volume| volume.name == record.volume_name);
     let present = present.and_then(|volume| volume.persistent_volume_claim.as_ref());
-    let names = [Some(claim), present.map(|present| &present.claim_name)];
+    let present = present.map(|present| present.claim_name.clone());
+    let of_class = pass.own_root_claim().filter(|_| record.volume_name == ROOT);
+    let names = [Some(claim.clone()), present, of_class];
     let mut found = names.into_iter().flatten().filter_map(|name| {
         let key = Key::new(&pass.key.namespace, name);
         pass.ctx.stores.claims.get(&key.reference())
@@ -87,13 +85,13 @@ pub(super) async fn trial(
         dry_run: true,
         ..PostParams::default()
     };
-    for record in records(snapshot) {
-        let like = match pattern(pass, snapshot, record) {
+    for replacement in plan::replacements(&pass.key.name, snapshot, seed) {
+        let like = match pattern(pass, snapshot, replacement.record) {
             Ok(like) => like,
             Err(why) => return Ok(Err(why)),
         };
-        let name = replacement(&record.claim_name, seed);
-        let new = new(pass, &name, record, &like);
+        let name = replacement.name.clone();
+        let new = new(pass, &replacement, &like);
         match pass
             .api::<PersistentVolumeClaim>()
             .create(&trial, &new)
@@ -107,6 +105,39 @@ pub(super) async fn trial(
     Ok(Ok(()))
 }
 
+/// A claim of the machine that is made of the snapshot, and that the storage system has not filled yet: it needs the parts
+/// of the snapshot until then.
+pub(in crate::reconcile::vm::act) fn unfilled(
+    pass: &Pass<'_>,
+    snapshot: &VirtualMachineSnapshot,
+) -> Option<String> {
+    let volumes = pass.base.spec.volumes.iter();
+    let mut claims = volumes.filter_map(|volume| {
+        let claim = &volume.persistent_volume_claim.as_ref()?.claim_name;
+        let key = Key::new(&pass.key.namespace, claim);
+        pass.ctx.stores.claims.get(&key.reference())
+    });
+    let found = claims.find(|claim| is_unfilled(claim, snapshot));
+    found.map(|claim| claim.name_any())
+}
+
+fn is_unfilled(claim: &PersistentVolumeClaim, snapshot: &VirtualMachineSnapshot) -> bool {
+    let source = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.data_source.as_ref());
+    let source = source.filter(|source| source.api_group.as_deref() == Some(GROUP));
+    let is_part = source.is_some_and(|source| {
+        let mut all = records(snapshot).iter();
+        all.any(|record| record.volume_snapshot_name == source.name)
+    });
+    let phase = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    is_part && phase != Some("Bound") && claim.metadata.deletion_timestamp.is_none()
+}
+
 fn refused(name: &str, source: kube::Error) -> String {
     let why = error::text(&anyhow::Error::new(source));
     format!("failed to create claim {name}: {why}")
@@ -117,34 +148,36 @@ pub(super) async fn make(
     pass: &mut Pass<'_>,
     snapshot: &VirtualMachineSnapshot,
     seed: &str,
-) -> Outcome<Result<(), String>> {
-    for record in records(snapshot) {
+) -> Outcome<Result<Uids, String>> {
+    let vm = pass.key.name.clone();
+    let mut all = Uids::new();
+    for replacement in plan::replacements(&vm, snapshot, seed) {
         let api = pass.api::<PersistentVolumeClaim>();
-        let name = replacement(&record.claim_name, seed);
+        let name = replacement.name.clone();
         let failed = |source: kube::Error| {
             let name = name.clone();
             Error::RootClaim { name, source }.into()
         };
         let known = Key::new(&pass.key.namespace, &name);
         let known = pass.ctx.stores.claims.get(&known.reference());
-        if known.is_some_and(|known| is_replacement(pass, &known, record)) {
+        if let Some(known) = known.filter(|known| is_made(pass, known, &replacement)) {
+            all.insert(name, known.uid().unwrap_or_default());
             continue;
         }
-        let like = match pattern(pass, snapshot, record) {
+        let like = match pattern(pass, snapshot, replacement.record) {
             Ok(like) => like,
             Err(why) => return Ok(Err(why)),
         };
-        match api
-            .create(&PostParams::default(), &new(pass, &name, record, &like))
-            .await
-        {
-            Ok(_) => {
+        let new = new(pass, &replacement, &like);
+        let made = match api.create(&PostParams::default(), &new).await {
+            Ok(made) => {
                 pass.count_change();
                 pass.normal("SuccessfulClaimCreate", &name);
+                made
             }
             // Its event is on its way, or it is none of ours.
             Err(error) if is_conflict(&error) => match api.get_opt(&name).await.map_err(failed)? {
-                Some(found) if is_replacement(pass, &found, record) => {}
+                Some(found) if is_made(pass, &found, &replacement) => found,
                 Some(_) => {
                     let why = format!("claim {name} exists, and is another one: delete it");
                     return Ok(Err(why));
@@ -153,60 +186,34 @@ pub(super) async fn make(
             },
             Err(source) if is_refused(&source) => return Ok(Err(refused(&name, source))),
             Err(source) => return Err(failed(source)),
-        }
-    }
-    Ok(Ok(()))
-}
-
-/// The new claims take the place of the earlier ones in the manifest of the machine.
-pub(super) fn rename(
-    manifest: &mut Map<String, Value>,
-    snapshot: &VirtualMachineSnapshot,
-    seed: &str,
-) {
-    let volumes = manifest
-        .get_mut("spec")
-        .and_then(|spec| spec.get_mut("volumes"));
-    let volumes = volumes.and_then(Value::as_array_mut);
-    for volume in volumes.into_iter().flatten() {
-        let Some(name) = volume.pointer_mut("/persistentVolumeClaim/claimName") else {
-            continue;
         };
-        let replaced = records(snapshot).iter();
-        let mut replaced = replaced.map(|record| record.claim_name.as_str());
-        if let Some(claim) = replaced.find(|claim| *name == *claim) {
-            *name = json!(replacement(claim, seed));
-        }
+        all.insert(name, made.uid().unwrap_or_default());
     }
+    Ok(Ok(all))
 }
 
-/// Name of the claim that replaces this one in one revert.
-fn replacement(claim: &str, seed: &str) -> String {
-    let digest = Sha256::digest(format!("{seed}/{claim}"));
-    let begin = &claim[..claim.len().min(PREFIX)];
-    let begin = begin.trim_end_matches(['.', '-']);
-    let hex: String = digest[..4]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("{begin}-{hex}")
-}
-
-fn is_replacement(pass: &Pass<'_>, found: &PersistentVolumeClaim, record: &ClaimSnapshot) -> bool {
+/// Whether this claim was made by an earlier attempt at the same step.
+fn is_made(pass: &Pass<'_>, found: &PersistentVolumeClaim, replacement: &Replacement<'_>) -> bool {
+    if found.metadata.deletion_timestamp.is_some()
+        || replacement.goes_with_machine && !is_made_root_claim(pass, found)
+    {
+        return false;
+    }
     let source = found
         .spec
         .as_ref()
         .and_then(|spec| spec.data_source.as_ref());
-    let is_of_it = source.is_some_and(|source| source.name == record.volume_snapshot_name);
+    let part = &replacement.record.volume_snapshot_name;
+    let is_of_it = source.is_some_and(|source| source.name == *part);
     is_of_it && found.labels().get(names::VM_UID_LABEL) == Some(&pass.uid())
 }
 
 fn new(
     pass: &Pass<'_>,
-    name: &str,
-    record: &ClaimSnapshot,
+    replacement: &Replacement<'_>,
     like: &PersistentVolumeClaim,
 ) -> PersistentVolumeClaim {
+    let record = replacement.record;
     let old = like.spec.clone().unwrap_or_default();
     let least = record.restore_size.as_ref().and_then(bytes);
     let size = claim_capacity(like).max(least).unwrap_or_default();
@@ -221,32 +228,19 @@ fn new(
             volume_mode: old.volume_mode,
             data_source: Some(TypedLocalObjectReference {
                 api_group: Some(GROUP.to_owned()),
-                kind: "VolumeSnapshot".to_owned(),
+                kind: SNAPSHOT.to_owned(),
                 name: record.volume_snapshot_name.clone(),
             }),
             ..PersistentVolumeClaimSpec::default()
         }),
         ..PersistentVolumeClaim::default()
     };
-    new.metadata.name = Some(name.to_owned());
+    new.metadata.name = Some(replacement.name.clone());
     new.metadata.namespace = Some(pass.key.namespace.clone());
+    if replacement.goes_with_machine {
+        new.metadata.owner_references = Some(vec![pass.owner()]);
+    }
     new.labels_mut()
         .insert(names::VM_UID_LABEL.to_owned(), pass.uid());
     new
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_name_is_valid_and_of_one_revert() {
-        let first = replacement("data", "uid/1");
-        assert!(first.starts_with("data-") && first.len() == 13, "{first}");
-        assert_eq!(first, replacement("data", "uid/1"));
-        assert_ne!(first, replacement("data", "uid/2"));
-        let long = format!("{}.x", "a".repeat(PREFIX - 1));
-        let long = replacement(&long, "uid/1");
-        assert!(long.len() < 253 && !long.contains('.'), "{long}");
-    }
 }

@@ -15,7 +15,7 @@ use crds::{
 };
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use lifecycle::snapshot::manifest;
+use lifecycle::snapshot::manifest::{self, Restored};
 use serde_json::json;
 
 use super::{FAILED, INVALID_MANIFEST, claims, failed, seed};
@@ -23,7 +23,9 @@ use crate::context::Key;
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::{again, is_conflict, is_gone, is_refused, json_patch};
 use crate::reconcile::vm::error::{self, Error};
+use crate::reconcile::vm::observe::content;
 use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::has_content;
 use crate::reconcile::vm::write::patch;
 
 /// Owner of the fields that a revert writes into a machine.
@@ -36,24 +38,66 @@ pub(super) fn params() -> PatchParams {
     }
 }
 
-/// The write that restores the machine.
+/// What the machine is when it is restored.
 ///
 /// # Errors
 ///
 /// The manifest cannot be read.
-pub(super) fn write(
+pub(super) fn restored(
     pass: &Pass<'_>,
     snapshot: &VirtualMachineSnapshot,
     name: &str,
     seed: &str,
-) -> Result<Patch<()>, String> {
+) -> Result<Restored, String> {
     let record = snapshot.status.as_ref();
     let record = record.and_then(|status| status.manifest.as_ref());
     let Some(mut record) = record.and_then(crds::RawRecord::fields) else {
         return Err("the snapshot has no manifest".to_owned());
     };
-    claims::rename(&mut record, snapshot, seed);
-    let mut restored = manifest::restored(&pass.base, &record, name)?;
+    claims::rename(&mut record, snapshot, &pass.key.name, seed);
+    manifest::restored(&pass.base, &record, name)
+}
+
+/// The claim that is then its root disk, if one is.
+pub(super) fn root_claim(restored: &Restored) -> Option<String> {
+    let claims = restored.spec.volumes.iter();
+    let mut claims = claims.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    let root = claims.find(|claim| claim.root)?;
+    Some(root.claim_name.clone())
+}
+
+/// The claim of the root disk is a new one: whether pods need the image to fill it is as when the snapshot was taken.
+fn mark_content(
+    pass: &Pass<'_>,
+    restored: &mut Restored,
+    snapshot: &VirtualMachineSnapshot,
+    made: &claims::Uids,
+) {
+    let Some(uid) = root_claim(restored).and_then(|name| made.get(&name)) else {
+        return;
+    };
+    let is_complete = match content::recorded(snapshot) {
+        Some(content) => content.is_complete,
+        None => has_content(pass),
+    };
+    let mark = names::ROOT_CLAIM_UID.to_owned();
+    if is_complete {
+        restored.annotations.insert(mark, uid.clone());
+    } else {
+        restored.annotations.remove(&mark);
+    }
+}
+
+/// The write that restores the machine.
+///
+/// # Errors
+///
+/// It cannot be expressed.
+pub(super) fn write(
+    pass: &Pass<'_>,
+    mut restored: Restored,
+    snapshot: &VirtualMachineSnapshot,
+) -> Result<Patch<()>, String> {
     let uid = snapshot.uid().unwrap_or_default();
     let mark = names::REVERT_IN_PROGRESS.to_owned();
     restored.annotations.insert(mark, restored_from(&uid));
@@ -85,15 +129,24 @@ pub(super) async fn run(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome
     let snapshot = snapshot.filter(|found| found.uid().as_ref() == Some(&revert.uid));
     if pass.base.spec.current_snapshot_name.as_ref() == Some(&revert.name) {
         let Some(snapshot) = &snapshot else {
-            let why =
-                "the disk is reverted, and the snapshot with the specification no longer exists";
+            let why = if revert.root_claim_name.is_some() {
+                "the snapshot no longer exists"
+            } else {
+                "the disk is reverted, and the snapshot with the specification no longer exists"
+            };
             return Err(failed(pass, &revert.name, INVALID_MANIFEST, why));
         };
         let seed = seed(&revert.uid, &revert.start_time);
-        if let Err(why) = claims::make(pass, snapshot, &seed).await? {
-            return Err(failed(pass, &revert.name, FAILED, &why));
-        }
-        let patch = match write(pass, snapshot, &revert.name, &seed) {
+        let made = match claims::make(pass, snapshot, &seed).await? {
+            Ok(made) => made,
+            Err(why) => return Err(failed(pass, &revert.name, FAILED, &why)),
+        };
+        let restored = restored(pass, snapshot, &revert.name, &seed);
+        let patch = restored.and_then(|mut restored| {
+            mark_content(pass, &mut restored, snapshot, &made);
+            write(pass, restored, snapshot)
+        });
+        let patch = match patch {
             Ok(patch) => patch,
             Err(why) => return Err(failed(pass, &revert.name, INVALID_MANIFEST, &why)),
         };
@@ -117,13 +170,17 @@ pub(super) async fn run(pass: &mut Pass<'_>, revert: &SnapshotRevert) -> Outcome
         super::end(pass, revert);
         return Ok(Flow::Done("ended a revert"));
     }
-    let earlier = snapshot.iter().flat_map(|found| claims::records(found));
-    let earlier: Vec<_> = earlier.map(|record| record.claim_name.clone()).collect();
+    let content = snapshot.as_deref().and_then(content::recorded);
+    if let Some(content) = content.filter(|_| revert.root_claim_name.is_some()) {
+        let status = pass.status();
+        status.image = content.image;
+        status.image_url = content.image_url;
+    }
     let state = snapshot.and_then(|found| found.status.as_ref()?.power_state);
     if manifest::needs_start(&pass.base.spec, state) {
         start(pass).await?;
     }
-    finish(pass, revert, state, &earlier);
+    finish(pass, revert, state);
     Ok(Flow::Done("reverted to a snapshot"))
 }
 
@@ -181,12 +238,7 @@ pub(super) fn reference(revert: &SnapshotRevert) -> SnapshotReference {
     }
 }
 
-fn finish(
-    pass: &mut Pass<'_>,
-    revert: &SnapshotRevert,
-    state: Option<PowerState>,
-    earlier: &[String],
-) {
+fn finish(pass: &mut Pass<'_>, revert: &SnapshotRevert, state: Option<PowerState>) {
     // The only instance of a machine that was off had ended.
     let is_used_up = pass.base.spec.run_strategy == Some(RunStrategy::Once)
         && state != Some(PowerState::PoweredOn);
@@ -206,10 +258,10 @@ fn finish(
     if revert.memory {
         text.push_str(", and resumes from its memory");
     }
-    if !earlier.is_empty() {
+    if !revert.earlier_claims.is_empty() {
         let stay = format!(
             "; it has new claims, and the earlier ones stay: {}",
-            earlier.join(", ")
+            revert.earlier_claims.join(", ")
         );
         text.push_str(&stay);
     }

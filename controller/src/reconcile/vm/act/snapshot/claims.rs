@@ -301,10 +301,13 @@ async fn request(
             None => Err(again()),
         },
         // Of several API servers one may have the kind later than the others.
-        Err(source) if is_gone(&source) => match are_served(pass).await? {
-            true => Err(failed(source)),
-            false => refused(&format!("the cluster does not serve {API}")),
-        },
+        Err(source) if is_gone(&source) => {
+            if are_served(pass).await? {
+                Err(failed(source))
+            } else {
+                refused(&format!("the cluster does not serve {API}"))
+            }
+        }
         Err(source) if is_refused(&source) => refused(&error::text(&anyhow::Error::new(source))),
         Err(source) => Err(failed(source)),
     }

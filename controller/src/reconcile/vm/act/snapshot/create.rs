@@ -25,6 +25,7 @@ use super::{IN_PROGRESS, MOST, WAITING_FOR_DISK, delete, wait, wait_with};
 use crate::flow::Outcome;
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::act::{saved, tasks};
+use crate::reconcile::vm::observe::content;
 use crate::reconcile::vm::observe::promotion::back_off;
 use crate::reconcile::vm::observe::snapshots::{self, CREATION_FAILED};
 use crate::reconcile::vm::pass::Pass;
@@ -126,6 +127,9 @@ async fn begin(
         && let Some(devices) = saved::devices_of_pod(pass)
     {
         record[saved::DEVICES] = devices;
+    }
+    if let Some(content) = content::present(pass) {
+        record[content::KEY] = content;
     }
     let record = RawRecord::from(&record);
     if record.fields().is_none() {
@@ -310,9 +314,10 @@ async fn finish(
     draft.memory = memory > 0;
     if let Some(taken) = taken {
         draft.quiesced = taken.quiesced;
-        draft.power_state = Some(match taken.running {
-            true => PowerState::PoweredOn,
-            false => PowerState::PoweredOff,
+        draft.power_state = Some(if taken.running {
+            PowerState::PoweredOn
+        } else {
+            PowerState::PoweredOff
         });
         draft.creation_time.clone_from(&taken.created_time);
         draft.storage = Some(SnapshotStorage {

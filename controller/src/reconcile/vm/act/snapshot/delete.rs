@@ -2,7 +2,7 @@
 //!
 //! Invariant: what a node is asked to delete is named by the UID of the object; snapshots that descend
 //! from it stay, and descend from its parent, before its finalizer goes. One that is reverted to is not
-//! deleted meanwhile, also if the store does not show the revert yet.
+//! deleted meanwhile, also if the store does not show the revert yet, nor before the claims that are made of it are filled.
 //! Failure: the condition of the snapshot has the node's words; the work is repeated with a growing delay,
 //! and when the machine gets or loses its pod. A node that no longer exists took the snapshot with it.
 
@@ -19,6 +19,7 @@ use super::freeze;
 use crate::flow::Outcome;
 use crate::reconcile::answers::{again, is_gone};
 use crate::reconcile::node_tasks;
+use crate::reconcile::vm::act::revert::claims as revert_claims;
 use crate::reconcile::vm::act::tasks;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::promotion::back_off;
@@ -55,6 +56,7 @@ pub(super) async fn without_node(pass: &mut Pass<'_>) -> Outcome<()> {
     let mut all = snapshots::known(pass.ctx, pass.key);
     while let Some(index) = all.iter().position(|one| is_lost(pass, one)) {
         let gone = all.remove(index);
+        check_live(pass, &gone).await?;
         let_go(pass, &gone, &mut all).await?;
     }
     Ok(())
@@ -72,7 +74,33 @@ async fn let_go(
 }
 
 fn is_lost(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
-    is_leaving(snapshot) && node_of(pass, snapshot).is_none()
+    is_leaving(snapshot) && node_of(pass, snapshot).is_none() && use_of(pass, snapshot).is_none()
+}
+
+/// What its parts, which go with it, are needed for: the machine reverts to claims that are made of them.
+fn use_of(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> Option<String> {
+    let seen = pass.seen();
+    let revert = seen.and_then(|status| status.snapshot_revert.as_ref());
+    let is_source = revert.is_some_and(|revert| {
+        revert.root_claim_name.is_some() && Some(&revert.uid) == snapshot.metadata.uid.as_ref()
+    });
+    if is_source {
+        return Some("the machine reverts to it".to_owned());
+    }
+    let claim = revert_claims::unfilled(pass, snapshot)?;
+    Some(format!(
+        "claim {claim} of the machine is made of it, and is not bound yet: start the machine, or delete the claim"
+    ))
+}
+
+/// That the API server, too, has no revert to a snapshot with claims.
+async fn check_live(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> Outcome<()> {
+    let uid = snapshot.uid().unwrap_or_default();
+    let has_claims = !revert_claims::records(snapshot).is_empty();
+    if has_claims && is_reverted_to(pass, &uid).await? {
+        return Err(again());
+    }
+    Ok(())
 }
 
 /// The node that may have it.
@@ -97,7 +125,11 @@ pub(super) fn is_under_way(snapshot: &VirtualMachineSnapshot) -> bool {
 /// Whether no node has it.
 async fn is_removed(pass: &mut Pass<'_>, snapshot: &mut VirtualMachineSnapshot) -> Outcome<bool> {
     freeze::cancel(pass, snapshot).await?;
+    if let Some(why) = use_of(pass, snapshot) {
+        return report(pass, snapshot, DELETING, &why).await.map(|()| false);
+    }
     let Some(node) = node_of(pass, snapshot) else {
+        check_live(pass, snapshot).await?;
         return Ok(true);
     };
     if let Some(making) = snapshots::task(pass, TaskKind::Snapshot, snapshot)

@@ -88,7 +88,8 @@ fn below(value: &Value) -> Vec<&Value> {
 async fn data_source(pass: &Pass<'_>, name: &str, reference: &Value) -> Result<Value, Refusal> {
     let own = pass.key.namespace.as_str();
     let text = |field: &str| reference.get(field).and_then(Value::as_str);
-    let (Some("DataSource"), Some(source)) = (text("kind"), text("name")) else {
+    let is_data_source = text("kind") == Some("DataSource");
+    let Some(source) = text("name").filter(|_| is_data_source) else {
         let message = format!("DataVolume {name}: sourceRef needs kind DataSource and a name");
         return Err(Missing::new("Invalid", message).into());
     };

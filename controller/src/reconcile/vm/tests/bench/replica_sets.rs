@@ -104,13 +104,13 @@ impl Bench {
     pub(in crate::reconcile::vm::tests) fn machines(&self) -> String {
         let server = self.server.lock().unwrap();
         let machines = server.objects.iter().filter(|((of, _), _)| of == VMS);
-        let names =
-            machines.map(
-                |((_, name), vm)| match vm["metadata"]["deletionTimestamp"].is_null() {
-                    true => name.clone(),
-                    false => format!("({name})"),
-                },
-            );
+        let names = machines.map(|((_, name), vm)| {
+            if vm["metadata"]["deletionTimestamp"].is_null() {
+                name.clone()
+            } else {
+                format!("({name})")
+            }
+        });
         names.collect::<Vec<_>>().join(" ")
     }
 

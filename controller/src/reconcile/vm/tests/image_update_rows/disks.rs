@@ -152,3 +152,43 @@ async fn a_machine_on_a_claim_of_its_owner_restarts_without_an_image_while_the_c
     assert_eq!(recorded, second);
     assert_ne!(second, first);
 }
+
+#[tokio::test]
+async fn a_machine_that_reverts_restarts_without_an_image_on_the_new_claim() {
+    let mut bench = with_first(&["n1"], json!({})).await;
+    bench.claim("data", "Bound");
+    let root =
+        json!({ "name": "root", "persistentVolumeClaim": { "claimName": "data", "root": true } });
+    bench.machine(json!({ "spec": { "volumes": [root], "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    bench.run("n1");
+    bench.settle().await.ok();
+    let [first, recorded] = claims(&bench);
+    assert_eq!(recorded, first);
+    bench.snapshot("s", json!({}));
+    bench.settle().await.ok();
+    let part = &bench.get(SNAPSHOTS, "s")["status"]["claims"][0]["volumeSnapshotName"];
+    let part = part.as_str().unwrap().to_owned();
+    let taken = json!({ "creationTime": "2027-01-15T08:00:10Z", "readyToUse": true });
+    bench.edit(VOLUME_SNAPSHOTS, &part, json!({ "status": taken }));
+    bench.settle().await.ok();
+
+    moves_to(&mut bench, "1", 'b').await;
+    update(&mut bench, json!({ "digest": digest('b') }));
+    let revert = json!({ "spec": { "currentSnapshotName": "s" } });
+    bench.edit(VMS, "vm", revert);
+    bench.settle().await.ok();
+    bench.end("vm", 137, "Killed");
+    bench.settle().await.ok();
+    let volume = bench.get(VMS, "vm")["spec"]["volumes"][0].take();
+    let name = volume["persistentVolumeClaim"]["claimName"].as_str();
+    let name = name.unwrap();
+    let second = bench.get(CLAIMS, name)["metadata"]["uid"].take();
+    let [earlier, recorded] = claims(&bench);
+    assert_eq!(recorded, second);
+    assert_ne!(recorded, earlier);
+    bench.edit(CLAIMS, name, json!({ "status": { "phase": "Bound" } }));
+    bench.settle().await.ok();
+    assert_eq!(image_of_pod(&bench), "vmlet.dev/none");
+    assert_eq!(bench.status().image, Some(named('a')));
+}

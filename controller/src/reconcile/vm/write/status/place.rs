@@ -50,9 +50,10 @@ fn obstacle(pass: &Pass<'_>, pod: &Pod, why: &str) -> String {
     };
     let node = view::node(pass, &home);
     let lacks = node.map(|node| room::lacks(pod, &node)).unwrap_or_default();
-    let never = match lacks.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", lacks.join("; ")),
+    let never = if lacks.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", lacks.join("; "))
     };
     format!("the root disk is on node {home}, which cannot take the machine{never}: {why}")
 }
