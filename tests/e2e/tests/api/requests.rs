@@ -117,6 +117,61 @@ async fn sent(
     }
 }
 
+/// An object as it can be made, and the edits after which it is as it was.
+fn made_in_steps(collection: &str, object: &Value) -> (Value, Vec<Value>) {
+    let mut made = completed(collection, object);
+    let mut edits = Vec::new();
+    if !collection.ends_with("/virtualmachines") {
+        return (made, edits);
+    }
+    for field in ["nextRestartTime", "currentSnapshotName", "powerState"] {
+        let value = made["spec"][field].take();
+        if !value.is_null() {
+            edits.push(json!({ "spec": { field: value } }));
+        }
+    }
+    // A machine is off, or Suspended, only after it was on.
+    let has_state = object["spec"]["powerState"].is_string();
+    made["spec"]["powerState"] = json!(has_state.then_some("PoweredOn"));
+    if let Some(spec) = made["spec"].as_object_mut() {
+        spec.retain(|_, value| !value.is_null());
+    }
+    (made, edits)
+}
+
+/// What an object of a scenario has as its status.
+fn status(collection: &str, object: &Value) -> Option<Value> {
+    let status = if collection.ends_with("/persistentvolumeclaims") {
+        json!({ "phase": "Bound" })
+    } else {
+        object["status"].clone()
+    };
+    // No request of the controller depends on what kubelet reports.
+    let is_needed = status.is_object() && !collection.ends_with("/pods");
+    is_needed.then(|| json!({ "status": status }))
+}
+
+/// Makes the object that a request changes; the reason when it is refused.
+async fn made(admin: &Client, collection: &str, object: &Value) -> Result<Option<String>> {
+    let name = object["metadata"]["name"].as_str().context("a name")?;
+    let (first, edits) = made_in_steps(collection, object);
+    let path = format!("/{collection}?fieldValidation=Strict");
+    if let Some(why) = sent(admin, "POST", &path, CREATE, &first).await? {
+        return Ok(Some(format!("{first}\ncannot be made: {why}")));
+    }
+    let of_object = format!("/{collection}/{name}");
+    let edits = edits.into_iter().map(|edit| (of_object.clone(), edit));
+    let status = status(collection, object);
+    let status = status.map(|status| (format!("{of_object}/status"), status));
+    for (path, edit) in edits.chain(status) {
+        let path = format!("{path}?fieldValidation=Strict");
+        if let Some(why) = sent(admin, "PATCH", &path, MERGE, &edit).await? {
+            return Ok(Some(format!("{path}: {edit}\ncannot be made: {why}")));
+        }
+    }
+    Ok(None)
+}
+
 /// Makes the object that a request changes, and sends the request as a dry run; the reason when either
 /// is refused.
 async fn judged(
@@ -125,23 +180,16 @@ async fn judged(
     name: String,
     request: Request,
 ) -> Result<Option<String>> {
-    let request = request.named(&name);
+    let mut request = request.named(&name);
     if let Some(before) = &request.before {
-        let collection = request.collection(&name);
-        let path = format!("/{collection}?fieldValidation=Strict");
-        let whole = completed(collection, before);
-        let refused = sent(&admin, "POST", &path, CREATE, &whole).await?;
-        if let Some(why) = refused {
-            return Ok(Some(format!("{before}\ncannot be made: {why}")));
+        let refused = made(&admin, request.collection(&name), before).await?;
+        if refused.is_some() {
+            return Ok(refused);
         }
-        if before["status"].is_object() {
-            let status = json!({ "status": before["status"] });
-            let path = format!("/{collection}/{name}/status?fieldValidation=Strict");
-            let refused = sent(&admin, "PATCH", &path, MERGE, &status).await?;
-            if let Some(why) = refused {
-                return Ok(Some(format!("{status}\ncannot be its status: {why}")));
-            }
-        }
+    }
+    // A claim that is made of a snapshot is like the claim that the snapshot was taken of.
+    if request.body["spec"]["dataSource"].is_object() {
+        request.body = completed(request.collection(&name), &request.body);
     }
     let Request {
         verb,
@@ -176,6 +224,21 @@ async fn prepared(control: &Control) -> Result<Client> {
             cluster.kubectl(&["get", plural]).map(drop)
         })
         .await?;
+    }
+    let room = json!({ "cpu": "64", "memory": "256Gi", "pods": "1000" });
+    for named in [
+        // A pod is resized on its node.
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" },
+            "status": { "capacity": room, "allocatable": room } }),
+        json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": { "name": "other" }, "handler": "other" }),
+        json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": { "name": "high" }, "value": 1 }),
+        json!({ "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": { "name": "sc" }, "provisioner": "example.com/none",
+            "allowVolumeExpansion": true }),
+    ] {
+        cluster.apply(&named)?;
     }
     control.namespace(NAMESPACE).await?;
     let account = Who::service_account("vmlet-system", "vmlet-controller");
