@@ -156,7 +156,10 @@ async fn a_client_continues_a_backup_also_when_the_copy_is_made_again() {
     let again = backups.exports();
     assert!(backups.copies().is_empty());
     let fetched = fetch(&again, of(), &part, usize::MAX).await.unwrap();
-    assert_eq!((fetched.offset, &fetched.digest), (rest.offset, &rest.digest));
+    assert_eq!(
+        (fetched.offset, &fetched.digest),
+        (rest.offset, &rest.digest)
+    );
     part.extend(&fetched.bytes);
     assert_eq!(fetched.digest, Some(sum(&part).hex()));
     assert!(backups.content_of(&part) == backups.content(VM));
