@@ -53,7 +53,7 @@ const MOST_PARALLEL: usize = 64;
 
 /// Notices each call to libvirt that ended, or was given up.
 pub trait Observer: std::fmt::Debug + Send + Sync {
-    /// `outcome` is `ok` or the [`Error::kind`].
+    /// `outcome` is `ok` or the [`crate::Error::kind`].
     fn called(&self, call: &'static str, took: Duration, outcome: &'static str);
 }
 

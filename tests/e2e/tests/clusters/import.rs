@@ -38,12 +38,7 @@ pub(super) async fn a_package_becomes_a_machine(cluster: &Cluster, disk: &Path) 
     let flags = ["--node", node, "--run-strategy", "Always", "--watch"];
     let imported = import(cluster, &package, &flags)?;
     ensure!(imported.status.success(), "{imported:?}");
-    eventually(READY, "its second boot from this disk", || async {
-        let log = cluster.kubectl(&["logs", NAME])?;
-        ensure!(log.contains("VMLET-BOOTS 2"), "{log}");
-        Ok(())
-    })
-    .await?;
+    cluster.await_boots(NAME, &[2], READY).await?;
     let again = import(cluster, &package, &flags)?;
     let words = String::from_utf8_lossy(&again.stderr);
     ensure!(

@@ -171,12 +171,7 @@ async fn boots_from(cluster: &Cluster, image: &str) -> Result<()> {
         &json!({ "imageName": "published", "powerState": "PoweredOn" }),
     ))?;
     cluster.await_word("published", "Running", READY).await?;
-    eventually(READY, "its second boot from this disk", || async {
-        let log = cluster.kubectl(&["logs", "published"])?;
-        ensure!(log.contains("VMLET-BOOTS 2"), "{log}");
-        Ok(())
-    })
-    .await?;
+    cluster.await_boots("published", &[2], READY).await?;
     cluster.delete("vm/published", READY)?;
     cluster.delete("vmimage/published", READY)?;
     on_node(cluster, &format!("rm -r '{hosts}'")).map(drop)
