@@ -225,7 +225,8 @@ impl App {
             level: local.level(),
         };
         let path = node::Exports::directory_of(&config.state_dir);
-        let targets = settings::targets(config);
+        let pods: Arc<dyn crate::backup::Claims> = Arc::clone(&containers) as _;
+        let targets = settings::targets(config).with_claims(pods);
         let exports = node::Exports::open(Arc::clone(&disks), targets.clone(), path.clone());
         let app = Self {
             exports: exports.map_err(|source| Error::Directory { path, source })?,

@@ -1,4 +1,4 @@
-//! Backups of disks, in targets that the configuration of the node names: directories, and buckets of S3.
+//! Backups of disks, in targets that the configuration of the node names: directories, and buckets of S3; and in claims.
 //!
 //! ```text
 //! TARGET/MACHINE/BACKUP/manifest.json     complete
@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 
 mod bucket;
 mod chain;
+mod claim;
 mod copy;
 mod directory;
 mod error;
@@ -35,6 +36,7 @@ mod store;
 mod write;
 
 pub use chain::{Chain, Staged};
+pub use claim::{ClaimTarget, Claims, MountPoint};
 pub use error::{Error, Result};
 pub use manifest::{Entry, Manifest, Parent};
 pub use s3::{Settings as BucketSettings, Style as BucketStyle};
@@ -42,6 +44,7 @@ pub use write::{Draft, Original};
 
 use crate::foreign::Foreign;
 use bucket::Bucket;
+use claim::{ClaimTargets, Root, namespace_of};
 use mount::Mount;
 use s3::Client;
 use store::Store;
@@ -65,6 +68,7 @@ pub enum Location {
 #[derive(Debug, Clone, Default)]
 pub struct Targets {
     all: Arc<BTreeMap<String, Place>>,
+    claims: ClaimTargets,
     foreign: Foreign,
 }
 
@@ -99,8 +103,15 @@ impl Targets {
         });
         Self {
             all: Arc::new(all.collect()),
+            claims: ClaimTargets::default(),
             foreign: Foreign::default(),
         }
+    }
+
+    /// The same with the claims that these pods have mounted.
+    pub fn with_claims(self, pods: Arc<dyn Claims>) -> Self {
+        let claims = ClaimTargets::new(pods);
+        Self { claims, ..self }
     }
 
     /// The names of all.
@@ -108,25 +119,43 @@ impl Targets {
         self.all.keys().map(String::as_str)
     }
 
-    /// The target of that name, for backups of a machine.
-    pub fn find(&self, name: &str, vm: VmUid) -> Result<Target> {
-        let place = self.all.get(name);
-        let place = place.ok_or_else(|| Error::NoTarget(name.to_owned()))?;
-        let store = match place {
-            Place::Directory { path, threads } => Store::Mount(Mount {
-                target: name.to_owned(),
-                path: path.clone(),
-                vm,
-                foreign: self.foreign.clone(),
-                threads: Arc::clone(threads),
-            }),
-            Place::Bucket(client) => Store::Bucket(Bucket::new(Arc::clone(client), vm)),
+    /// The target of that name, for backups of a machine. `machine`: `namespace/name` of one of the namespace that may use
+    /// it.
+    pub fn find(&self, name: &str, vm: VmUid, machine: &str) -> Result<Target> {
+        let store = match (name.parse::<ClaimTarget>(), self.all.get(name)) {
+            (Ok(claim), _) => {
+                let namespace = namespace_of(machine);
+                let found = self.claims.find(claim, namespace);
+                let (root, threads) = found.ok_or_else(|| Error::NotMounted {
+                    claim: claim.uid(),
+                    namespace: namespace.to_owned(),
+                })?;
+                Store::Mount(self.mount(name, vm, root, threads))
+            }
+            (Err(()), Some(Place::Directory { path, threads })) => {
+                let root = Root::Directory(path.clone());
+                Store::Mount(self.mount(name, vm, root, Arc::clone(threads)))
+            }
+            (Err(()), Some(Place::Bucket(client))) => {
+                Store::Bucket(Bucket::new(Arc::clone(client), vm))
+            }
+            (Err(()), None) => return Err(Error::NoTarget(name.to_owned())),
         };
         Ok(Target {
             name: name.to_owned(),
             vm,
             store,
         })
+    }
+
+    fn mount(&self, target: &str, vm: VmUid, root: Root, threads: Arc<Semaphore>) -> Mount {
+        Mount {
+            target: target.to_owned(),
+            root,
+            vm,
+            foreign: self.foreign.clone(),
+            threads,
+        }
     }
 }
 

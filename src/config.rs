@@ -175,6 +175,9 @@ pub struct Vm {
     pub wrapper: AbsolutePath,
     /// Agent for guests, which the daemon puts on the seed images of pods with cloud-init data.
     pub guest_agent: AbsolutePath,
+    /// Directory of QEMU's descriptors of firmware. The first one of UEFI by its name that fits the
+    /// board q35 without Secure Boot is that of machines that boot by UEFI.
+    pub firmware: AbsolutePath,
     /// User that runs QEMU; must match the libvirt setup.
     pub user: Text,
     /// First of the user IDs that machines run as, each as one of its own; no account may have one
@@ -303,6 +306,7 @@ impl Default for Vm {
             emulator: AbsolutePath::usual("/usr/bin/qemu-system-x86_64"),
             wrapper: AbsolutePath::usual("/usr/libexec/vmlet/vmwrapper"),
             guest_agent: AbsolutePath::usual("/usr/libexec/vmlet/vmlet-guest"),
+            firmware: AbsolutePath::usual("/usr/share/qemu/firmware"),
             user: Text::usual("libvirt-qemu"),
             first_uid: 1_900_000_000,
             uid_count: 65_536,

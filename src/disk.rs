@@ -60,6 +60,8 @@ use crate::metadata::{self, Aside, Db, RecordStore};
 use qemu_img::QemuImg;
 use tokio::sync::watch;
 
+/// The name of the variable store of UEFI beside a root disk.
+pub const STORE: &str = "uefi.fd";
 /// Beginning of the names under which disks pin their images.
 const OWNER: &str = "vm-";
 
@@ -163,6 +165,16 @@ impl Disks {
     /// The seed image that machines on a disk find beside it.
     pub fn seed_file(&self, vm: VmUid) -> PathBuf {
         self.folder(vm).join("seed.iso")
+    }
+
+    /// The variable store of machines on a disk, which they find beside it.
+    pub fn store_file(&self, vm: VmUid) -> PathBuf {
+        self.folder(vm).join(STORE)
+    }
+
+    /// The file of a disk below all of its layers.
+    pub fn first_file(&self, vm: VmUid) -> PathBuf {
+        self.layer_file(vm, 0)
     }
 
     /// The image under a disk that is an overlay.

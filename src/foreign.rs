@@ -286,7 +286,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for Turn<K> {
 }
 
 impl<T: Send + 'static, K: Clone + Eq + Hash + Send + 'static> Unclaimed<T, K> {
-    /// For a thread in the owner's turn.
+    /// The value, for a thread that runs in the owner's turn.
     pub(crate) fn claim(mut self) -> T {
         match self.value.take() {
             Some(value) => value,

@@ -62,7 +62,7 @@ pub struct Report {
 }
 
 impl<P: Platform> Health<P> {
-    /// Checks these helpers.
+    /// The health of these helpers.
     pub fn new(
         hypervisor: Arc<P::Hypervisor>,
         network: Arc<P::Network>,

@@ -213,7 +213,7 @@ pub(crate) fn has_crashed(status: ExitStatus) -> bool {
 pub(crate) struct Service(PathBuf);
 
 impl Service {
-    /// This program.
+    /// The helper that this program is.
     pub(crate) fn new(program: impl Into<PathBuf>) -> Self {
         Self(program.into())
     }

@@ -84,7 +84,7 @@ pub(crate) fn entry(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(entry)
 }
 
-/// By which the kernel finds what is open here.
+/// The path by which the kernel finds what is open here.
 fn opened(file: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }

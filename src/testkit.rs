@@ -12,27 +12,25 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use libvirt::{FakeHypervisor, Hypervisor, State};
-use podspec::{ContainerId, SandboxId, VmUid};
+use podspec::{ContainerId, SandboxId};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::block::Blocks;
-use crate::disk::qemu_img::{Budget, QemuImg};
-use crate::disk::{DesiredDisk, Disks};
-use crate::images::{self, Images};
+use crate::disk::Disks;
+use crate::images::Images;
 use crate::locks::Locks;
 use crate::metadata::{Db, Table};
 use crate::platform::Platform;
 use crate::pods;
-use crate::sandbox::{self, PodMetadata, Sandbox, SandboxConfig};
-use crate::space::Space;
-use crate::tasks::Tasks;
-use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
+use crate::sandbox::{self, Sandbox};
+use crate::vm::{self, Container};
 
+mod assembly;
 mod mounted;
 mod network;
 mod power_cut;
+mod requests;
 mod settings;
 mod state;
 mod web;
@@ -81,152 +79,6 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) async fn new() -> Self {
-        Self::with(FakeHypervisor::default()).await
-    }
-
-    /// A node with two images, `disk` and `other`.
-    pub(crate) async fn with(hypervisor: FakeHypervisor) -> Self {
-        Self::with_settings(hypervisor, |_| {}).await
-    }
-
-    /// The same with its files below a directory.
-    pub(crate) async fn below(directory: &Path) -> Self {
-        let scratch = tempfile::tempdir_in(directory).unwrap();
-        Self::in_scratch(FakeHypervisor::default(), |_| {}, scratch).await
-    }
-
-    /// The same with other settings of machines.
-    pub(crate) async fn with_settings(
-        hypervisor: FakeHypervisor,
-        setting: fn(&mut vm::Settings),
-    ) -> Self {
-        let scratch = tempfile::tempdir().unwrap();
-        Self::in_scratch(hypervisor, setting, scratch).await
-    }
-
-    async fn in_scratch(
-        hypervisor: FakeHypervisor,
-        setting: fn(&mut vm::Settings),
-        scratch: TempDir,
-    ) -> Self {
-        let web = FakeWeb::start().await;
-        let network = FakeNetwork::default();
-        let space = Space::default();
-        let node = Self::assemble(hypervisor, network, web, scratch, setting, space).await;
-        for image in ["disk", "other"] {
-            node.images.pull(&node.image(image)).await.unwrap();
-        }
-        node
-    }
-
-    async fn assemble(
-        hypervisor: FakeHypervisor,
-        network: FakeNetwork,
-        web: FakeWeb,
-        scratch: TempDir,
-        setting: fn(&mut vm::Settings),
-        space: Space,
-    ) -> Self {
-        let db = Db::open(&scratch.path().join("vmlet.db")).unwrap();
-        let settings = images::Settings {
-            protocol: images::Protocol::Http,
-            proxy: images::Proxy::Direct,
-            allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
-            raw_data: images::RawData::Allow,
-            ..images::Settings::new(scratch.path().join("images"))
-        };
-        let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());
-        let root = Disks::directory_of(scratch.path());
-        std::fs::create_dir_all(&root).unwrap();
-        let uid = nix::unistd::geteuid();
-        let gid = nix::unistd::getegid();
-        let roots = vec![vm::Paths::new(scratch.path()).pods(), root.clone()];
-        let budget = Budget::open(None, space, db.clone(), roots).await;
-        let qemu_img = QemuImg::as_user(uid.as_raw(), gid.as_raw()).within(budget.unwrap());
-        let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img, root).await;
-        let disks = Arc::new(disks.unwrap());
-        let root = Blocks::directory_of(scratch.path());
-        std::fs::create_dir_all(&root).unwrap();
-        let qemu_img = QemuImg::as_user(uid.as_raw(), gid.as_raw());
-        let blocks = Blocks::open(db.clone(), root, qemu_img).await;
-        let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
-        let rows = Arc::new(Table::load(db.clone()).await.unwrap());
-        let locks = Locks::default();
-        let tasks = Tasks::default();
-        let parts = vm::Parts {
-            table: Arc::clone(&rows),
-            sandboxes: Arc::clone(&sandbox_rows),
-            hypervisor: Arc::new(hypervisor.clone()),
-            network: Arc::new(network.clone()),
-            images: Arc::clone(&images),
-            disks: Arc::clone(&disks),
-            blocks: Arc::new(blocks.unwrap()),
-            locks: locks.clone(),
-            tasks: tasks.clone(),
-            metrics: Arc::default(),
-        };
-        let mut settings = settings::of(scratch.path());
-        setting(&mut settings);
-        let containers = Arc::new(Containers::new(parts, settings));
-        let paths = containers.paths();
-        let seeds = paths.seeds();
-        let processes = paths.processes();
-        for directory in [paths.pods(), paths.consoles(), seeds, processes] {
-            std::fs::create_dir_all(directory).unwrap();
-        }
-        let sandboxes = Sandboxes::new(
-            Arc::clone(&sandbox_rows),
-            Arc::new(network.clone()),
-            Arc::clone(&containers),
-            locks.clone(),
-            tasks,
-        );
-        let events = listen(&hypervisor, &containers);
-        Self {
-            hypervisor,
-            network,
-            images,
-            containers,
-            disks,
-            sandboxes: Arc::new(sandboxes),
-            rows,
-            sandbox_rows,
-            locks,
-            db,
-            events: Some(events),
-            web,
-            scratch,
-            setting,
-        }
-    }
-
-    /// New services over the same state, as after a restart of the daemon.
-    pub(crate) async fn restarted(self) -> Self {
-        self.restarted_with(Space::default()).await
-    }
-
-    /// The same with other limits of the space for disks.
-    pub(crate) async fn restarted_with(mut self, space: Space) -> Self {
-        self.events = None;
-        self.containers.release_consoles().await;
-        self.images.settle().await;
-        let Self {
-            hypervisor,
-            network,
-            web,
-            scratch,
-            setting,
-            ..
-        } = self;
-        Self::assemble(hypervisor, network, web, scratch, setting, space).await
-    }
-
-    /// Events do not arrive any more.
-    pub(crate) fn lose_events(&mut self) {
-        self.events = None;
-    }
-
     /// Nothing is written to the database until what this returns is dropped.
     pub(crate) async fn hold_writes(&self) -> mpsc::Sender<()> {
         let (release, held) = mpsc::channel();
@@ -247,86 +99,6 @@ impl Node {
     pub(crate) async fn refuse_writes(&self, refuses: bool) {
         let set = move |t: &rusqlite::Transaction<'_>| t.pragma_update(None, "query_only", refuses);
         self.db.write(set).await.unwrap();
-    }
-
-    pub(crate) fn image(&self, name: &str) -> String {
-        format!("{}/{name}", self.web.authority)
-    }
-
-    /// Number of requests that the web server received.
-    pub(crate) fn requests(&self) -> usize {
-        self.web.requests()
-    }
-
-    pub(crate) fn pod(&self, name: &str) -> SandboxConfig {
-        SandboxConfig {
-            metadata: PodMetadata {
-                name: name.to_owned(),
-                uid: format!("uid of {name}"),
-                namespace: "default".to_owned(),
-                attempt: 0,
-            },
-            log_directory: self.scratch.path().join("logs").display().to_string(),
-            ..SandboxConfig::default()
-        }
-    }
-
-    pub(crate) fn machine(&self, attempt: u32) -> ContainerConfig {
-        self.machine_of("disk", attempt)
-    }
-
-    pub(crate) fn machine_of(&self, image: &str, attempt: u32) -> ContainerConfig {
-        ContainerConfig {
-            metadata: ContainerMetadata {
-                name: "vm".to_owned(),
-                attempt,
-            },
-            image: ImageSpec {
-                image: self.image(image),
-                ..ImageSpec::default()
-            },
-            log_path: format!("vm/{attempt}.log"),
-            ..ContainerConfig::default()
-        }
-    }
-
-    pub(crate) async fn ready(&self) -> SandboxId {
-        self.sandboxes.run(self.pod("pod")).await.unwrap()
-    }
-
-    /// A sandbox with annotations of ours.
-    pub(crate) async fn annotated(&self, name: &str, all: &[(&str, &str)]) -> SandboxId {
-        let mut pod = self.pod(name);
-        let named = all
-            .iter()
-            .map(|(k, v)| (format!("vmlet.dev/{k}"), (*v).to_owned()));
-        pod.annotations.extend(named);
-        self.sandboxes.run(pod).await.unwrap()
-    }
-
-    /// The disk of a virtual machine.
-    pub(crate) async fn make_disk(&self, vm: VmUid) {
-        let desired = DesiredDisk {
-            vm,
-            name: "default/vm".to_owned(),
-            image: self.image("disk"),
-            url: None,
-            size: 0,
-            linked: true,
-        };
-        self.disks.make(&desired, |_| {}).await.unwrap();
-    }
-
-    pub(crate) async fn created(&self) -> ContainerId {
-        let sandbox = self.ready().await;
-        let created = self.containers.create(&sandbox, self.machine(0));
-        created.await.unwrap()
-    }
-
-    pub(crate) async fn started(&self) -> ContainerId {
-        let id = self.created().await;
-        self.containers.start(&id).await.unwrap();
-        id
     }
 
     pub(crate) fn row(&self, id: &ContainerId) -> Arc<Container> {
@@ -426,15 +198,4 @@ impl Node {
             .map(|entry| entry.unwrap().path())
             .collect()
     }
-}
-
-fn listen(hypervisor: &FakeHypervisor, containers: &Arc<Containers>) -> AbortOnDropHandle<()> {
-    let mut events = hypervisor.events();
-    let containers = Arc::clone(containers);
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        while let Ok(event) = events.recv().await {
-            let containers = Arc::clone(&containers);
-            tokio::spawn(async move { containers.on_event(event).await });
-        }
-    }))
 }

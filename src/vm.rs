@@ -5,12 +5,14 @@
 //! request that meets it, or at start-up.
 
 mod answers;
+mod backup_claims;
 pub mod console;
 mod disks;
 pub mod domain;
 mod error;
 pub mod exec;
 pub mod file_disks;
+mod firmware;
 pub(crate) mod fuzzing;
 mod hand_off;
 mod host;
@@ -33,6 +35,7 @@ mod stops;
 mod unsupported;
 mod users;
 
+pub use backup_claims::BackupClaimError;
 pub use domain::xml;
 pub use error::{Error, Result};
 pub use file_disks::FileDisk;

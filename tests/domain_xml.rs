@@ -86,6 +86,7 @@ fn spec(dir: &Path) -> DomainSpec {
         container: "c0ffee".to_owned(),
         installation: "i".to_owned(),
         machine_type: podspec::MachineType::default(),
+        uefi: None,
         sandbox: "5a4db0".to_owned(),
         pod_name: "web <1>".to_owned(),
         pod_namespace: "shop".to_owned(),

@@ -216,7 +216,9 @@ fn features(daemon: &DaemonFacts) -> Vec<String> {
         features.push(names::IMAGE_CHECKSUM_UPDATES.to_owned());
     }
     if offers(TaskKind::Backup) {
-        let is_target = |known: &&String| known.starts_with(names::BACKUP_TARGET);
+        let is_target = |known: &&String| {
+            known.starts_with(names::BACKUP_TARGET) || *known == names::BACKUP_CLAIMS
+        };
         features.extend(daemon.features.iter().filter(is_target).cloned());
     }
     features

@@ -13,9 +13,9 @@ use crate::called;
 use crate::cluster::ClusterArgs;
 use crate::commands::{
     backup, clone, completion, console, create, delete, doctor, events, export, group, image,
-    import, list, logs, machine_logs, node_export, node_images, node_manifests, node_pull,
-    node_upload, power, ps, publish, recover, restore, rm, run, snapshot, ssh, status, stop, trial,
-    uninstall,
+    import, list, logs, machine_console, machine_logs, node_export, node_images, node_manifests,
+    node_pull, node_upload, port_forward, power, ps, publish, recover, restore, rm, run, scp,
+    snapshot, ssh, ssh_config, status, stop, trial, uninstall,
 };
 use crate::context::Endpoint;
 
@@ -57,9 +57,7 @@ pub(crate) struct NodeArgs {
 }
 
 /// Verbs of this node, which are not named twice for `node`.
-pub(crate) const OF_THE_NODE: [&str; 8] = [
-    "node", "run", "ps", "console", "rm", "images", "pull", "doctor",
-];
+pub(crate) const OF_THE_NODE: [&str; 7] = ["node", "run", "ps", "rm", "images", "pull", "doctor"];
 
 /// The command line's description.
 pub(crate) fn command() -> clap::Command {
@@ -193,7 +191,7 @@ pub(crate) enum Command {
     /// Create a virtual machine whose root disk is a copy of that of another one, or of a snapshot of it.
     ///
     /// It has the specification of the other machine, without UUIDs, addresses, host name, volumes and group. Without
-    /// --snapshot the other machine must be powered off until its disk is copied.
+    /// --snapshot one that runs is copied as after a power failure, and one that is off must stay off meanwhile.
     Clone(clone::CloneArgs),
     /// Make, list and verify backups of virtual machines.
     #[command(subcommand)]
@@ -203,11 +201,27 @@ pub(crate) enum Command {
     /// It has the specification that the backup has on record, without UUIDs, addresses, host name, volumes and group.
     /// The machine of the backup is not changed, and may not exist any more.
     Restore(restore::RestoreArgs),
+    /// Connect to the serial console of a virtual machine, or of a VM pod; Ctrl-] leaves.
+    ///
+    /// Goes through the API server. After an interruption and with a new instance of the machine it connects
+    /// again. If standard input is no terminal, it is sent as it is. Needs the right pods/attach.
+    Console(machine_console::ConsoleArgs),
+    /// Forward ports of this computer to TCP ports of a guest, until Ctrl-C.
+    ///
+    /// Goes through the API server. Each connection stands for itself, so that the command outlives restarts of
+    /// the machine. Needs the right pods/portforward.
+    PortForward(port_forward::PortForwardArgs),
     /// Log in to the guest of a virtual machine with the local ssh program.
     ///
-    /// The address must be reachable from this computer. Addresses of the pod network are reachable
-    /// on the nodes, and where that network is routed.
+    /// Goes through the API server: ssh runs `port-forward --stdio` as its ProxyCommand. Host keys are in
+    /// ~/.ssh/vmlet_known_hosts, for the UID of the machine. Needs the right pods/portforward.
     Ssh(ssh::SshArgs),
+    /// Copy files to and from the guest of a virtual machine with the local scp program.
+    ///
+    /// Reaches the guest as `ssh` does. Needs the right pods/portforward.
+    Scp(scp::ScpArgs),
+    /// Print blocks for ~/.ssh/config, with which ssh and other programs reach guests as NAME.NAMESPACE.vmlet.
+    SshConfig(ssh_config::SshConfigArgs),
     /// Boot a guest as a pod, wait until it is up, and delete the pod.
     ///
     /// Shows that the nodes of the cluster run virtual machines, before there is any. Needs the
@@ -233,8 +247,6 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// List pods of this node; short for `node ps`.
     Ps(ps::PsArgs),
-    /// Connect to the serial console of a pod of this node; short for `node console`.
-    Console(console::ConsoleArgs),
     /// Remove a stopped pod of this node; short for `node rm`.
     Rm(rm::RmArgs),
     /// List the images in the store of this node; short for `node images`.
@@ -319,9 +331,10 @@ mod tests {
         ] {
             assert_eq!(parsed(line).unwrap().node.endpoint, socket, "{line}");
         }
-        let line = "vmletctl -n x console web".split(' ');
+        let line = "vmletctl -n x node console web".split(' ');
         let matches = command().try_get_matches_from(line).unwrap();
-        let (_, console) = matches.subcommand().unwrap();
+        let (_, node) = matches.subcommand().unwrap();
+        let (_, console) = node.subcommand().unwrap();
         let namespace = console.get_one::<String>("namespace");
         assert_eq!(namespace.map(String::as_str), Some("x"));
     }
@@ -355,12 +368,29 @@ mod tests {
     }
 
     #[test]
-    fn stop_and_logs_are_of_the_cluster_and_below_node_of_the_node() {
+    fn ports_or_standard_streams_are_forwarded() {
+        for flags in ["8080:80 [::1]:2222:22", "--stdio 22", "tcp/80"] {
+            let line = format!("vmletctl port-forward vm/web {flags} -n x");
+            assert!(parsed(&line).is_ok(), "{line}");
+        }
+        for flags in ["", "--stdio 22 80", "--stdio 0", "udp/53", "x"] {
+            let line = format!("vmletctl port-forward web {flags}");
+            assert!(parsed(line.trim_end()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn stop_logs_and_console_are_of_the_cluster_and_below_node_of_the_node() {
         let parse = |line: &str| parsed(line).map(|args| args.command);
         assert!(matches!(parse("vmletctl logs web"), Ok(Command::Logs(_))));
         let node = parse("vmletctl node logs web");
         assert!(matches!(node, Ok(Command::Node(NodeCommand::Logs(_)))));
         assert!(matches!(parse("vmletctl stop web"), Ok(Command::Stop(_))));
+        let console = parse("vmletctl console web --escape none");
+        assert!(matches!(console, Ok(Command::Console(_))));
+        let node = parse("vmletctl node console web --escape ^a");
+        assert!(matches!(node, Ok(Command::Node(NodeCommand::Console(_)))));
+        assert!(parse("vmletctl console web --escape ctrl-a").is_err());
         let node = parse("vmletctl node stop web");
         assert!(matches!(node, Ok(Command::Node(NodeCommand::Stop(_)))));
         assert!(parse("vmletctl stop web --force --grace-period 3").is_err());

@@ -173,6 +173,7 @@ fn kind(verb: &str, arg: &str) -> Option<Kind> {
     let is_of_node = OF_THE_NODE.contains(&first);
     match (verb, arg) {
         ("status" | "events" | "logs" | "delete", "name" | "names")
+        | ("console" | "port-forward" | "ssh-config", "name" | "names")
         | ("start" | "stop" | "restart", "names")
         | ("suspend" | "resume" | "pause" | "unpause", "names") => Some(Kind::Machine),
         ("snapshot" | "snapshots" | "revert" | "clone", "machine") => Some(Kind::Machine),
@@ -186,7 +187,7 @@ fn kind(verb: &str, arg: &str) -> Option<Kind> {
         ("create vm", "image") => Some(Kind::Image),
         ("image pull" | "image versions" | "image update", "name") => Some(Kind::Image),
         ("create vm" | "import", "class") => Some(Kind::Class),
-        ("create vm", "root_claim") => Some(Kind::Claim),
+        ("create vm", "root_claim") | ("backup create", "claim") => Some(Kind::Claim),
         ("create vm", "storage_class") => Some(Kind::StorageClass),
         ("group status" | "group add" | "group remove", "group") => Some(Kind::Group),
         ("group start" | "group stop" | "group suspend", "groups") => Some(Kind::Group),

@@ -9,6 +9,7 @@ mod error;
 pub(crate) mod listed;
 mod machine;
 pub(crate) mod node_pod;
+pub(crate) mod reach;
 
 use std::time::Duration;
 

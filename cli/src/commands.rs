@@ -19,12 +19,15 @@ pub(crate) mod image;
 pub(crate) mod import;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod machine_console;
 pub(crate) mod machine_logs;
 pub(crate) mod node_export;
 pub(crate) mod node_images;
 pub(crate) mod node_manifests;
 pub(crate) mod node_pull;
 pub(crate) mod node_upload;
+mod openssh;
+pub(crate) mod port_forward;
 pub(crate) mod power;
 mod progress;
 pub(crate) mod ps;
@@ -34,8 +37,10 @@ mod requested;
 pub(crate) mod restore;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod scp;
 pub(crate) mod snapshot;
 pub(crate) mod ssh;
+pub(crate) mod ssh_config;
 pub(crate) mod status;
 pub(crate) mod stop;
 mod transfer;
@@ -82,7 +87,11 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Clone(args) => Box::pin(clone::run(&args)).await,
         Command::Backup(args) => backup::run(&args).await,
         Command::Restore(args) => Box::pin(restore::run(&args)).await,
-        Command::Ssh(args) => ssh::run(&args).await,
+        Command::Console(args) => Box::pin(machine_console::run(&args)).await,
+        Command::PortForward(args) => Box::pin(port_forward::run(&args)).await,
+        Command::Ssh(args) => Box::pin(ssh::run(&args)).await,
+        Command::Scp(args) => Box::pin(scp::run(&args)).await,
+        Command::SshConfig(args) => Box::pin(ssh_config::run(&args)).await,
         Command::Version => {
             print(concat!("vmletctl ", env!("CARGO_PKG_VERSION"), "\n"))?;
             Ok(ExitCode::SUCCESS)
@@ -93,7 +102,6 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Node(command) => node(endpoint, command).await,
         Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,
         Command::Ps(args) => node(endpoint, NodeCommand::Ps(args)).await,
-        Command::Console(args) => node(endpoint, NodeCommand::Console(args)).await,
         Command::Images(args) => node(endpoint, NodeCommand::Images(args)).await,
         Command::Pull(args) => node(endpoint, NodeCommand::Pull(args)).await,
         Command::Rm(args) => node(endpoint, NodeCommand::Rm(args)).await,

@@ -3,15 +3,18 @@
 //! Invariant: bytes pass unchanged, but for the escape key, which ends the session.
 //! Failure: [`ConsoleError`] names the side that broke; a closed console is a normal end.
 
+mod escape;
+
+use std::future::pending;
 use std::io::{self, Read};
 use std::time::Duration;
+
+pub(crate) use escape::Escape;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-/// Ctrl-], as in telnet and virsh.
-pub(crate) const ESCAPE: u8 = 0x1d;
 /// After the end of piped input, a console silent for so long has answered.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -43,9 +46,23 @@ pub(crate) enum Input {
     /// No input, ever.
     None,
     /// Keys of a terminal; the escape key ends the session.
-    Keys(mpsc::Receiver<Vec<u8>>),
+    Keys(mpsc::Receiver<Vec<u8>>, Escape),
     /// Bytes of a pipe or a file.
     Pipe(mpsc::Receiver<Vec<u8>>),
+}
+
+impl Input {
+    /// Waits until the user leaves while there is no console. What else is typed meanwhile reaches no guest.
+    pub(crate) async fn left(&mut self) {
+        let Self::Keys(keys, escape) = self else {
+            return pending().await;
+        };
+        while let Some(bytes) = keys.recv().await {
+            if escape.position(&bytes).is_some() {
+                return;
+            }
+        }
+    }
 }
 
 /// Reads stdin on a thread of its own, which ends with the process.
@@ -67,7 +84,7 @@ pub(crate) fn stdin() -> mpsc::Receiver<Vec<u8>> {
 /// Copies both ways until the session is over.
 pub(crate) async fn session(
     console: impl AsyncRead + AsyncWrite,
-    input: Input,
+    input: &mut Input,
     out: &mut (impl AsyncWrite + Unpin),
 ) -> Result<End, ConsoleError> {
     let (mut from, mut to) = tokio::io::split(console);
@@ -77,7 +94,7 @@ pub(crate) async fn session(
             // The write half stays open: a serial device takes its closing for a hang-up.
             End::InputDone => {
                 done.send_replace(true);
-                std::future::pending().await
+                pending().await
             }
             end => Ok(end),
         }
@@ -116,19 +133,19 @@ async fn print(
 /// Ends some time after the input has; begins again with every output.
 async fn silence(input_done: &mut watch::Receiver<bool>) {
     if input_done.wait_for(|done| *done).await.is_err() {
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
     sleep(SILENCE).await;
 }
 
-async fn send(input: Input, to: &mut (impl AsyncWrite + Unpin)) -> Result<End, ConsoleError> {
-    let (mut input, is_terminal) = match input {
-        Input::None => return std::future::pending().await,
-        Input::Keys(receiver) => (receiver, true),
-        Input::Pipe(receiver) => (receiver, false),
+async fn send(input: &mut Input, to: &mut (impl AsyncWrite + Unpin)) -> Result<End, ConsoleError> {
+    let (input, escape, at_end) = match input {
+        Input::None => return pending().await,
+        Input::Keys(receiver, escape) => (receiver, *escape, End::Escaped),
+        Input::Pipe(receiver) => (receiver, Escape::NONE, End::InputDone),
     };
     while let Some(bytes) = input.recv().await {
-        let escape = bytes.iter().position(|&b| is_terminal && b == ESCAPE);
+        let escape = escape.position(&bytes);
         let send = &bytes[..escape.unwrap_or(bytes.len())];
         match to.write_all(send).await {
             Ok(()) => {}
@@ -139,11 +156,7 @@ async fn send(input: Input, to: &mut (impl AsyncWrite + Unpin)) -> Result<End, C
             return Ok(End::Escaped);
         }
     }
-    Ok(if is_terminal {
-        End::Escaped
-    } else {
-        End::InputDone
-    })
+    Ok(at_end)
 }
 
 #[cfg(test)]
@@ -163,8 +176,9 @@ mod tests {
     #[tokio::test]
     async fn the_escape_key_ends_a_terminal_session_and_is_not_sent() {
         let (ours, mut guest) = duplex(1024);
-        let keys = Input::Keys(reported(&[b"ls\r", b"ab\x1dcd"]));
-        let end = session(ours, keys, &mut Vec::new()).await.unwrap();
+        let keys = reported(&[b"ls\r", b"ab\x1dcd"]);
+        let mut keys = Input::Keys(keys, Escape::default());
+        let end = session(ours, &mut keys, &mut Vec::new()).await.unwrap();
         let mut received = Vec::new();
         guest.read_to_end(&mut received).await.unwrap();
         assert_eq!(
@@ -184,9 +198,8 @@ mod tests {
             (from, to, received)
         });
         let mut out = Vec::new();
-        let end = session(ours, Input::Pipe(reported(&[b"a\x1db\n"])), &mut out)
-            .await
-            .unwrap();
+        let mut input = Input::Pipe(reported(&[b"a\x1db\n"]));
+        let end = session(ours, &mut input, &mut out).await.unwrap();
         assert_eq!(
             (end, out.as_slice()),
             (End::InputDone, b"answer".as_slice())
@@ -200,7 +213,18 @@ mod tests {
         guest.write_all(b"bye\r\n").await.unwrap();
         drop(guest);
         let mut out = Vec::new();
-        let end = session(ours, Input::None, &mut out).await.unwrap();
+        let mut none = Input::None;
+        let end = session(ours, &mut none, &mut out).await.unwrap();
         assert_eq!((end, out.as_slice()), (End::Closed, b"bye\r\n".as_slice()));
+    }
+
+    #[tokio::test]
+    async fn without_a_console_the_escape_key_still_leaves() {
+        let mut keys = Input::Keys(reported(&[b"ls\r", b"ab\x1d"]), Escape::default());
+        keys.left().await;
+        let Input::Keys(mut rest, _) = keys else {
+            panic!("keys");
+        };
+        assert_eq!(rest.recv().await, None);
     }
 }

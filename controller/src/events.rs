@@ -74,12 +74,12 @@ impl Events {
         Self { lost, ..self }
     }
 
-    /// Something succeeded.
+    /// Reports that something succeeded.
     pub fn normal(&self, object: &impl Resource<DynamicType = ()>, reason: &str, message: &str) {
         self.report(object, false, reason, message);
     }
 
-    /// Something should be looked at.
+    /// Reports what an owner or an administrator should look at.
     pub fn warning(&self, object: &impl Resource<DynamicType = ()>, reason: &str, message: &str) {
         self.report(object, true, reason, message);
     }

@@ -52,7 +52,7 @@ enum Trouble {
 }
 
 impl Lease {
-    /// For the process called `identity`; `client` must not be behind the fence.
+    /// The lease for the process called `identity`; `client` must not be behind the fence.
     #[must_use]
     pub fn new(client: Client, namespace: &str, settings: &Settings, identity: &str) -> Self {
         Self {

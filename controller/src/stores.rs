@@ -33,8 +33,8 @@ pub use agents::Agents;
 pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
 pub use index::{
-    Affiliation, Index, Indexed, Relation, backup_of, is_unmade_clone, network, numbered,
-    own_root_claim,
+    Affiliation, Index, Indexed, Relation, backup_of, clone_snapshot, is_unmade_clone, network,
+    numbered, own_root_claim,
 };
 pub use network::NetworkAttachmentDefinition;
 pub use volume_snapshot::{

@@ -210,7 +210,7 @@ fn os_release(root: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Bytes by name.
+/// The figures of `/proc/meminfo`, in bytes, by name.
 fn meminfo(file: &str) -> BTreeMap<&str, u64> {
     let of_line = |line| {
         let (name, value): (&str, &str) = str::split_once(line, ':')?;

@@ -1,6 +1,6 @@
 //! `vmlet-guest`: see the library.
 //!
-//! Invariant: it runs until the port is lost; whoever started it starts it again.
+//! Invariant: it runs until the port is lost; the program that started it starts it again.
 //! Failure: a sentence on standard error, and exit code 1; 2 for a wrong command line.
 
 use std::path::PathBuf;

@@ -39,7 +39,7 @@ pub(crate) struct Point {
     pub(crate) file: File,
 }
 
-/// The file systems of a table such as `/proc/self/mountinfo`, those first that were mounted last.
+/// The writable file systems of a table such as `/proc/self/mountinfo`, the last mounted first.
 pub(crate) fn writable(table: &str) -> Vec<FileSystem> {
     let mut all: Vec<FileSystem> = Vec::new();
     for one in table.lines().filter_map(writable_mount) {

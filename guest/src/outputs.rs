@@ -48,7 +48,7 @@ pub(crate) enum Next {
 }
 
 impl Outputs {
-    /// Of a session that the host has under this number.
+    /// The outputs of a session that the host has under this number.
     pub(crate) fn new(number: u64, has_stderr: bool) -> nix::Result<Self> {
         Ok(Self {
             state: Mutex::new(State {
@@ -235,13 +235,13 @@ impl Event {
         EventFd::from_flags(flags).map(Self)
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub(crate) fn set(&self) {
         // It is readable already when its counter is full.
         let _ = self.0.write(1);
     }
 
-    /// Until it is set again.
+    /// Makes the descriptor unreadable, until it is set again.
     pub(crate) fn clear(&self) {
         // It was not set.
         let _ = self.0.read();

@@ -118,7 +118,7 @@ pub fn watch(agent: u32, time: Duration, files: &[u32]) -> io::Result<()> {
     Ok(())
 }
 
-/// In the opposite order of the freeze.
+/// Thaws in the opposite order of the freeze.
 fn thaw(files: &[File]) {
     for file in files.iter().rev() {
         // One that is not frozen stays as it is.

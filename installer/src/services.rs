@@ -41,7 +41,7 @@ impl Services {
         Self { words, timeout }
     }
 
-    /// Makes a change.
+    /// Runs `systemctl` with these arguments; an error has what it printed.
     pub(crate) fn call(&self, arguments: &[&str]) -> Result<()> {
         let output = self.output(arguments)?;
         if !output.status.success() {

@@ -23,7 +23,7 @@ pub struct UnknownUser {
     name: String,
 }
 
-/// For the image store.
+/// The settings of the image store.
 pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Settings {
     let given = &config.images;
     images::Settings {
@@ -89,7 +89,7 @@ fn translation(given: &config::Translation) -> images::Translation {
     }
 }
 
-/// For the disks of machines.
+/// The budget for the disks of machines.
 pub(super) async fn budget(config: &Config, space: Space, db: Db) -> metadata::Result<Budget> {
     let roots = vec![
         vm::Paths::new(&config.state_dir).pods(),
@@ -99,7 +99,7 @@ pub(super) async fn budget(config: &Config, space: Space, db: Db) -> metadata::R
     Budget::open(most, space, db, roots).await
 }
 
-/// For the tasks of the node API.
+/// The limits for the tasks of the node API.
 pub(super) fn limits(config: &Config) -> node::Limits {
     node::Limits {
         provisions: *config.node.parallel_provisions,
@@ -148,7 +148,7 @@ fn on_node(config: &Config, path: &Path) -> PathBuf {
     config.shares.host_root.join(below)
 }
 
-/// For the connection to libvirt.
+/// The settings of the connection to libvirt.
 pub(super) fn libvirt(config: &Config) -> libvirt::Settings {
     libvirt::Settings {
         call_deadline: config.libvirt.call_timeout.get(),
@@ -195,7 +195,7 @@ const fn protocol(given: config::Protocol) -> images::Protocol {
     }
 }
 
-/// For the machines.
+/// The settings of the service of machines.
 pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Settings, UnknownUser> {
     let name = &*config.vm.user;
     let user = nix::unistd::User::from_name(name).ok().flatten();
@@ -208,6 +208,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
         emulator: config.vm.emulator.to_path_buf(),
         wrapper: config.vm.wrapper.to_path_buf(),
         guest_agent: config.vm.guest_agent.to_path_buf(),
+        firmware: config.vm.firmware.to_path_buf(),
         handoff_socket: config.network.handoff_socket.to_path_buf(),
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),

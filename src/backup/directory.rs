@@ -8,7 +8,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, mkdirat, openat2, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, mkdirat, openat2,
+    renameat, statx, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
@@ -35,6 +38,25 @@ impl Directory {
             return Err(files::failed("open the directory", path)(odd).into());
         }
         let path = path.to_owned();
+        Ok(Self { file, path })
+    }
+
+    /// What is mounted below it at this path; a link on the way, and a directory that is no mount, are refused.
+    pub(super) fn mounted(&self, below: &Path) -> Result<Self> {
+        let path = self.path.join(below);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let inside =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let file = match openat2(&self.file, below, flags, Mode::empty(), inside) {
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(Error::NotPlain(path)),
+            opened => opened.map_err(|e| files::failed("open the mount", &path)(e.into()))?,
+        };
+        let found = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+        let found = found.map_err(|e| files::failed("look at", &path)(e.into()))?;
+        if !found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+            return Err(Error::NoMount(path));
+        }
+        let file = File::from(file);
         Ok(Self { file, path })
     }
 

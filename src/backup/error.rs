@@ -18,6 +18,20 @@ pub enum Error {
          that the node has"
     )]
     NoTarget(String),
+    /// No pod has the claim mounted.
+    #[error(
+        "no pod of namespace {namespace} on this node has claim {claim} mounted for backups: the controller makes one; find \
+         out whether the claim exists, and whether this node can mount it"
+    )]
+    NotMounted {
+        /// UID of the claim.
+        claim: uuid::Uuid,
+        /// That of the machine.
+        namespace: String,
+    },
+    /// The mount of a claim is gone.
+    #[error("{} is no mount: the claim is not mounted, or no longer", .0.display())]
+    NoMount(PathBuf),
     /// The target does not answer.
     #[error(
         "backup target {0} did not answer within {seconds} s: check its server, or its mount on the node",
@@ -140,7 +154,7 @@ impl Error {
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::NoTarget(_) | Self::Hung(_) | Self::Aborted(_) | Self::Files(_) => true,
-            Self::Bucket { .. } => true,
+            Self::Bucket { .. } | Self::NotMounted { .. } | Self::NoMount(_) => true,
             Self::Needed { .. } | Self::ParentRemoved(_) | Self::Empty { .. } => true,
             Self::NotPlain(_) | Self::Grown(_) | Self::Unknown(_) | Self::Large { .. } => false,
             Self::Absent { .. } | Self::Manifest { .. } => false,

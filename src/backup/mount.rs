@@ -1,4 +1,4 @@
-//! A target that is a directory which the node has mounted, as far as it has backups of one machine.
+//! A target that is a directory which the node, or a pod for a claim, has mounted, as far as it has backups of one machine.
 //!
 //! ```text
 //! TARGET/MACHINE/.new-BACKUP/     is being written, or was left by an attempt
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use podspec::VmUid;
 use tokio::sync::Semaphore;
 
+use super::claim::Root;
 use super::copy::{Copied, Copying, Named};
 use super::directory::Directory;
 use super::error::{Error, Result};
@@ -32,7 +33,7 @@ use crate::foreign::Foreign;
 #[derive(Debug, Clone)]
 pub(super) struct Mount {
     pub(super) target: String,
-    pub(super) path: PathBuf,
+    pub(super) root: Root,
     pub(super) vm: VmUid,
     pub(super) foreign: Foreign,
     pub(super) threads: Arc<Semaphore>,
@@ -282,13 +283,13 @@ impl Mount {
 
     /// The directory of the machine; none: it has no backup. Blocks, as all below.
     fn machine(&self) -> Result<Option<Directory>> {
-        let root = Directory::open(&self.path)?;
+        let root = self.root.open()?;
         root.find(&self.vm.to_string())
     }
 
     /// The same, made where there is none.
     fn made_machine(&self) -> Result<Directory> {
-        let root = Directory::open(&self.path)?;
+        let root = self.root.open()?;
         let name = self.vm.to_string();
         if let Some(machine) = root.find(&name)? {
             return Ok(machine);
@@ -343,7 +344,7 @@ impl Mount {
 
     /// The file of a backup, for people.
     fn shown(&self, backup: VmUid, file: &str) -> PathBuf {
-        let machine = self.path.join(self.vm.to_string());
+        let machine = self.root.path().join(self.vm.to_string());
         machine.join(backup.to_string()).join(Path::new(file))
     }
 }

@@ -26,6 +26,8 @@ fn uid(n: u8) -> VmUid {
 }
 
 const VM: u8 = 0xff;
+/// The machine of all backups.
+const NAME: &str = "ns/vm";
 
 /// A target, and files that stand for layers.
 struct Place {
@@ -40,9 +42,9 @@ impl Place {
         fs::create_dir(&root).unwrap();
         let root = Location::Directory(root);
         let targets = Targets::new(BTreeMap::from([("nfs".to_owned(), root)]));
-        let target = targets.find("nfs", uid(VM)).unwrap();
+        let target = targets.find("nfs", uid(VM), NAME).unwrap();
         assert!(matches!(
-            targets.find("other", uid(VM)),
+            targets.find("other", uid(VM), NAME),
             Err(Error::NoTarget(_))
         ));
         Self { scratch, target }
@@ -353,7 +355,7 @@ async fn a_backup_whose_base_was_removed_meanwhile_is_none() {
 async fn a_target_that_is_not_mounted_is_reported() {
     let absent = Location::Directory("/absent/target".into());
     let targets = Targets::new(BTreeMap::from([("nfs".to_owned(), absent)]));
-    let target = targets.find("nfs", uid(VM)).unwrap();
+    let target = targets.find("nfs", uid(VM), NAME).unwrap();
     let refused = target.prepare(uid(1)).await.unwrap_err();
     assert!(
         refused.is_transient() && refused.to_string().contains("/absent/target"),

@@ -156,7 +156,7 @@ fn shares(config: &Config) -> Result<(), String> {
     }
 }
 
-/// Distributions give accounts and services the numbers below.
+/// Checks the user IDs of machines: below them, distributions number accounts and services.
 fn uids(config: &Config) -> Result<(), String> {
     let first = config.vm.first_uid;
     let count = config.vm.uid_count;

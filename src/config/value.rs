@@ -203,7 +203,7 @@ pub struct Size(u64);
 written!(Size as text);
 
 impl Size {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) const fn usual(bytes: u64) -> Self {
         Self(bytes)
     }
@@ -215,42 +215,42 @@ impl Size {
 }
 
 impl AbsolutePath {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) fn usual(path: &str) -> Self {
         Self(path.into())
     }
 }
 
 impl Text {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) fn usual(text: &str) -> Self {
         Self(text.to_owned())
     }
 }
 
 impl Count {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) const fn usual(count: usize) -> Self {
         Self(count)
     }
 }
 
 impl Cpus {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) const fn usual(cpus: Vcpus) -> Self {
         Self(cpus)
     }
 }
 
 impl Memory {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) const fn usual(memory: Mib) -> Self {
         Self(memory)
     }
 }
 
 impl OptionalPath {
-    /// A default.
+    /// A value of a default, which is within the bounds.
     pub(super) const fn none() -> Self {
         Self(None)
     }

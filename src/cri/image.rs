@@ -91,7 +91,7 @@ impl Images {
         }
         Err(Status::failed_precondition(format!(
             "the pod is a virtual machine, container {}, and has no place for another container: for a terminal use \
-             vmletctl console on its node, for a command crictl exec -s",
+             kubectl attach or vmletctl console, for a command kubectl exec",
             running.id
         )))
     }

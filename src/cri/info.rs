@@ -47,7 +47,7 @@ pub(super) fn with_settings(config: &Value, settings: &[InForce]) -> Value {
     config
 }
 
-/// Of the runtime's status.
+/// The details of the runtime's status.
 pub(super) fn runtime(report: &Report, config: &Value, pulls: &[(String, Progress)]) -> Info {
     let pulls: Vec<_> = pulls
         .iter()
@@ -110,6 +110,9 @@ fn node(report: &Report) -> Value {
         "vmletGuest": equipment.map(|Equipment { vmlet_guest_missing: missing, .. }| {
             json!({ "present": missing.is_none(), "message": missing.as_deref().unwrap_or_default() })
         }),
+        "uefi": equipment.map(|Equipment { uefi_missing: missing, .. }| {
+            json!({ "present": missing.is_none(), "message": missing.as_deref().unwrap_or_default() })
+        }),
         "disks": equipment.map(|equipment| json!({ "shareBlocks": equipment.copies_share_blocks })),
     })
 }
@@ -123,7 +126,7 @@ const fn status(readiness: Readiness) -> &'static str {
     }
 }
 
-/// Of a sandbox's status.
+/// The details of a sandbox's status.
 pub(super) fn sandbox(sandbox: &Sandbox) -> Info {
     let network = sandbox.network.as_ref();
     let value = json!({
@@ -137,7 +140,7 @@ pub(super) fn sandbox(sandbox: &Sandbox) -> Info {
     entry("info", &value)
 }
 
-/// Of a container's status.
+/// The details of a container's status.
 pub(super) fn container(
     container: &Container,
     sandbox: Option<&Sandbox>,
@@ -176,6 +179,7 @@ pub(super) fn container(
             "accelerator": facts.accelerator,
             "domain": container.domain(),
             "rootDisk": facts.root_disk,
+            "firmware": container.spec.firmware(),
             "consoleSocket": facts.console_socket,
             "consoleFile": facts.console_file,
             "nics": nics,
@@ -218,7 +222,7 @@ fn agent(report: &guest::Report) -> Value {
     })
 }
 
-/// Of the status of an image that is here.
+/// The details of the status of an image that is here.
 pub(super) fn image(image: &Image, used: Option<&ImageUse>, users: &[String]) -> Info {
     let value = json!({
         "digest": image.digest.to_string(),
@@ -232,7 +236,7 @@ pub(super) fn image(image: &Image, used: Option<&ImageUse>, users: &[String]) ->
     entry("info", &value)
 }
 
-/// Of the status of an image that is on its way.
+/// The details of the status of an image that is on its way.
 pub(super) fn pull(progress: Progress) -> Info {
     let value = json!({
         "receivedBytes": progress.received,

@@ -75,7 +75,7 @@ impl Runtime {
     }
 }
 
-/// For requests that succeed when there is nothing to do: `None` when no object has the id.
+/// The object of a request that succeeds when there is nothing to do: `None` when no object has the id.
 fn if_known<T>(found: Result<Arc<T>, LookupError>) -> Result<Option<Arc<T>>, Status> {
     match found {
         Ok(object) => Ok(Some(object)),

@@ -115,6 +115,7 @@ fn container_code(error: &vm::Error) -> Code {
         E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
         E::Placeholder(_)
         | E::NoLandlock
+        | E::Firmware(_)
         | E::Unreadable(_)
         | E::SandboxNotReady(_)
         | E::Phase { .. }

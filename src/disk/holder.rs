@@ -143,7 +143,8 @@ impl Disks {
         let memories = layers.into_iter().flat_map(|layers| layers.memories());
         let memories = memories.map(|uid| self.snapshot_memory(vm, uid));
         let saved = [self.memory_file(vm), self.unfinished_memory(vm)];
-        let files: Vec<_> = files.chain(memories).chain(saved).collect();
+        let store = self.store_file(vm);
+        let files: Vec<_> = files.chain(memories).chain(saved).chain([store]).collect();
         let take_back = move || {
             for path in files {
                 if let Err(error) = take_back(&path) {

@@ -37,7 +37,7 @@ impl<T: Send + Sync + 'static> Open<T> {
         self.foreign.keep(&self.owner, value)
     }
 
-    /// For what does not reach the owner, such as the duplicate of a descriptor.
+    /// The value, for calls that do not reach its owner, such as the duplicate of a descriptor.
     pub fn local(&self) -> &T {
         match &self.value {
             Some(value) => value,

@@ -108,8 +108,9 @@ impl Report {
             kernel,
             helpers_together,
             vmlet_guest_missing,
-            // Machines run as well where copies take space.
+            // Machines run as well where copies take space, and most images boot by a BIOS.
             copies_share_blocks: _,
+            uefi_missing: _,
         }) = &self.equipment
         else {
             return Vec::new();

@@ -316,7 +316,8 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("failed to {what}: {error}"))
 }
 
-/// On a thread with a table of its own. Returns what the thread still has of the program's.
+/// Starts the program on a thread that has a table of descriptors of its own. Returns what the thread still has of
+/// the program's.
 fn start_here(
     mut command: Command,
     numbers: &Numbers,

@@ -64,12 +64,12 @@ impl Key {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Of a pull from a registry.
+    /// The identity of a pull from a registry.
     pub(super) fn with_credentials(&self, given: Option<&Credentials>) -> Identity {
         self.identity("credentials", given.map(Credentials::mark))
     }
 
-    /// Of a pull from a web server, by a URL that is signed where it is given here.
+    /// The identity of a pull from a web server, by a URL that is signed where it is given here.
     pub(super) fn with_file(&self, signed: Option<&Url>, given: Option<&ServerTls>) -> Identity {
         let tls = given.map(|ServerTls(given)| given.fingerprint());
         let Some(url) = signed else {
@@ -98,7 +98,7 @@ impl fmt::Debug for Key {
 }
 
 impl Access {
-    /// Of an image of which nothing is known.
+    /// The access to an image of which nothing is known.
     pub(super) const fn new() -> Self {
         Self(Vec::new())
     }

@@ -68,9 +68,10 @@ impl Guard {
             || METADATA.contains(&address)
             || own.contains(&address)
             || (self.private == Private::Refuse && is_private(address));
-        match refused && !allowed {
-            true => Err(Refused),
-            false => Ok(()),
+        if refused && !allowed {
+            Err(Refused)
+        } else {
+            Ok(())
         }
     }
 
@@ -79,9 +80,10 @@ impl Guard {
         let own = own_addresses()?;
         let usable = |found: &SocketAddr| self.check(found.ip(), &own).is_ok();
         let usable: Vec<_> = found.filter(usable).collect();
-        match usable.is_empty() {
-            true => Err(Refused),
-            false => Ok(usable),
+        if usable.is_empty() {
+            Err(Refused)
+        } else {
+            Ok(usable)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What firmware finds on a disk to boot from, by the disk's first bytes.
 //!
-//! Invariant: machines have a BIOS and their root disk as a hard disk, so that only code in the
-//! boot sector starts anything: no partition table does without it, and no CD's boot catalogue.
+//! Invariant: a BIOS starts only code in the boot sector of a root disk, which is a hard disk: no partition
+//! table without it, and no CD's boot catalogue. A disk that only UEFI boots has its machine boot by UEFI.
 //! Failure: none; code that is not understood counts as bootable, so that no disk is called bad
 //! wrongly.
 
@@ -48,7 +48,7 @@ pub enum Boot {
 }
 
 impl Boot {
-    /// Of a raw disk that begins with `head`.
+    /// What boots a raw disk that begins with `head`.
     pub fn of(head: &[u8]) -> Self {
         let has = |(offset, magic): (usize, &[u8])| {
             let at = head.get(offset..).unwrap_or_default();
@@ -75,18 +75,19 @@ impl Boot {
         }
     }
 
-    /// Whether a machine starts from it.
+    /// Whether a machine with a BIOS starts from it.
     pub const fn is_bootable(self) -> bool {
         matches!(self, Self::Bios)
     }
 
-    /// Why a machine does not start from an image of it.
+    /// Why a machine with a BIOS does not start from an image of it.
     pub const fn problem(self) -> Option<&'static str> {
         match self {
             Self::Bios => None,
             Self::Efi => Some(
-                "only UEFI boots the image, which has a partition table and no boot code, and machines \
-                 have a BIOS: the guest will not boot; use the image for BIOS, or for both",
+                "only UEFI boots the image, which has a partition table and no boot code, and the pod requests \
+                 a BIOS by vmlet.dev/firmware: the guest will not boot; leave the annotation out, or use an \
+                 image for BIOS",
             ),
             Self::Cd => Some(
                 "the image is that of a CD (ISO 9660) without a boot sector, and machines have it as a \

@@ -198,15 +198,16 @@ impl Rows {
             .retain(|_, (arrived, _)| arrived.digest != digest);
     }
 
-    /// Takes an image from the lists. If it is pinned, what its file is and where that came from stay:
-    /// a pull of the same file lists it again, without a download.
+    /// Takes an image from the lists. If it is pinned, what its file is, where that came from and by which SHA-512
+    /// it was compared stay: a pull of the same file lists it again, without a download.
     pub(super) fn remove(&mut self, digest: Digest) {
         if !self.is_pinned(digest) {
             self.forget(digest);
         } else if let Some(entry) = self.entries.get_mut(&digest) {
             entry.removed = true;
-            entry.names.clear();
-            self.names.retain(|_, named| *named != digest);
+            entry.names.retain(|name| is_by_sha512(name));
+            self.names
+                .retain(|name, named| *named != digest || is_by_sha512(name));
         }
     }
 
@@ -263,6 +264,11 @@ impl Catalog {
         self.read(|rows| rows.resolve(reference))
     }
 
+    /// The image that has this name, a removed but pinned one by a SHA-512 alone.
+    pub(super) fn known_as(&self, name: &Name) -> Option<Digest> {
+        self.read(|rows| rows.names.get(&name.to_string()).copied())
+    }
+
     /// The image as clients see it, a removed but pinned one without names.
     pub(super) fn image(&self, digest: Digest) -> Option<Image> {
         self.read(|rows| {
@@ -311,22 +317,23 @@ impl Catalog {
 
     fn view(&self, digest: Digest, entry: &Entry) -> Image {
         let by_digest = |name: &&String| name.contains('@');
+        let names = || entry.names.iter().filter(|_| !entry.removed);
         Image {
             digest,
             size: entry.facts.size,
             virtual_size: entry.facts.virtual_size,
             format: entry.facts.format,
             path: self.path(digest),
-            tags: entry
-                .names
-                .iter()
-                .filter(|n| !by_digest(n))
-                .cloned()
-                .collect(),
-            digests: entry.names.iter().filter(by_digest).cloned().collect(),
+            tags: names().filter(|n| !by_digest(n)).cloned().collect(),
+            digests: names().filter(by_digest).cloned().collect(),
             user: entry.user.clone(),
         }
     }
+}
+
+/// Whether a name says what its file was compared with, which the digest of the file does not say.
+fn is_by_sha512(name: &str) -> bool {
+    name.contains("@sha512:")
 }
 
 /// The names under which a pull of `name` is listed, whose content has `digest`.

@@ -57,7 +57,7 @@ impl Clients {
         }
     }
 
-    /// For a client as all others are.
+    /// The builder of a client without a profile of its own.
     pub(super) fn builder(&self) -> ClientBuilder {
         self.trusting(self.base(MOST_REDIRECTS))
     }
@@ -101,9 +101,10 @@ impl Clients {
             .own
             .iter()
             .filter_map(|c| Certificate::from_der(c).ok());
-        match self.system {
-            true => builder.tls_certs_merge(own),
-            false => builder.tls_certs_only(own),
+        if self.system {
+            builder.tls_certs_merge(own)
+        } else {
+            builder.tls_certs_only(own)
         }
     }
 }

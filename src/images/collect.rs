@@ -84,9 +84,10 @@ impl Marks {
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         let used = fs.capacity.saturating_sub(fs.available);
-        match fs.capacity > 0 && used >= share(self.high) {
-            true => used.saturating_sub(share(self.low.min(self.high))),
-            false => 0,
+        if fs.capacity > 0 && used >= share(self.high) {
+            used.saturating_sub(share(self.low.min(self.high)))
+        } else {
+            0
         }
     }
 }

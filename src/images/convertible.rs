@@ -61,7 +61,7 @@ impl Convertible {
         }
     }
 
-    /// In a sentence.
+    /// What a message calls it, with its article.
     pub(super) const fn shown(self) -> &'static str {
         match self {
             Self::Vmdk => "a VMDK disk",
@@ -69,7 +69,7 @@ impl Convertible {
         }
     }
 
-    /// By the first bytes of a file.
+    /// The format of a file that begins with these bytes.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         let magic = |format: &Self| match format {
             Self::Vmdk => vmdk::MAGIC,

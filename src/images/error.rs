@@ -312,7 +312,7 @@ impl Error {
         )
     }
 
-    /// For content that is not as it must be. `reason` may repeat what is in it.
+    /// The error for content that is not as it must be. `reason` may repeat what is in it.
     pub(super) fn content(location: impl Into<String>, reason: &str) -> Self {
         Self::Content {
             location: location.into(),
@@ -320,7 +320,7 @@ impl Error {
         }
     }
 
-    /// For a file that its decoder did not unpack. `reason` may repeat what is in it.
+    /// The error for a file that its decoder did not unpack. `reason` may repeat what is in it.
     pub(super) fn decoder(location: impl Into<String>, reason: &str) -> Self {
         Self::Decoder {
             location: location.into(),
@@ -328,7 +328,7 @@ impl Error {
         }
     }
 
-    /// For an image that could not be converted. `reason` may repeat what is in it.
+    /// The error for an image that could not be converted. `reason` may repeat what is in it.
     pub(super) fn convert(location: impl Into<String>, reason: &str) -> Self {
         Self::Convert {
             location: location.into(),
@@ -336,7 +336,7 @@ impl Error {
         }
     }
 
-    /// For `map_err` on file operations.
+    /// Makes errors of file operations, for `map_err`.
     pub(super) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

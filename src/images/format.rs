@@ -234,9 +234,10 @@ pub(crate) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk
 }
 
 const fn within(size: u64, limit: u64) -> Result<(), Error> {
-    match size > limit {
-        true => Err(Error::VirtualSize { size, limit }),
-        false => Ok(()),
+    if size > limit {
+        Err(Error::VirtualSize { size, limit })
+    } else {
+        Ok(())
     }
 }
 

@@ -157,8 +157,5 @@ pub(crate) fn convertible(
 }
 
 const fn shape(is_layer: bool) -> Shape {
-    match is_layer {
-        true => Shape::Layer,
-        false => Shape::Disk,
-    }
+    if is_layer { Shape::Layer } else { Shape::Disk }
 }

@@ -263,14 +263,15 @@ impl Inner {
                 Look::Nothing => {}
             }
         }
-        match is_unknown {
-            true => Ok(Seen {
+        if is_unknown {
+            Ok(Seen {
                 location,
                 head: None,
                 bytes: None,
                 digest: Some(resolved.digest),
-            }),
-            false => Err(Error::content(&location, NO_DISK)),
+            })
+        } else {
+            Err(Error::content(&location, NO_DISK))
         }
     }
 

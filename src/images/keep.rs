@@ -129,7 +129,8 @@ impl Inner {
             if self.catalog.resolve(reference) != Some(digest) {
                 continue;
             }
-            let (inner, owner) = (Arc::clone(self), owner.to_owned());
+            let inner = Arc::clone(self);
+            let owner = owner.to_owned();
             let text = text.map(str::to_owned);
             let pinning = async move {
                 if inner.is_sound(digest).await? {
@@ -214,7 +215,9 @@ impl Inner {
             return Ok(());
         }
         let held = self.locks.lock(&digest).await;
-        let (inner, owner, text) = (Arc::clone(self), owner.to_owned(), text.to_owned());
+        let inner = Arc::clone(self);
+        let owner = owner.to_owned();
+        let text = text.to_owned();
         let renaming = async move {
             if inner.pin_of(&owner) == Some(digest) {
                 rows::renamed(&inner.db, owner.clone(), text.clone()).await?;
@@ -235,7 +238,8 @@ impl Inner {
             return Ok(());
         };
         let held = self.locks.lock(&digest).await;
-        let (inner, owner) = (Arc::clone(self), owner.to_owned());
+        let inner = Arc::clone(self);
+        let owner = owner.to_owned();
         let unpinning = async move {
             if inner.pin_of(&owner) == Some(digest) {
                 let now = clock::now();

@@ -288,7 +288,8 @@ mod tests {
         let url = "https://h/a?hush";
         let pod = |url: String| BTreeMap::from([("vmlet.dev/image-url".to_owned(), url)]);
         let name = url_image_name(url);
-        let (given, long) = (pod(url.to_owned()), pod("h".repeat(2049)));
+        let given = pod(url.to_owned());
+        let long = pod("h".repeat(2049));
         let locator = Locator::of_pod(&name, &given).unwrap();
         assert_eq!(locator, Locator::new(&name, Some(url)));
         assert!(!format!("{locator:?}").contains("hush"));

@@ -273,12 +273,13 @@ fn content(path: &Path) -> Result<Vec<u8>, Problem> {
         .map_err(unreadable)?
         .take(file::LONGEST + 1);
     reader.read_to_end(&mut content).map_err(unreadable)?;
-    match content.len() as u64 > file::LONGEST {
-        true => Err(Problem::of_file(format!(
+    if content.len() as u64 > file::LONGEST {
+        Err(Problem::of_file(format!(
             "the file is longer than {} bytes",
             file::LONGEST
-        ))),
-        false => Ok(content),
+        )))
+    } else {
+        Ok(content)
     }
 }
 

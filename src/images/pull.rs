@@ -136,7 +136,7 @@ impl Inner {
         let file = match name.version() {
             Version::Tag(_) => None,
             Version::Digest(digest) => Some(named.unwrap_or(*digest)),
-            Version::Sha512(_) => named,
+            Version::Sha512(_) => self.catalog.known_as(name),
         };
         let Some(file) = file else {
             return Ok(None);
@@ -150,7 +150,8 @@ impl Inner {
 
     async fn pull_file(self: &Arc<Self>, desired: DesiredImage) -> Result<Image> {
         loop {
-            let (key, name) = (desired.source.key(), desired.name.to_string());
+            let key = desired.source.key();
+            let name = desired.name.to_string();
             let followed = match self.downloads.turn(key, &name).await {
                 Turn::Lead(leadership) => return self.download(desired, leadership).await,
                 Turn::Follow(outcome) => outcome,
@@ -260,7 +261,8 @@ impl Inner {
     }
 
     async fn partial(&self, key: &str) -> Result<Handle> {
-        let (dir, boot) = (self.store.partial(), self.boot_id_file.clone());
+        let dir = self.store.partial();
+        let boot = self.boot_id_file.clone();
         let partial = Handle::open(dir, key.to_owned(), boot).await?;
         faultpoint::point("images.pull.part-created");
         Ok(partial)

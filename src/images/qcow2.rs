@@ -216,7 +216,8 @@ impl Header<'_> {
         }
         let mut at = start;
         while at.saturating_add(8) <= cluster {
-            let (kind, length) = (self.u32(at)?, u64::from(self.u32(at + 4)?));
+            let kind = self.u32(at)?;
+            let length = u64::from(self.u32(at + 4)?);
             match kind {
                 0 => return Ok(()),
                 EXTENSION_DATA_FILE => return Err(Error::DataFile),

@@ -177,7 +177,8 @@ fn split_tag(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     let Some(colon) = text[last..].find(':') else {
         return Ok((text, None));
     };
-    let (path, tag) = (&text[..last + colon], &text[last + colon + 1..]);
+    let path = &text[..last + colon];
+    let tag = &text[last + colon + 1..];
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let well_formed = tag.bytes().next().is_some_and(word)
         && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-')

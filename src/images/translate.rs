@@ -10,89 +10,26 @@
 //! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`]
 //! for a name that no rule matches and that is no location itself, with the rules that there are.
 
-use std::fmt;
 use std::sync::Arc;
 
 use reqwest::Url;
-use sha2::{Digest as _, Sha256};
 
-use super::digest::Digest;
 use super::error::{Error, Result};
 use super::locator::Origin;
 use super::reference::{Name, Reference, Version, without_routing};
 use super::registry::{self, DOCKER_HUB, SCHEME};
 use super::settings::{Protocol, Translation};
-use super::transport::{ServerTls, Transport};
+use prefix::{Rank, below, folder, is_for_all, is_location};
 
 mod advice;
 mod expression;
+mod prefix;
 mod rule;
+mod source;
 
 pub(super) use expression::Expression;
 pub(super) use rule::{Matches, Rule};
-
-/// A URL that may hold secrets: shown as host and path only.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Source {
-    url: Url,
-    /// How its server is reached; `None`: as all servers.
-    transport: Option<Arc<Transport>>,
-}
-
-impl Source {
-    /// A URL that is fetched as it is.
-    pub(super) const fn of(url: Url) -> Self {
-        Self {
-            url,
-            transport: None,
-        }
-    }
-
-    /// With these certificates, unless its rule has a transport.
-    pub(super) fn secured(mut self, tls: Option<&ServerTls>) -> Self {
-        let given = || tls.map(|ServerTls(transport)| Arc::clone(transport));
-        self.transport = self.transport.or_else(given);
-        self
-    }
-
-    pub(super) const fn url(&self) -> &Url {
-        &self.url
-    }
-
-    pub(super) fn transport(&self) -> Option<&Transport> {
-        self.transport.as_deref()
-    }
-
-    /// Host, port and path, for messages.
-    pub(super) fn location(&self) -> String {
-        location(&self.url)
-    }
-
-    /// Stands for the URL in file names and the database, which must not hold its secrets. What
-    /// came by another transport, which may trust other servers, has another key.
-    pub(super) fn key(&self) -> String {
-        let mut hash = Sha256::new_with_prefix(self.url.as_str());
-        if let Some(transport) = &self.transport {
-            hash.update([b'\n']);
-            hash.update(transport.fingerprint());
-        }
-        Digest::from_bytes(hash.finalize().into()).hex()
-    }
-}
-
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.location())
-    }
-}
-
-/// Host, port and path of a URL.
-pub(super) fn location(url: &Url) -> String {
-    let port = url
-        .port()
-        .map_or_else(String::new, |port| format!(":{port}"));
-    format!("{}{port}{}", url.host_str().unwrap_or_default(), url.path())
-}
+pub(super) use source::{Source, location};
 
 /// Where an image is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,9 +39,6 @@ pub(super) enum Place {
     /// An image in a registry.
     Registry(registry::Place),
 }
-
-/// How good a match a prefix is.
-type Rank = (usize, u8);
 
 /// The node's rules, checked.
 #[derive(Debug, Clone)]
@@ -249,9 +183,10 @@ impl Translator {
             Matches::Prefix(prefix) => Some(format!("{}…", without_routing(&folder(prefix)))),
             Matches::Expression { .. } => None,
         });
-        let refused = match self.is_incomplete {
-            true => "; the daemon refuses a file of images.translations_dir, and its log says why",
-            false => "",
+        let refused = if self.is_incomplete {
+            "; the daemon refuses a file of images.translations_dir, and its log says why"
+        } else {
+            ""
         };
         let advice = self
             .only_below(bare)
@@ -333,7 +268,7 @@ impl Found<'_> {
     fn place(self, protocol: Protocol, version: &Version) -> Result<Place, &'static str> {
         let transport = self.rule.transport.clone();
         match place(protocol, &self.url, version)? {
-            Place::File(found) => Ok(Place::File(Source { transport, ..found })),
+            Place::File(found) => Ok(Place::File(found.over(transport))),
             other => Ok(other),
         }
     }
@@ -359,40 +294,6 @@ fn source(protocol: Protocol, text: &str) -> Result<Url, &'static str> {
     }
     url.set_fragment(None);
     Ok(url)
-}
-
-/// What follows the prefix in a name, and how good a match it is: a longer prefix is better, of
-/// equal ones the one that is spelled as in the name.
-fn below<'a>(prefix: &str, given: &'a str, bare: &'a str) -> Option<(Rank, &'a str)> {
-    let folder = folder(prefix);
-    let short = without_routing(&folder);
-    let rank = |rank| move |rest| ((short.len(), rank), rest);
-    let as_spelled = given.strip_prefix(&folder).map(rank(2));
-    as_spelled
-        .or_else(|| bare.strip_prefix(&folder).map(rank(1)))
-        .or_else(|| match short {
-            // A rule for all names below `vmlet.dev/` leaves names alone that say where they are.
-            "" => Some(bare).filter(|bare| !is_location(bare)).map(rank(0)),
-            short => bare.strip_prefix(short).map(rank(0)),
-        })
-}
-
-/// Whether a prefix is that of all names, less what only routes them here.
-fn is_for_all(prefix: &str) -> bool {
-    without_routing(&folder(prefix)).is_empty()
-}
-
-fn folder(prefix: &str) -> String {
-    format!("{}/", prefix.trim_end_matches('/'))
-}
-
-/// Whether a name contains its location: a host with a dot or a port, and a path.
-fn is_location(name: &str) -> bool {
-    if name.contains("://") {
-        return true;
-    }
-    let host = name.split_once('/').map(|(host, _)| host);
-    host.is_some_and(|host| host == "localhost" || host.contains(['.', ':']))
 }
 
 #[cfg(test)]

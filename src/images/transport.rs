@@ -212,9 +212,10 @@ impl WrittenCertificate {
         }
         let mut own = Vec::new();
         for certificate in &found {
-            match is_authority(certificate)? {
-                true => tls.authorities.push(certificate.clone()),
-                false => own.push(certificate.clone()),
+            if is_authority(certificate)? {
+                tls.authorities.push(certificate.clone())
+            } else {
+                own.push(certificate.clone())
             }
         }
         let key = match given(self.key.as_deref()) {

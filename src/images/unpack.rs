@@ -9,28 +9,26 @@
 
 use std::io::{self, BufReader, Read};
 
-use tokio_util::sync::CancellationToken;
-
 use super::error::{Error, Result};
-use super::format::{HEAD, Rules};
-use super::partial::{Partial, RoomClaim};
-use crate::space::{Claim, Full};
+use super::partial::Partial;
 
 mod apart;
+mod beginning;
 mod decoder;
 mod frames;
 mod layer;
+mod limits;
 mod packing;
 
-use apart::{Program, is_failure};
+use apart::Program;
+pub(super) use beginning::{Beginning, cluster_in, head_here, head_in};
 pub use decoder::{Work, run};
 use frames::{Content, Frame, odd};
+pub(super) use limits::Limits;
 pub(super) use packing::Packing;
 
 /// Bytes that are written at once.
 const CHUNK: usize = 1 << 20;
-/// Bytes of a disk that the beginning of a packed file is unpacked to at most.
-const BEGINNING: u64 = 1 << 20;
 /// Bytes that say how a file is compressed.
 const MAGIC: usize = 6;
 
@@ -41,23 +39,6 @@ pub(super) enum Shape {
     Disk,
     /// A layer of an image, perhaps compressed, with the disk below `disk/`.
     Layer,
-}
-
-/// Limits of a disk, and what it claims meanwhile.
-#[derive(Debug)]
-pub(super) struct Limits {
-    /// Host and path of the download, for errors.
-    pub(super) location: String,
-    /// Largest file.
-    pub(super) max_bytes: u64,
-    /// Which disks are accepted.
-    pub(super) rules: Rules,
-    /// Room among the downloads.
-    pub(super) room: RoomClaim,
-    /// Space on the disk.
-    pub(super) space: Claim,
-    /// Set when the daemon stops.
-    pub(super) stopping: CancellationToken,
 }
 
 impl Shape {
@@ -201,73 +182,6 @@ impl Sink for Writing<'_> {
     }
 }
 
-/// What the beginning of a packed file shows of the disk in it.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Beginning {
-    /// The first bytes of the disk, as far as they are there.
-    pub(super) head: Vec<u8>,
-    /// Its size, where that is known.
-    pub(super) length: Option<u64>,
-}
-
-impl Beginning {
-    /// Whether the disk can be judged by it.
-    pub(super) fn is_enough(&self) -> bool {
-        let shown = self.head.len() as u64;
-        shown >= HEAD || self.length == Some(shown)
-    }
-}
-
-/// The first bytes of the disk in the beginning of a packed file. `None` where it shows none. Blocks;
-/// on a thread of a runtime.
-pub(super) fn head_in(beginning: &[u8], shape: Shape) -> io::Result<Option<Beginning>> {
-    if cfg!(test) {
-        return Ok(head_here(beginning, shape));
-    }
-    let work = match shape {
-        Shape::Disk => Work::DiskHead,
-        Shape::Layer => Work::LayerHead,
-    };
-    let answer = Program::own()?.answer(work, beginning.to_vec(), BEGINNING);
-    // One that makes a decoder crash shows nothing.
-    answer.or_else(|error| {
-        if is_failure(&error) {
-            Err(error)
-        } else {
-            Ok(None)
-        }
-    })
-}
-
-/// The first bytes of a compressed cluster of qcow2; `None` where there are none. As [`head_in`].
-pub(super) fn cluster_in(packed: &[u8], is_zstd: bool) -> Option<Vec<u8>> {
-    if cfg!(test) {
-        return decoder::cluster_here(packed, is_zstd);
-    }
-    let work = if is_zstd { Work::Zstd } else { Work::Deflate };
-    let answer =
-        Program::own().and_then(|program| program.answer(work, packed.to_vec(), decoder::CLUSTER));
-    answer.ok()?.map(|beginning| beginning.head)
-}
-
-/// The same by this process: for checks of the decoders.
-pub(super) fn head_here(beginning: &[u8], shape: Shape) -> Option<Beginning> {
-    match shape {
-        Shape::Disk => {
-            let mut head = Vec::new();
-            // What is missing behind the beginning is an error here.
-            let _ = open(beginning)
-                .ok()?
-                .reader
-                .take(BEGINNING)
-                .read_to_end(&mut head);
-            let length = None;
-            (!head.is_empty()).then_some(Beginning { head, length })
-        }
-        Shape::Layer => layer::head(beginning),
-    }
-}
-
 /// What is in a file, compressed or not.
 struct Opened<'a> {
     reader: Box<dyn Read + 'a>,
@@ -288,110 +202,6 @@ fn open<'a>(mut file: impl Read + 'a) -> io::Result<Opened<'a>> {
             None => Box::new(buffered),
         },
     })
-}
-
-impl Limits {
-    /// Writes a disk; `declared` is its size where a header says it.
-    fn write(
-        &mut self,
-        from: &mut impl Read,
-        declared: Option<u64>,
-        disk: &mut Partial,
-    ) -> Result<()> {
-        self.fits(declared.unwrap_or_default())?;
-        let mut judged = false;
-        let mut chunk = vec![0; CHUNK];
-        loop {
-            if self.stopping.is_cancelled() {
-                return Err(Error::Stopping);
-            }
-            let filled = fill(from, &mut chunk).map_err(|e| self.unread(&e))?;
-            let bytes = &chunk[..filled];
-            if !judged {
-                judged = true;
-                self.judge(bytes, declared, filled < CHUNK)?;
-            }
-            if bytes.is_empty() {
-                return Ok(());
-            }
-            let size = disk.received() + filled as u64;
-            self.fits(size)?;
-            self.claim(size.max(declared.unwrap_or_default()), disk)?;
-            disk.append_sparse(bytes)
-                .map_err(|e| self.unwritten(e, disk))?;
-        }
-    }
-
-    /// Refuses a disk by its first bytes.
-    fn judge(&self, bytes: &[u8], declared: Option<u64>, is_all: bool) -> Result<()> {
-        let head = &bytes[..bytes.len().min(usize::try_from(HEAD).unwrap_or(usize::MAX))];
-        let length = declared.or(is_all.then_some(bytes.len() as u64));
-        let judged = self.rules.judge(head, length);
-        judged.map(drop).map_err(|reason| Error::Format {
-            location: self.location.clone(),
-            reason,
-        })
-    }
-
-    fn fits(&self, bytes: u64) -> Result<()> {
-        if bytes > self.max_bytes {
-            Err(self.too_large())
-        } else {
-            Ok(())
-        }
-    }
-
-    fn claim(&mut self, bytes: u64, disk: &Partial) -> Result<()> {
-        let crowded = |full: super::partial::Full| Error::Crowded { limit: full.limit };
-        self.room.at_least(bytes).map_err(crowded)?;
-        match self.space.at_least(bytes) {
-            Ok(()) => Ok(()),
-            Err(full @ Full::NoSpace { .. }) => Err(Error::NoSpace {
-                dir: disk.dir(),
-                because: full.because(),
-                required: full.required(),
-            }),
-            Err(Full::Measure(error)) => Err(self.unwritten(error, disk)),
-        }
-    }
-
-    fn unwritten(&self, error: io::Error, disk: &Partial) -> Error {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
-                dir: disk.dir(),
-                because: String::new(),
-                required: 0,
-            },
-            _ => Error::io("write the disk in", disk.dir())(error),
-        }
-    }
-
-    fn too_large(&self) -> Error {
-        Error::TooLarge {
-            location: self.location.clone(),
-            limit: self.max_bytes,
-        }
-    }
-
-    /// The file was not unpacked, by what its reader got.
-    fn unread(&self, error: &io::Error) -> Error {
-        if self.stopping.is_cancelled() {
-            Error::Stopping
-        } else if is_failure(error) {
-            Error::decoder(&self.location, &error.to_string())
-        } else {
-            self.broken(error)
-        }
-    }
-
-    /// The file cannot be unpacked.
-    fn broken(&self, error: &impl std::fmt::Display) -> Error {
-        self.content(&format!("it cannot be unpacked: {error}"))
-    }
-
-    fn content(&self, reason: &str) -> Error {
-        Error::content(&self.location, reason)
-    }
 }
 
 /// Reads until the buffer is full or the end is reached.

@@ -16,79 +16,17 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
 use podspec::{Id, Kind};
 use rusqlite::Transaction;
-use rusqlite::types::Type;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
-use super::aside::{Aside, Loaded, Unreadable};
+use super::aside::Aside;
 use super::db::{self, Db};
 use super::view::{View, finish};
 
-/// A row of a table: how it is stored and what names it.
-pub trait Row: Clone + Send + Sync + 'static {
-    /// What its id names.
-    type Kind: Kind + 'static;
-    /// Where it is in its life.
-    type Phase: Copy + Eq + std::fmt::Display + Send + 'static;
-    /// What is made out of a row that cannot be read.
-    type Trace: std::fmt::Debug + Send + Sync + 'static;
-    /// The table.
-    const TABLE: &'static str;
+mod error;
+mod row;
 
-    /// Its id.
-    fn id(&self) -> &Id<Self::Kind>;
-    /// Its phase.
-    fn phase(&self) -> Self::Phase;
-    /// Reads all rows.
-    fn load(transaction: &Transaction<'_>) -> rusqlite::Result<Loaded<Self, Self::Trace>>;
-    /// Writes a new row.
-    fn insert(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
-    /// Overwrites the row if it is in phase `expected`; returns the number of rows written.
-    fn update(&self, t: &Transaction<'_>, expected: Self::Phase) -> rusqlite::Result<usize>;
-    /// Deletes the row.
-    fn delete(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
-}
-
-/// A row that cannot be changed.
-#[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// Another writer changed or removed the row meanwhile.
-    #[error("{noun} {id} changed meanwhile: it is no longer {expected}")]
-    Raced {
-        /// What the id names.
-        noun: &'static str,
-        /// The row.
-        id: String,
-        /// The phase that was expected.
-        expected: String,
-    },
-    /// The database failed.
-    #[error(transparent)]
-    Db(#[from] db::Error),
-}
-
-/// An id or a prefix of one that does not name exactly one row.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LookupError {
-    /// No row has it.
-    #[error("no {noun} has the id {id:?}")]
-    NotFound {
-        /// What the id names.
-        noun: &'static str,
-        /// The text that was looked up, shortened.
-        id: String,
-    },
-    /// Several rows have it.
-    #[error("{id:?} is the beginning of several {noun} ids: give more digits")]
-    Ambiguous {
-        /// What the id names.
-        noun: &'static str,
-        /// The text that was looked up, shortened.
-        id: String,
-    },
-    /// A row has it that cannot be read.
-    #[error(transparent)]
-    Unreadable(#[from] Unreadable),
-}
+pub use error::{LookupError, TableError};
+pub use row::{Row, decode, encode};
 
 /// Rows of one kind.
 #[derive(Debug)]
@@ -333,123 +271,5 @@ fn not_stored<R: Row>(id: &Id<R::Kind>, error: &db::Error) {
     tracing::warn!(noun = R::Kind::NOUN, %id, error, "end not recorded yet: carried out all the same");
 }
 
-/// A value as the text of a JSON column.
-pub fn encode(value: &impl serde::Serialize) -> rusqlite::Result<String> {
-    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
-}
-
-/// Turns the error of decoding a column into the database's.
-pub fn decode<E>(column: usize) -> impl FnOnce(E) -> rusqlite::Error
-where
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    move |e| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, e.into())
-}
-
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use podspec::ContainerId;
-
-    use super::*;
-    use crate::metadata::aside;
-
-    #[derive(Debug, Clone, PartialEq)]
-    struct Thing {
-        id: ContainerId,
-        phase: u8,
-    }
-
-    impl Row for Thing {
-        type Kind = podspec::kind::Container;
-        type Phase = u8;
-        type Trace = ();
-        const TABLE: &'static str = "node_tasks";
-
-        fn id(&self) -> &ContainerId {
-            &self.id
-        }
-
-        fn phase(&self) -> u8 {
-            self.phase
-        }
-
-        fn load(t: &Transaction<'_>) -> rusqlite::Result<Loaded<Self>> {
-            let mut all = t.prepare("SELECT key, row FROM node_tasks")?;
-            let read = |row: &rusqlite::Row<'_>| {
-                let id: String = row.get(0)?;
-                let phase: String = row.get(1)?;
-                Ok(Self {
-                    id: id.parse().map_err(decode(0))?,
-                    phase: phase.parse().map_err(decode(1))?,
-                })
-            };
-            let is_named = aside::has_key::<ContainerId>;
-            aside::sort(&mut all.query([])?, is_named, read, |_| ())
-        }
-
-        fn insert(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {
-            let row = (self.id.as_str(), self.phase.to_string());
-            let insert = "INSERT INTO node_tasks (key, row) VALUES (?1, ?2)";
-            t.execute(insert, row).map(drop)
-        }
-
-        fn update(&self, t: &Transaction<'_>, expected: u8) -> rusqlite::Result<usize> {
-            let update = "UPDATE node_tasks SET row = ?2 WHERE key = ?1 AND row = ?3";
-            let row = self.phase.to_string();
-            let expected = expected.to_string();
-            t.execute(update, (self.id.as_str(), row, expected))
-        }
-
-        fn delete(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {
-            let delete = "DELETE FROM node_tasks WHERE key = ?1";
-            t.execute(delete, [self.id.as_str()]).map(drop)
-        }
-    }
-
-    /// Begins a change while the database is busy, and goes away before it is done.
-    async fn leave<T>(table: &Table<Thing>, change: impl Future<Output = T>) {
-        let db = table.db.clone();
-        let (go_on, held) = std::sync::mpsc::channel::<()>();
-        let (begun, begins) = tokio::sync::oneshot::channel();
-        let hold = move |_: &Transaction<'_>| {
-            begun.send(()).unwrap();
-            Ok(held.recv().is_ok())
-        };
-        let holding = tokio::spawn(async move { db.write(hold).await });
-        begins.await.unwrap();
-        let mut changes = table.changes();
-        let mut change = Box::pin(change);
-        assert!(futures_util::poll!(&mut change).is_pending());
-        drop(change);
-        go_on.send(()).unwrap();
-        assert!(holding.await.unwrap().unwrap());
-        let reported = tokio::time::timeout(Duration::from_secs(20), changes.changed());
-        reported.await.expect("it is told").unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_change_completes_after_its_caller_was_dropped() {
-        let db = Db::in_memory().unwrap();
-        let table = Table::load(db.clone()).await.unwrap();
-        let id = ContainerId::generate();
-        let thing = |phase| Thing {
-            id: id.clone(),
-            phase,
-        };
-        let stored = async || {
-            let again = Table::<Thing>::load(db.clone()).await.unwrap();
-            assert_eq!(table.get(&id), again.get(&id), "the view is the table");
-            table.get(&id).map(|thing| thing.phase)
-        };
-        leave(&table, table.insert(thing(1))).await;
-        assert_eq!(stored().await, Some(1));
-        leave(&table, table.change(&id, 1, |thing| thing.phase = 2)).await;
-        assert_eq!(stored().await, Some(2));
-        let raced = table.change(&id, 1, |thing| thing.phase = 3).await;
-        assert!(matches!(raced, Err(TableError::Raced { .. })));
-        leave(&table, table.remove(&id)).await;
-        assert_eq!(stored().await, None);
-    }
-}
+mod tests;

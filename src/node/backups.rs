@@ -49,7 +49,7 @@ impl<P: Platform> Agenda<P> {
         desired: &Backup,
         progress: Progress,
     ) -> Result<DoneBackup, Failure> {
-        let target = self.targets.find(&desired.target, vm)?;
+        let target = self.targets.find(&desired.target, vm, &desired.name)?;
         if let Some(done) = self.found(vm, desired, &target).await? {
             return Ok(done);
         }
@@ -140,7 +140,7 @@ impl<P: Platform> Agenda<P> {
         if !self.disks.is_backup_base(vm, desired.uid) {
             return None;
         }
-        let target = self.targets.find(&desired.target, vm).ok()?;
+        let target = self.targets.find(&desired.target, vm, &desired.name).ok()?;
         let written = tokio::time::timeout(LOOK, self.written(vm, desired.uid, &target));
         let chain = written.await.ok()?.ok()?;
         chain.check_namespace(&desired.name).ok()?;
@@ -156,7 +156,13 @@ impl<P: Platform> Agenda<P> {
         );
         let base = self.disks.backup_base(vm).filter(|_| is_over_budget);
         let Some(base) = base else {
-            return error.into();
+            // Unlike a snapshot, a backup waits until a machine that was suspended meanwhile has resumed.
+            let is_suspended = matches!(&error, vm::Error::VmDisk(disk::Error::MemoryFits(_)));
+            let failure: Failure = error.into();
+            return Failure {
+                transient: failure.transient || is_suspended,
+                ..failure
+            };
         };
         let words = format!(
             "{}; the disk counts three times while it has the layer of backup {}: to back it up without, delete that \
@@ -290,7 +296,7 @@ impl<P: Platform> Agenda<P> {
         stored: &StoredBackup,
         progress: Progress,
     ) -> Result<DoneBackup, Failure> {
-        let target = self.targets.find(&stored.target, vm)?;
+        let target = self.targets.find(&stored.target, vm, &stored.name)?;
         let chain = target.chain(stored.uid, stored.digest()).await?;
         chain.check_namespace(&stored.name)?;
         let mut step = percents(progress, chain.bytes());
@@ -307,7 +313,7 @@ impl<P: Platform> Agenda<P> {
         vm: VmUid,
         stored: &StoredBackup,
     ) -> Result<(), Failure> {
-        let removed = match self.targets.find(&stored.target, vm) {
+        let removed = match self.targets.find(&stored.target, vm, &stored.name) {
             Ok(target) => target.remove(stored.uid, &stored.name).await,
             Err(error) => Err(error),
         };
@@ -329,7 +335,7 @@ impl<P: Platform> Agenda<P> {
         size: u64,
         progress: Progress,
     ) -> Result<(), Failure> {
-        let target = self.targets.find(&stored.target, source)?;
+        let target = self.targets.find(&stored.target, source, &stored.name)?;
         let desired = DesiredRestore {
             vm,
             name: stored.name.clone(),
@@ -345,7 +351,12 @@ impl<P: Platform> Agenda<P> {
 
 /// Whether this node does nothing more for a deletion that has failed: another one that has the target goes on.
 const fn is_over(error: &backup::Error) -> bool {
-    matches!(error, backup::Error::NoTarget(_)) || !error.is_transient()
+    // A claim without a pod is one that the controller has none for: it is gone.
+    let has_none = matches!(
+        error,
+        backup::Error::NoTarget(_) | backup::Error::NotMounted { .. }
+    );
+    has_none || !error.is_transient()
 }
 
 /// Whether the layer of a backup goes after this failure to remove that. A request of another namespace releases nothing.

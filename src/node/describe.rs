@@ -88,6 +88,7 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
         unsupported,
         started_ms: row.started_at / MILLI,
         probe: None,
+        firmware: row.spec.firmware().to_owned(),
     }
 }
 

@@ -200,7 +200,7 @@ impl Exports {
         Ok(())
     }
 
-    /// In the turn of the source. A copy that cannot be removed stays known.
+    /// Removes a copy in the turn of its source. A copy that cannot be removed stays known.
     async fn remove_copy(&self, source: Source) -> std::io::Result<()> {
         let Some(copy) = self.known(source) else {
             return Ok(());

@@ -1,10 +1,10 @@
 //! What is known of machines beyond their rows: whether they run, and what their guests say.
 //!
-//! Invariant: power follows libvirt's events, and is requested again after each connection. A guest
-//! is requested facts every [`PERIOD`], and more often until it has an address, in [turns](Turns)
+//! Invariant: power follows libvirt's events, and is read again after each connection. A guest
+//! gets a request for facts every [`PERIOD`], and more often until it has an address, in [turns](Turns)
 //! that namespaces share: a guest that answers slowly ends its own turn, and holds up no other
-//! namespace's. Of what a guest has said nothing stays once an agent that appeared after that has answered,
-//! which every boot has.
+//! namespace's. What a guest has said is dropped once an agent that started later has answered;
+//! each boot starts one.
 //! Failure: what cannot be had is absent, or as it was.
 
 use std::collections::{BTreeMap, HashSet};

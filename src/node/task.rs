@@ -349,7 +349,7 @@ impl Work {
 }
 
 impl Failure {
-    /// With this sentence.
+    /// A failure that says this sentence.
     pub fn new(message: &str, transient: bool) -> Self {
         let mut message = telemetry::bounded(message);
         message.truncate(message.floor_char_boundary(MESSAGE));

@@ -107,7 +107,7 @@ impl Local {
         Key::ALL.into_iter().map(in_force).collect()
     }
 
-    /// Who sets it.
+    /// What sets a setting when these are accepted: the node, a NodeConfig, or the default.
     fn source_with(&self, key: Key, accepted: &Accepted) -> String {
         let given = accepted.get(key);
         match (self.source(key), given) {

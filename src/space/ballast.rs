@@ -52,7 +52,7 @@ pub struct Ballast {
 }
 
 impl Ballast {
-    /// In this state directory; see [`Self::look`].
+    /// The ballast in this state directory; see [`Self::look`].
     pub fn new(state: &Path) -> Self {
         Self {
             path: state.join(NAME),

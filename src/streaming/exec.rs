@@ -73,7 +73,7 @@ async fn outcome<P: Platform>(
     }
 }
 
-/// Through `vmlet-guest`.
+/// Runs a command by `vmlet-guest`, with the streams of the client.
 async fn with_streams(
     streams: &mut Opened,
     start: Start,
@@ -107,7 +107,7 @@ async fn with_streams(
     Ok(end.map(|end| end.code))
 }
 
-/// Through the QEMU guest agent.
+/// Runs a command by the QEMU guest agent, whose output comes at its end.
 async fn at_its_end<P: Platform>(
     streams: &mut Opened,
     target: ExecTarget,

@@ -1,9 +1,9 @@
 //! A session of connections to ports of a guest.
 //!
 //! Invariant: each connection has an error stream and a data stream with one request id. Each half
-//! of a connection ends separately over SPDY; channels of WebSocket have no ends, so there a
-//! connection ends with the guest's half, and the session with its last connection. A connection
-//! that fails disturbs no other one. Connections come from the node's namespace, and leave it by the
+//! of a connection ends separately over SPDY. Channels of WebSocket have no ends of the server, and only the
+//! newest ones have ends of the client, so there a connection ends with the guest's half, and the session with
+//! its last connection. A connection that fails disturbs no other one. Connections come from the node's namespace, and leave it by the
 //! link that leads to the pod (docs/adr/0074).
 //! Failure: text on the error stream of the connection.
 

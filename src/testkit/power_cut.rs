@@ -23,7 +23,7 @@ pub(crate) struct PowerCut {
 }
 
 impl PowerCut {
-    /// Without disks.
+    /// A node without disks, whose directory of disks is on a strict file system.
     pub(crate) async fn prepared() -> Self {
         let mut node = Node::new().await;
         let strict = StrictDisk::new().unwrap();

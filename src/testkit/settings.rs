@@ -18,6 +18,7 @@ pub(super) fn of(scratch: &Path) -> vm::Settings {
         emulator: "/usr/bin/qemu-system-x86_64".into(),
         wrapper: "/usr/bin/vmwrapper".into(),
         guest_agent: "/usr/bin/vmlet-guest".into(),
+        firmware: scratch.join("firmware"),
         handoff_socket: "/run/vmlet/handoff.sock".into(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),

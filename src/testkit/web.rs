@@ -1,4 +1,5 @@
-//! Two disks on a loopback web server, and a third of which only one half arrives.
+//! Three disks on a loopback web server, one of which only UEFI boots, and another of which only one half
+//! arrives.
 //!
 //! Invariant: every request for another file is answered with a whole file, or 404.
 //! Failure: a connection that breaks is the client's to notice.
@@ -55,6 +56,7 @@ async fn answer(stream: TcpStream) -> io::Result<()> {
     let (status, body) = match path {
         Some("/disk") => ("200 OK", vec![1; 4096]),
         Some("/other") => ("200 OK", vec![2; 4096]),
+        Some("/efi") => ("200 OK", of_uefi()),
         Some("/half") => ("200 OK", vec![3; 4096]),
         _ => ("404 Not Found", Vec::new()),
     };
@@ -68,4 +70,11 @@ async fn answer(stream: TcpStream) -> io::Result<()> {
     }
     stream.write_all(&body).await?;
     stream.shutdown().await
+}
+
+/// A partition table without boot code.
+fn of_uefi() -> Vec<u8> {
+    let mut disk = vec![0; 4096];
+    disk[512..520].copy_from_slice(b"EFI PART");
+    disk
 }

@@ -75,6 +75,8 @@ pub struct DomainSpec {
     pub translations_mib: u64,
     /// The board.
     pub machine_type: MachineType,
+    /// The firmware; a BIOS when `None`.
+    pub uefi: Option<Uefi>,
     /// Virtual CPUs, memory, and room for more.
     pub room: Room,
     /// CPUs of the node that they and the emulator may use; all when empty.
@@ -106,6 +108,15 @@ pub struct DomainSpec {
     pub shares: Vec<Share>,
     /// User and group of the emulator and of all its files; libvirt's configured ones when `None`.
     pub owner: Option<Owner>,
+}
+
+/// The firmware of a machine that boots by UEFI.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uefi {
+    /// The program, which all machines read.
+    pub code: PathBuf,
+    /// What the guest and the firmware keep over restarts.
+    pub store: PathBuf,
 }
 
 /// Virtual CPUs and memory of a machine, and room for more while it runs.

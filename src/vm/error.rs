@@ -30,12 +30,18 @@ pub enum Error {
          later), with landlock in its parameter lsm=, or set vm.landlock to true"
     )]
     NoLandlock,
+    /// The guest cannot boot by UEFI.
+    #[error(transparent)]
+    Firmware(#[from] super::firmware::Error),
     /// The container does not exist.
     #[error("no container has the id {0}")]
     NoContainer(ContainerId),
     /// The seccomp profile of a process cannot be applied.
     #[error(transparent)]
     Seccomp(#[from] super::process::SeccompError),
+    /// The pod has no claim that can have backups.
+    #[error(transparent)]
+    BackupClaim(#[from] super::backup_claims::BackupClaimError),
     /// The layers of a disk, or the memory beside them, did not change as requested.
     #[error(transparent)]
     Layers(#[from] LayerError),
@@ -75,7 +81,8 @@ pub enum Error {
     },
     /// The container has no guest.
     #[error(
-        "container {0} holds the place of a virtual machine that is being made: it has no guest"
+        "container {0} holds the place of a virtual machine that is being made, or has a claim for backups mounted: it has no \
+         guest"
     )]
     Placeholder(ContainerId),
     /// An annotation or a resource limit makes no sense.

@@ -30,6 +30,7 @@ fn settings() -> Settings {
         emulator: "/usr/bin/qemu-system-x86_64".into(),
         wrapper: "/usr/libexec/vmlet/vmwrapper".into(),
         guest_agent: "/usr/libexec/vmlet/vmlet-guest".into(),
+        firmware: "/usr/share/qemu/firmware".into(),
         landlock: Landlock::On,
         qcow2_file_disks: true,
         handoff_socket: "/run/vmlet/handoff/handoff.sock".into(),
@@ -80,6 +81,7 @@ pub(crate) fn machine(
         file_disks: Vec::new(),
         seed: false,
         sysprep: false,
+        uefi: false,
         shares: Vec::new(),
         user: Some(USER),
         image_digest: String::new(),
@@ -100,6 +102,7 @@ pub(crate) fn machine(
         disks: Vec::new(),
         layers: None,
         disk_bytes: None,
+        uefi: None,
         generation: None,
         owner: Some(Owner {
             uid: USER,

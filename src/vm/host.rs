@@ -11,4 +11,5 @@ pub(super) mod cpus;
 pub(super) mod equipment;
 pub(super) mod offer;
 pub(super) mod process;
+pub(super) mod uefi;
 mod vmlet_guest;

@@ -167,6 +167,9 @@ pub struct Spec {
     /// That image is a CD-ROM with the answer files of Windows Setup.
     #[serde(default)]
     pub sysprep: bool,
+    /// Its guest boots by UEFI.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uefi: bool,
     /// User that its machine runs as; `None`: QEMU's.
     #[serde(default)]
     pub user: Option<u32>,

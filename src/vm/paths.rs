@@ -40,6 +40,11 @@ impl Paths {
         self.pod(id).join("root.qcow2")
     }
 
+    /// The variable store of UEFI of a sandbox's machine whose disk is no virtual machine's.
+    pub fn variable_store(&self, id: &SandboxId) -> PathBuf {
+        self.pod(id).join(crate::disk::STORE)
+    }
+
     /// Directory of all consoles.
     pub fn consoles(&self) -> PathBuf {
         self.state.join("console")

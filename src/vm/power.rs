@@ -68,7 +68,9 @@ impl<P: Platform> Containers<P> {
     /// The container that runs as this virtual machine.
     pub fn running_vm(&self, vm: VmUid) -> Result<Arc<Container>> {
         let all = self.parts.table.all().into_iter();
-        let mut running = all.filter(|row| row.phase.runs() && self.vm_of(row) == Some(vm));
+        // The placeholder of a machine has its label, and runs while its disk is made and is off.
+        let mut running =
+            all.filter(|row| row.phase.runs() && row.boots() && self.vm_of(row) == Some(vm));
         running.next().ok_or(Error::NotRunning(vm))
     }
 

@@ -23,6 +23,8 @@ pub struct Settings {
     pub wrapper: PathBuf,
     /// The agent for guests.
     pub guest_agent: PathBuf,
+    /// Directory of QEMU's descriptors of firmware.
+    pub firmware: PathBuf,
     /// Where the wrapper fetches descriptors.
     pub handoff_socket: PathBuf,
     /// QEMU's user: that of helpers, and of machines without a user of their own.

@@ -12,7 +12,6 @@ mod mounts;
 mod settings;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
 use podspec::{Annotations, Role, is_url_image_name, unknown_annotations};
@@ -24,7 +23,7 @@ use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
 use super::shares::{NINE_P, Protocol, Share, volumes};
-use crate::images::{self, Image, Locator, boot_of};
+use crate::images::{self, Locator};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use finding::{Finding, LONGEST};
@@ -72,12 +71,12 @@ impl<P: Platform> Containers<P> {
     }
 
     /// What the guest of a container does not get, in sentences for the pod's events.
-    pub(super) async fn unsupported(
+    pub(super) fn unsupported(
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
         blocks: &[BlockDisk],
-        (image, given): (&str, Given),
+        (boots_not, given): (Option<&'static str>, Given),
     ) -> Vec<String> {
         let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_pod(&sandbox.config));
@@ -99,9 +98,7 @@ impl<P: Platform> Containers<P> {
         if self.pods_with_unused_secrets().contains(uid) {
             found.push(of_pull_secrets());
         }
-        if let Some(image) = self.parts.images.find(image) {
-            found.extend(of_image(&image).await);
-        }
+        found.extend(boots_not.map(Finding::new));
         found.into_iter().map(|finding| finding.text).collect()
     }
 
@@ -352,16 +349,6 @@ pub(super) fn of_devices(config: &ContainerConfig, blocks: &[BlockDisk]) -> Opti
 /// The pull secrets of a pod whose image was pulled.
 pub(super) fn of_pull_secrets() -> Finding {
     Finding::new("image pull secrets are not used: images are fetched by HTTP without credentials")
-}
-
-/// An image that no machine boots from.
-async fn of_image(image: &Image) -> Option<Finding> {
-    let path = image.path.clone();
-    let format = image.format;
-    let look = move || boot_of(&File::open(path)?, format);
-    // A file that cannot be read is another error's matter.
-    let boot = tokio::task::spawn_blocking(look).await.ok()?.ok()??;
-    boot.problem().map(Finding::new)
 }
 
 fn listed(names: &[String]) -> Option<String> {

@@ -25,7 +25,7 @@ pub(crate) use known::{adopt, attachments, macs};
 pub(crate) use leases::{ipv6_ports, leases};
 pub(crate) use repair::repairs;
 
-/// Name of the link that plugins are requested.
+/// Name of the link that plugins are to make.
 pub(crate) const LINK: &str = "eth0";
 
 /// What plugins left is no network.
@@ -40,7 +40,7 @@ pub(crate) enum Error {
     OwnMac(String),
 }
 
-/// What CNI is requested.
+/// The attachment that CNI plugins get.
 pub(crate) fn attachment(request: &AddRequest, netns: &Path) -> cni::Attachment {
     let args = [
         ("IgnoreUnknown", "1"),
@@ -160,7 +160,7 @@ fn gateway(net: IpNet, routes: &[Route], result: &cni::CNIResult) -> Option<IpAd
     })
 }
 
-/// For plugins that report what they do not configure.
+/// The addresses and routes of a link, from the result of plugins that report what they do not configure.
 fn from_result(link: &LinkRecord, result: &cni::CNIResult) -> (Vec<Address>, Vec<Route>) {
     let addresses: Vec<Address> = result
         .ips

@@ -113,7 +113,7 @@ pub struct AddRequest {
     pub known_nics: Vec<KnownNic>,
 }
 
-/// A NIC as a guest knows it. Plugins are requested the same addresses; the hardware address is
+/// A NIC as a guest knows it. Plugins get a request for the same addresses; the hardware address is
 /// kept in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

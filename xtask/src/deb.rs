@@ -34,6 +34,8 @@ pub(crate) struct Package {
     libraries: &'static [&'static str],
     /// Other packages.
     depends: &'static [&'static str],
+    /// Packages that are not needed by all.
+    recommends: &'static [&'static str],
     summary: &'static str,
     /// Lines of at most 79 characters.
     description: &'static [&'static str],
@@ -178,12 +180,17 @@ fn control(package: &Package, version: &str, size: u64) -> Result<String> {
     } else {
         format!("Depends: {}\n", depends.join(", "))
     };
+    let recommends = if package.recommends.is_empty() {
+        String::new()
+    } else {
+        format!("Recommends: {}\n", package.recommends.join(", "))
+    };
     let lines = package.description.iter();
     let description: String = lines.map(|line| format!(" {line}\n")).collect();
     Ok(format!(
         "Package: {}\nVersion: {version}\nArchitecture: amd64\n\
          Maintainer: The Vmlet authors <maintainers@vmlet.dev>\n\
-         Installed-Size: {size}\n{depends}Section: admin\nPriority: optional\n\
+         Installed-Size: {size}\n{depends}{recommends}Section: admin\nPriority: optional\n\
          Homepage: https://vmlet.dev/\nDescription: {}\n{description}",
         package.name, package.summary,
     ))

@@ -1,7 +1,7 @@
-//! Builds the guest image of the examples and tests: a disk that boots by BIOS from its own boot
-//! sector, made from distribution packages only.
+//! Builds the guest images of the examples and tests: a disk that boots by BIOS from its own boot
+//! sector, and one that UEFI alone boots, made from distribution packages only.
 //!
-//! Invariant: no loop device, no root; the finished image appears by one rename.
+//! Invariant: no loop device, no root; a finished image appears by one rename.
 //! Failure: names the step; the previous image stays in place.
 
 pub(crate) mod agent;
@@ -23,7 +23,7 @@ use crate::stamp::Stamp;
 use crate::{packages, pod_images, workspace};
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "9";
+const RECIPE: &str = "10";
 
 /// Builds the image with this kernel unless it is there and made from the same inputs. Returns whether
 /// it was built.
@@ -37,10 +37,14 @@ pub(crate) fn ensure(flavour: Flavour) -> Result<bool> {
     fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
     let agent = agent::build().context("build vmlet-guest")?;
     let stamp = inputs(&work, &sources, &agent)?;
-    if stamp.is_fresh(std::slice::from_ref(&image)) {
+    let mut images = vec![image];
+    if flavour == Flavour::Cloud {
+        images.push(workspace::uefi_image());
+    }
+    if stamp.is_fresh(&images) {
         return Ok(false);
     }
-    build(&work, &sources, (&agent, flavour), &image).context("build the guest image")?;
+    build(&work, &sources, (&agent, flavour), &images).context("build the guest image")?;
     stamp.write()?;
     Ok(true)
 }
@@ -51,8 +55,12 @@ fn inputs(work: &Path, sources: &Path, agent: &Path) -> Result<Stamp> {
         .folder(sources)?
         .file(agent)?
         .file(&pod_images::pgrep())?;
-    for (name, version) in packages::installed(&["busybox-static", "qemu-guest-agent", "syslinux"])?
-    {
+    for (name, version) in packages::installed(&[
+        "busybox-static",
+        "qemu-guest-agent",
+        "syslinux",
+        "systemd-boot-efi",
+    ])? {
         stamp = stamp.value(&name, &version);
     }
     Ok(stamp)
@@ -62,7 +70,7 @@ fn build(
     work: &Path,
     sources: &Path,
     (agent, flavour): (&Path, Flavour),
-    image: &Path,
+    images: &[PathBuf],
 ) -> Result<()> {
     let kernel = kernel::fetch(work, flavour).context("kernel package")?;
     let client = client::fetch(work).context("DHCPv6 client")?;
@@ -72,8 +80,10 @@ fn build(
     ];
     let programs = [client.as_slice(), &further].concat();
     let initramfs = initramfs::build(work, sources, &kernel, &programs).context("initramfs")?;
-    let finished = disk::build(work, sources, &kernel.image, &initramfs).context("disk")?;
-    fs::rename(&finished, image).with_context(|| format!("rename to {}", image.display()))?;
+    for (image, build) in images.iter().zip([disk::build, disk::build_for_uefi]) {
+        let finished = build(work, sources, &kernel.image, &initramfs).context("disk")?;
+        fs::rename(&finished, image).with_context(|| format!("rename to {}", image.display()))?;
+    }
     // A hundred megabytes that are made again with the next image.
     for folder in ["packages", "kernel", "client", "initramfs"] {
         fs::remove_dir_all(work.join(folder)).with_context(|| format!("remove {folder}"))?;

@@ -36,6 +36,11 @@ pub(crate) fn guest_image() -> PathBuf {
     target().join("guest/hello.qcow2")
 }
 
+/// The same guest on a disk that UEFI alone boots.
+pub(crate) fn uefi_image() -> PathBuf {
+    target().join("guest/uefi.qcow2")
+}
+
 /// The guest image with the kernel for all machines, which `guest --generic` builds.
 pub(crate) fn generic_image() -> PathBuf {
     target().join("guest/generic.qcow2")

@@ -28,6 +28,7 @@ enum Family {
     Accelerator,
     Versions,
     Kernel,
+    Firmware,
     MachineTypes,
     CpuModels,
 }
@@ -50,6 +51,10 @@ impl Labels {
             ),
             (Family::Versions, known(versions.to_vec())),
             (Family::Kernel, kernel.map(of_kernel)),
+            (
+                Family::Firmware,
+                host.and_then(|host| host.uefi).map(of_firmware),
+            ),
             (
                 Family::MachineTypes,
                 known(
@@ -89,7 +94,7 @@ impl Labels {
 impl Family {
     const fn domain(self) -> &'static str {
         match self {
-            Self::Accelerator | Self::Versions | Self::Kernel => NODE_DOMAIN,
+            Self::Accelerator | Self::Versions | Self::Kernel | Self::Firmware => NODE_DOMAIN,
             Self::MachineTypes => MACHINE_TYPE_DOMAIN,
             Self::CpuModels => CPU_MODEL_DOMAIN,
         }
@@ -102,8 +107,11 @@ impl Family {
         let is_mine = match self {
             Self::Accelerator => name == "accelerator",
             Self::Versions => name.ends_with("-version") && name != CGROUP_VERSION,
+            Self::Firmware => name == UEFI,
             // What earlier or later versions have announced there, too.
-            Self::Kernel => !Self::Accelerator.owns(key) && !Self::Versions.owns(key),
+            Self::Kernel => ![Self::Accelerator, Self::Versions, Self::Firmware]
+                .into_iter()
+                .any(|other| other.owns(key)),
             Self::MachineTypes | Self::CpuModels => true,
         };
         domain == self.domain() && is_mine
@@ -121,6 +129,13 @@ impl Family {
 
 /// Name of the label with the version of cgroups, which is no program's.
 const CGROUP_VERSION: &str = "cgroup-version";
+
+/// Name of the label of nodes whose machines can boot by UEFI.
+const UEFI: &str = "uefi";
+
+fn of_firmware(has_uefi: bool) -> Vec<(String, String)> {
+    has_uefi.then(|| present(UEFI)).into_iter().collect()
+}
 
 /// What is absent has no label, so that `Exists` asks for it.
 fn of_kernel(kernel: &Kernel) -> Vec<(String, String)> {

@@ -36,6 +36,7 @@ pub(super) fn facts(machine: &Machine) -> GuestFacts {
         container_id: machine.container_id.clone(),
         domain_uuid: machine.domain_uuid.clone(),
         machine_type: machine.machine_type.clone(),
+        firmware: machine.firmware.clone(),
         started: started.filter(|_| machine.started_ms > 0).map(Time),
         host_name: machine.host_name.clone(),
         os: GuestOs {

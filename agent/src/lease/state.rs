@@ -55,6 +55,20 @@ fn probes_are_announced_only_where_the_daemon_makes_them() {
 }
 
 #[test]
+fn claims_for_backups_are_announced_only_where_the_daemon_has_them() {
+    let daemon = |kinds: &[&str]| {
+        daemon_facts(InfoResponse {
+            task_kinds: kinds.iter().map(ToString::to_string).collect(),
+            features: vec![names::BACKUP_CLAIMS.to_owned()],
+            ..InfoResponse::default()
+        })
+    };
+    assert_eq!(features(&daemon(&[])), Vec::<String>::new());
+    let both = [names::DISK_BACKUPS, names::BACKUP_CLAIMS];
+    assert_eq!(features(&daemon(&["backup"])), both);
+}
+
+#[test]
 fn kinds_of_a_later_daemon_that_the_agent_does_not_know_are_not_announced() {
     let facts = daemon_facts(InfoResponse {
         task_kinds: vec!["clone_disk".to_owned(), "fold_disk".to_owned()],

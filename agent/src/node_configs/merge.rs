@@ -139,7 +139,7 @@ impl Object {
 }
 
 impl Merged {
-    /// For the daemon.
+    /// The request that brings them to the daemon.
     pub(super) fn request(&self) -> SetNodeSettingsRequest {
         let settings = self.settings.iter().map(|(key, setting)| NodeSetting {
             key: (*key).to_owned(),

@@ -73,7 +73,7 @@ impl Object {
         self.going || self.spec.as_ref().is_ok_and(|spec| spec.cancel)
     }
 
-    /// For messages and metrics.
+    /// The kind of the task, for messages and metrics.
     pub(super) fn kind(&self) -> String {
         self.spec
             .as_ref()

@@ -6,28 +6,22 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Verbs of other tools, and what does the same here.
-const ELSEWHERE: [(&str, &str); 12] = [
-    (
-        "scp",
-        "kubectl cp FILE POD:PATH copies files; the pod of a machine has its name",
-    ),
+/// Verbs of virtctl, virtletctl and kubectl, and what does the same here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    // kubectl.
     (
         "cp",
-        "kubectl cp FILE POD:PATH copies files; the pod of a machine has its name",
+        "scp copies files by ssh; kubectl cp FILE POD:PATH needs no ssh in the guest, and the pod of a machine has its name",
     ),
     (
         "exec",
         "kubectl exec -it POD -- COMMAND; the pod of a machine has its name",
     ),
-    (
-        "attach",
-        "kubectl attach -it POD is the serial console; the pod of a machine has its name",
-    ),
-    (
-        "port-forward",
-        "kubectl port-forward pod/POD PORT; the pod of a machine has its name",
-    ),
+    ("attach", "console NAME"),
+    ("get", "list shows machines"),
+    ("apply", "kubectl apply -f FILE"),
+    ("edit", "kubectl edit vm NAME"),
+    // virtctl.
     (
         "expose",
         "kubectl expose pod POD --port PORT, or a Service that selects the labels of spec.template",
@@ -38,12 +32,63 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ),
     (
         "vnc",
-        "machines have a serial console: kubectl attach -it POD",
+        "machines have a serial console: console NAME; a VNC server in the guest is reached by port-forward NAME 5900",
     ),
-    ("get", "list shows machines"),
-    ("apply", "kubectl apply -f FILE"),
-    ("edit", "kubectl edit vm NAME"),
     ("reset", "restart --force"),
+    (
+        "soft-reboot",
+        "set spec.nextRestartTime with restartMode: Soft; restart makes a new pod",
+    ),
+    ("image-upload", "image upload FILE --name NAME --node NODE"),
+    ("vmexport", "export NAME -o FILE"),
+    (
+        "guestfs",
+        "export writes a disk to a file, publish pushes it to a registry",
+    ),
+    ("guestosinfo", "status NAME"),
+    ("fslist", "kubectl exec POD -- df"),
+    ("userlist", "kubectl exec POD -- who"),
+    (
+        "addvolume",
+        "add the volume to spec.volumes and restart the machine",
+    ),
+    (
+        "removevolume",
+        "remove the volume from spec.volumes and restart the machine",
+    ),
+    (
+        "memory-dump",
+        "snapshot NAME --memory keeps the memory beside the disk",
+    ),
+    (
+        "credentials",
+        "kubectl exec POD -- passwd, or change the Secret of spec.bootstrap",
+    ),
+    (
+        "adm",
+        "kubectl -n vmlet-system logs shows what the programs of Vmlet log",
+    ),
+    // virtletctl.
+    (
+        "gen",
+        "kubectl apply -k deploy, or the Helm chart: docs/helm.md",
+    ),
+    (
+        "diag",
+        "node doctor checks a node; kubectl -n vmlet-system logs shows what its programs log",
+    ),
+    (
+        "virsh",
+        "status NAME, or on its node: node ps, and virsh in the container libvirt of its pod vmlet-node",
+    ),
+    (
+        "validate",
+        "node doctor checks a node; try --image IMAGE boots a guest",
+    ),
+    (
+        "install",
+        "a link kubectl-vmlet to vmletctl on the PATH makes it a plugin of kubectl",
+    ),
 ];
 
 /// Replaces tips by better ones.
@@ -98,10 +143,18 @@ mod tests {
 
     #[test]
     fn verbs_of_other_tools_are_answered_by_what_does_the_same() {
-        let scp = message("scp");
-        assert!(scp.contains("kubectl cp") && !scp.contains("stop"), "{scp}");
+        let cp = message("cp");
+        assert!(cp.contains("kubectl cp") && !cp.contains("stop"), "{cp}");
         let expose = message("expose");
         assert!(expose.contains("kubectl expose pod"), "{expose}");
+    }
+
+    #[test]
+    fn no_verb_of_ours_is_in_the_table() {
+        let command = command();
+        for (verb, _) in super::ELSEWHERE {
+            assert!(command.find_subcommand(verb).is_none(), "{verb}");
+        }
     }
 
     #[test]

@@ -123,7 +123,10 @@ fn a_node_has_names_of_its_own() {
     for line in [&["node", "stop", ""][..], &["rm", ""]] {
         assert_eq!(offered(line, &fake()), ["pod-a", "pod-b"], "{line:?}");
     }
-    for line in [&["node", "logs", "-n", ""][..], &["console", "-n", ""]] {
+    for line in [
+        &["node", "logs", "-n", ""][..],
+        &["node", "console", "-n", ""],
+    ] {
         let all = offered(line, &fake());
         assert!(all.iter().all(|word| word.starts_with('-')), "{line:?}");
     }

@@ -24,6 +24,8 @@ const WATCH: Duration = Duration::from_secs(300);
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
+    /// Host and port of the API server.
+    pub(crate) server: String,
 }
 
 impl ClusterArgs {
@@ -53,12 +55,17 @@ impl ClusterArgs {
         config.read_timeout = answer;
         let namespace = self.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        let server = config.cluster_url.to_string();
+        let url = config.cluster_url.clone();
         let client = Client::try_from(config).map_err(|source| ClusterError::Client {
-            server,
+            server: url.to_string(),
             source: Box::new(source),
         })?;
-        Ok(Cluster { client, namespace })
+        let server = url.authority().map(ToString::to_string);
+        Ok(Cluster {
+            client,
+            namespace,
+            server: server.unwrap_or_default(),
+        })
     }
 
     async fn config(&self) -> Result<Config, ClusterError> {

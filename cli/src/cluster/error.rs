@@ -117,7 +117,7 @@ impl ClusterError {
             Self::Kubeconfig(_) => {
                 "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context of it with \
                  --context; for pods of this node without a cluster: vmletctl node ps, node logs, \
-                 node stop"
+                 node console, node stop"
             }
             Self::Client { .. } => "look at that cluster and user in the kubeconfig",
             Self::Unreachable(_) => {

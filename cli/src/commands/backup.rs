@@ -41,9 +41,12 @@ pub(crate) struct CreateArgs {
     /// Name of the backup [default: name of the machine, date and time].
     #[arg(long = "name", value_name = "BACKUP")]
     backup: Option<String>,
-    /// Target that the configuration of the nodes has.
-    #[arg(long, value_name = "TARGET", default_value = "default")]
-    target: String,
+    /// Target that the configuration of the nodes has [default: default].
+    #[arg(long, value_name = "TARGET")]
+    target: Option<String>,
+    /// Claim of the namespace that is to have the backup, in place of a target of the nodes.
+    #[arg(long, value_name = "CLAIM", conflicts_with = "target")]
+    claim: Option<String>,
     /// Back up the whole disk, also where an earlier backup is known.
     #[arg(long)]
     full: bool,
@@ -88,6 +91,7 @@ async fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let spec = VirtualMachineBackupSpec {
         vm_name: machine.to_owned(),
         target: args.target.clone(),
+        target_claim_name: args.claim.clone(),
         mode: if args.full {
             BackupMode::Full
         } else {

@@ -18,7 +18,8 @@ use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
 /// Machine to clone, and the name of the clone.
 #[derive(Debug, Args)]
 pub(crate) struct CloneArgs {
-    /// Name of the virtual machine to clone. Without --snapshot it must be powered off until its disk is copied.
+    /// Name of the virtual machine to clone. Without --snapshot one that runs is copied as after a power failure, and one
+    /// that is off must stay off until its disk is copied.
     #[arg(value_name = "NAME")]
     machine: String,
     /// Name of the new virtual machine.

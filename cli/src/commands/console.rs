@@ -1,4 +1,4 @@
-//! `console`: the serial console of a pod's VM.
+//! `node console`: the serial console of a pod's VM, from the daemon of this node.
 //!
 //! Invariant: the user's terminal is as before when the command ends.
 //! Failure: an error when the VM is not running, or when its console is not offered.
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::console::{self, End, Input};
+use crate::console::{self, End, Escape, Input};
 use crate::context::Endpoint;
 use crate::interrupt::Interrupts;
 use crate::pods::{self, PodArg};
@@ -31,6 +31,14 @@ pub(crate) struct ConsoleArgs {
     /// Only show the output of the guest, until the console closes.
     #[arg(long)]
     no_input: bool,
+    /// Key that leaves: ^ and a letter, one character, or none.
+    #[arg(
+        long,
+        value_name = "KEY",
+        default_value = "^]",
+        conflicts_with = "no_input"
+    )]
+    escape: Escape,
 }
 
 /// The part of a container's verbose status that matters here.
@@ -48,7 +56,7 @@ struct Vm {
 pub(crate) async fn run(endpoint: &Endpoint, args: &ConsoleArgs) -> anyhow::Result<ExitCode> {
     let connected = endpoint.connect().await;
     let runtime = connected.context(
-        "this command reaches pods of this node only (in a cluster: kubectl attach -it POD)",
+        "this command reaches pods of this node only (in a cluster: vmletctl console NAME)",
     )?;
     let pod = pods::find(&runtime, &args.pod).await?;
     let container = match pod.container() {
@@ -71,16 +79,16 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &ConsoleArgs) -> anyhow::Resu
         None
     } else {
         let raw = RawMode::enter(stdin().as_fd()).context("set the terminal to raw mode")?;
-        raw.inspect(|_| eprint!("connected to {}; Ctrl-] leaves\r\n", pod.name()))
+        raw.inspect(|_| eprint!("connected to {}{}\r\n", pod.name(), args.escape.hint()))
     };
-    let input = match (args.no_input, &raw) {
+    let mut input = match (args.no_input, &raw) {
         (true, _) => Input::None,
-        (false, Some(_)) => Input::Keys(console::stdin()),
+        (false, Some(_)) => Input::Keys(console::stdin(), args.escape),
         (false, None) => Input::Pipe(console::stdin()),
     };
     let mut out = tokio::io::stdout();
     let end = tokio::select! {
-        end = console::session(stream, input, &mut out) => end,
+        end = console::session(stream, &mut input, &mut out) => end,
         () = interrupts.next() => Ok(End::Escaped),
     };
     let was_raw = raw.is_some();

@@ -50,7 +50,9 @@ pub(crate) async fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
         disk: &disk,
         progress: &progress,
     };
-    let fetched = fetch.run(&mut to).await?;
+    let fetched = fetch.run(&mut to).await;
+    disk.leave(&cluster).await;
+    let fetched = fetched?;
     drop(progress);
     let bytes = HumanBytes(to.received());
     let checksum = to.checksum();

@@ -96,6 +96,7 @@ pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<ExitCode> {
     let digest = registry.put_manifest(tag, &image.manifest).await?;
     drop(progress);
     fetched.complete().await;
+    disk.leave(&cluster).await;
     let bytes = HumanBytes(layer.size);
     eprintln!("published {} to {}: {bytes}", args.disk, args.to);
     super::print(&format!("{}@{digest}\n", repository(&args.to)))?;

@@ -1,124 +1,91 @@
-//! `ssh`: logs in to the guest of a virtual machine with the ssh of this computer.
+//! `ssh`: logs in to the guest of a virtual machine with the ssh of this computer, through the API server.
 //!
-//! Invariant: a host key is remembered for the machine, not for its address, which another machine
-//! may have later.
-//! Failure: a machine that has no address yet, or an ssh that is not installed, is an error that
-//! states what to do.
+//! Invariant: what stands behind the name is for the guest or for ssh, and is passed on as it is.
+//! Failure: a machine that does not run, or an ssh that is not installed, is an error that states what to do.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
-use crds::vm::PrintableStatus as Word;
-use crds::{VirtualMachine, names};
-use kube::ResourceExt;
 
+use super::openssh::{Guest, become_program, login};
 use crate::cluster::ClusterArgs;
 
-/// Machine to log in to, and the user. Arguments after the name are passed to ssh.
+/// Machine to log in to, and the user.
 #[derive(Debug, Args)]
 pub(crate) struct SshArgs {
-    /// Name of the machine, and user of its guest [default user: the default of ssh].
+    /// Name of the machine or VM pod, and user of its guest [default user: the default of ssh].
     #[arg(value_name = "[USER@]NAME")]
     machine: String,
-    /// Options for ssh, and a command to run in the guest.
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGUMENTS"
-    )]
+    /// Command to run in the guest. Without one, ssh starts a shell.
+    #[arg(value_name = "COMMAND")]
+    command: Vec<String>,
+    /// Options for ssh and a command, such as -- -L 5432:localhost:5432 -N.
+    #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
+    /// An option for ssh that has precedence over those with which it reaches the machine, such as
+    /// --local-ssh-opts=-oUserKnownHostsFile=/dev/null; may be repeated.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    local_ssh_opts: Vec<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
 pub(crate) async fn run(args: &SshArgs) -> anyhow::Result<ExitCode> {
-    let (user, name) = match args.machine.rsplit_once('@') {
-        Some((user, name)) => (Some(user), name),
-        None => (None, args.machine.as_str()),
-    };
-    let cluster = args.cluster.connect().await?;
-    let found = cluster.find(name).await?;
-    let arguments = arguments(&found.vm, user, &args.arguments)?;
-    let error = Command::new("ssh").args(arguments).exec();
-    Err(error).context("run ssh, which has to be installed on this computer")
+    let login = login(&args.machine);
+    let guest = Guest::new(&args.cluster, login.name).await?;
+    guest.ensure_runs()?;
+    Err(become_program("ssh", &arguments(args, &guest, login.user)))
 }
 
-/// The arguments of ssh.
-fn arguments(
-    vm: &VirtualMachine,
-    user: Option<&str>,
-    more: &[String],
-) -> anyhow::Result<Vec<String>> {
-    let status = vm.status.clone().unwrap_or_default();
-    let name = vm.name_any();
-    if status.printable_status != Some(Word::Running) {
-        let state = status.printable_status.map(|word| format!("{word:?}"));
-        let state = state.unwrap_or_else(|| "new".to_owned());
-        anyhow::bail!("{name} does not run, it is {state}: `vmletctl status {name}` says more");
+/// The arguments of ssh, for which the first one of two that contradict each other counts.
+fn arguments(args: &SshArgs, guest: &Guest, user: Option<&str>) -> Vec<String> {
+    let mut arguments = args.local_ssh_opts.clone();
+    arguments.extend(guest.options());
+    if let Some(user) = user {
+        arguments.extend(["-l".to_owned(), user.to_owned()]);
     }
-    let network = status.network.unwrap_or_default();
-    let address = network.primary_ip4.or(network.primary_ip6);
-    let address = address.with_context(|| {
-        format!("{name} has no address yet: `vmletctl status {name}` says what its guest is at")
-    })?;
-    let target = match user {
-        Some(user) => format!("{user}@{address}"),
-        None => address,
-    };
-    let uid = vm.uid().unwrap_or_default();
-    let alias = format!("HostKeyAlias={}{uid}", names::PREFIX);
-    let mut arguments = vec!["-o".to_owned(), alias, target];
-    arguments.extend_from_slice(more);
-    Ok(arguments)
+    arguments.push(guest.host.clone());
+    arguments.extend_from_slice(&args.arguments);
+    arguments.extend_from_slice(&args.command);
+    arguments
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use clap::Parser;
 
     use super::*;
 
-    fn machine(status: impl Into<Value>) -> VirtualMachine {
-        let status: Value = status.into();
-        serde_json::from_value(json!({
-            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
-            "metadata": {"name": "web", "uid": "u1"}, "spec": {"running": true}, "status": status,
-        }))
-        .unwrap()
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SshArgs,
+    }
+
+    fn given(line: &str) -> String {
+        let args = Line::try_parse_from(line.split(' ')).unwrap().args;
+        let user = login(&args.machine).user;
+        let guest = Guest::for_tests("web");
+        let ours = guest.options().join(" ");
+        arguments(&args, &guest, user)
+            .join(" ")
+            .replace(&ours, "OURS")
     }
 
     #[test]
-    fn the_host_key_is_that_of_the_machine() {
-        let network = json!({"primaryIP4": "10.88.0.7", "primaryIP6": "fd00::7"});
-        let vm = machine(json!({"printableStatus": "Running", "network": network}));
-        let more = ["-v".to_owned(), "uptime".to_owned()];
+    fn what_stands_behind_the_name_is_for_ssh_and_the_guest() {
+        assert_eq!(given("ssh web"), "OURS web.team.vmlet");
         assert_eq!(
-            arguments(&vm, Some("root"), &more).unwrap(),
-            [
-                "-o",
-                "HostKeyAlias=vmlet.dev/u1",
-                "root@10.88.0.7",
-                "-v",
-                "uptime"
-            ]
+            given("ssh root@web -n team uptime"),
+            "OURS -l root web.team.vmlet uptime"
         );
-        let network = json!({"primaryIP6": "fd00::7"});
-        let vm = machine(json!({"printableStatus": "Running", "network": network}));
-        assert_eq!(arguments(&vm, None, &[]).unwrap()[2], "fd00::7");
-    }
-
-    #[test]
-    fn an_unreachable_machine_reports_the_reason() {
-        let refused = |status: Value| {
-            let refused = arguments(&machine(status), None, &[]).unwrap_err();
-            refused.to_string()
-        };
-        let stopped = refused(json!({"printableStatus": "Stopped"}));
-        assert!(stopped.contains("does not run, it is Stopped"), "{stopped}");
-        let silent = refused(json!({"printableStatus": "Running"}));
-        assert!(silent.contains("no address yet"), "{silent}");
-        assert!(refused(json!({})).contains("it is new"));
+        assert_eq!(
+            given("ssh web -- -v -n uptime"),
+            "OURS web.team.vmlet -v -n uptime"
+        );
+        assert_eq!(
+            given("ssh web --local-ssh-opts -i --local-ssh-opts=key id -- -v"),
+            "-i key OURS web.team.vmlet -v id"
+        );
     }
 }

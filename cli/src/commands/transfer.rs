@@ -5,6 +5,7 @@
 //! Failure: [`NodeError`] with the sentence of the program on the node.
 
 pub(super) mod backup;
+mod claim;
 pub(super) mod disk;
 pub(super) mod fetch;
 pub(super) mod line;

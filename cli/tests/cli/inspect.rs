@@ -89,7 +89,7 @@ async fn piped_input_reaches_the_console_and_its_answer_is_printed() {
     let mut command = command(
         &node.path("vmlet.sock"),
         node.dir.path(),
-        &["console", "hello"],
+        &["node", "console", "hello"],
     );
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let (mut guest, _) = soon(console.accept()).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_terminal_session_passes_ctrl_c_ends_by_the_escape_key_and_restores_th
     let mut command = command(
         &node.path("vmlet.sock"),
         node.dir.path(),
-        &["console", "hello"],
+        &["node", "console", "hello"],
     );
     let mut child = command
         .stdin(pty.slave.try_clone().unwrap())
@@ -153,7 +153,7 @@ async fn the_console_of_a_stopped_vm_is_refused() {
         ..Default::default()
     })
     .await;
-    let output = node.ctl(&["console", "hello"]).await;
+    let output = node.ctl(&["node", "console", "hello"]).await;
     assert_eq!(output.code, Some(1));
     assert!(
         output

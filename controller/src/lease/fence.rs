@@ -32,7 +32,7 @@ enum State {
 }
 
 impl Fence {
-    /// For a controller that is alone.
+    /// A fence that lets everything through, for a controller that is alone.
     #[must_use]
     pub fn open() -> Self {
         Self(Arc::new(Mutex::new(State::Always)))

@@ -222,7 +222,7 @@ fn holding(nodes: &[NodeView]) -> Option<String> {
     all.find(is_holding).map(|node| node.name.clone())
 }
 
-/// For how long something has been so.
+/// How long something has been so.
 fn since(memory: &mut Option<Time>, is_so: bool, now: &Time) -> Duration {
     if !is_so {
         *memory = None;

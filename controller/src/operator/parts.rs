@@ -281,7 +281,7 @@ impl Trouble {
     }
 }
 
-/// Of an object whose every change counts.
+/// The version of an object whose every change counts.
 fn version(object: &impl ResourceExt) -> String {
     object.resource_version().unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! open?      ─► gates ─► finalizer ─► status with disk, node and manifest ─► Backup ─► sizes, parent ─► Completed
 //! completed? ─► verification requested? ─► VerifyBackup ─► Verified
+//!              (in a claim: a pod that has it mounted on the node comes before each task, and goes after it)
 //! deleted?   ─► its tasks end ─► no later backup builds upon it ─► DeleteBackup ─► finalizer removed
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! affected.
 
 mod base;
+pub(crate) mod claim;
 mod delete;
 mod gates;
 mod health;
@@ -20,6 +22,7 @@ mod kept;
 mod make;
 mod node;
 mod pass;
+mod place;
 mod result;
 mod task;
 mod verify;
@@ -34,6 +37,7 @@ use crate::flow::{Flow, Outcome};
 pub(crate) use self::health::{Health, ancestors, health};
 pub(crate) use self::kept::{Kept, kept};
 pub(crate) use self::node::{Reach, reach};
+pub(crate) use self::place::name as place_name;
 pub(crate) use self::write::apply_status;
 
 /// One pass.
@@ -56,11 +60,13 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         // As it is by now: its own writes do not wake it.
         if pass.backup.is_completed() {
             verify::run(&mut pass).await?;
+            place::serve(&mut pass).await?;
         }
         if !pass.backup.is_open() {
             task::sweep(&mut pass).await?;
         }
     }
+    place::leave(&pass).await?;
     Ok(pass.again.map_or(Flow::Continue, Flow::RequeueAfter))
 }
 

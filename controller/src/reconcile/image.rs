@@ -35,6 +35,7 @@ use self::inspect::Answer;
 use self::nodes::Holders;
 pub(crate) use self::nodes::{foreign, keep_ours, names, repository};
 use self::object::Object;
+use self::update::Absence;
 pub(crate) use self::update::UP_TO_DATE;
 
 /// How soon an image without an answer is checked again, for the case that the event that ends
@@ -64,7 +65,8 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         // Tasks have no credentials: kubelet pulls such an image for its pods.
         Ok(_) if object.needs_credentials() => Answer::Private,
         Ok(named) => match update::absent(ctx, &object, named) {
-            Some(gone) => Answer::VersionGone(gone),
+            Some(Absence::Gone(why)) => Answer::VersionGone(why),
+            Some(Absence::NotSeen(why, found)) => Answer::VersionNotSeen(why, found),
             None => match update::known(ctx, &object, named) {
                 Some(found) => Answer::Found(found),
                 None => inspect::observe(ctx, &object, named, &updates).await?,
@@ -108,9 +110,11 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         Answer::Claim(_) | Answer::NoClaim(_) => Flow::Continue,
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
         // The lists of nodes change without an event for the image.
-        Answer::Waiting { .. } | Answer::NoNode | Answer::Private | Answer::VersionGone(_) => {
-            Flow::RequeueAfter(RECHECK)
-        }
+        Answer::Waiting { .. }
+        | Answer::NoNode
+        | Answer::Private
+        | Answer::VersionGone(_)
+        | Answer::VersionNotSeen(..) => Flow::RequeueAfter(RECHECK),
     };
     // The nodes that have it change without an event for the image.
     let former = object.has_former_file().then_some(RECHECK);

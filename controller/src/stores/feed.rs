@@ -238,7 +238,7 @@ fn forget<K: ResourceExt>(object: &mut K) {
     }
 }
 
-/// What sorts objects.
+/// The key by which objects are sorted.
 fn place<K: ResourceExt>(object: &K) -> (Option<&str>, Option<&str>) {
     let meta = object.meta();
     (meta.namespace.as_deref(), meta.name.as_deref())

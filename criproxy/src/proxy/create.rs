@@ -20,7 +20,7 @@ use crate::state::{BackendIndex, Kind};
 use crate::wire::{Body, Opening, RestorePod, RunPodSandbox, SandboxConfig, keep_fields, refusal};
 
 impl Proxy {
-    /// To the runtime that the pod requests.
+    /// Passes the call to the runtime that the pod requests.
     pub(super) async fn run_sandbox(
         self: &Arc<Self>,
         call: &Call,
@@ -39,7 +39,7 @@ impl Proxy {
         self.make_sandbox(call, opening, message, &pod).await
     }
 
-    /// To the runtime that the pod requests.
+    /// Passes the call to the runtime that the pod requests.
     pub(super) async fn restore_pod(
         self: &Arc<Self>,
         call: &Call,
@@ -81,7 +81,7 @@ impl Proxy {
         Ok(self.forward(choice.backend, call, body, learn).await)
     }
 
-    /// To the owner of the sandbox.
+    /// Passes the call to the owner of the sandbox.
     pub(super) async fn create_container(
         self: &Arc<Self>,
         call: &Call,

@@ -44,7 +44,7 @@ struct Order {
 }
 
 impl Proxy {
-    /// Of all, one per name.
+    /// Answers with the descriptors of all runtimes, one per name.
     pub(super) async fn metric_descriptors(&self, call: &Call, message: &Bytes) -> Response<Body> {
         let others = join_all(self.secondaries.iter().map(|secondary| async {
             // kubelet asks once: one that is about to come up is worth a moment.

@@ -67,7 +67,7 @@ impl Client<'_> {
 }
 
 impl Proxy {
-    /// Of all.
+    /// Streams the container events of all runtimes.
     pub(super) async fn events(self: &Arc<Self>, call: &Call, message: &Bytes) -> Response<Body> {
         let (out, events) = mpsc::channel(ROOM);
         let proxy = Arc::clone(self);

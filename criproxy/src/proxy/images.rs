@@ -23,7 +23,7 @@ use crate::wire::{Body, FirstStatus, Image, ImageRequest, Opening, PullImage};
 const STATUS: &str = "/runtime.v1.ImageService/ImageStatus";
 
 impl Proxy {
-    /// By hints, else the runtime that has it, the primary first.
+    /// Passes the call to the runtime of the hints, else to the one that has the image, the primary first.
     pub(super) async fn image_status(
         &self,
         call: &Call,
@@ -50,7 +50,7 @@ impl Proxy {
         Ok(pass(others.into_iter().find(has_image).unwrap_or(first)))
     }
 
-    /// By hints and by the pod, else to the primary.
+    /// Passes the call to the runtime of the hints or of the pod, else to the primary.
     pub(super) async fn pull_image(
         self: &Arc<Self>,
         call: &Call,
@@ -73,7 +73,7 @@ impl Proxy {
         Ok(self.forward(index, call, opening.into(), learn).await)
     }
 
-    /// Wherever it is.
+    /// Removes an image from every runtime that has it.
     pub(super) async fn remove_image(
         &self,
         call: &Call,

@@ -67,7 +67,7 @@ impl Listing {
 }
 
 impl Proxy {
-    /// To all, or to the owner of what the filter names.
+    /// Passes a list call to all backends, or to the owner of what the filter names.
     pub(super) async fn list(
         &self,
         call: &Call,

@@ -45,7 +45,7 @@ pub(super) fn container(id: &str, request: &Bytes) -> Option<Vec<u8>> {
     Some(entry.encode_to_vec())
 }
 
-/// Since the epoch.
+/// Nanoseconds from the epoch to now.
 pub(super) fn nanoseconds() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.ok()

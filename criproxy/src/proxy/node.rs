@@ -37,7 +37,7 @@ const STATUS_HANDLERS: u32 = 3;
 pub(super) const OWN_VERSION: &str = "vmlet-criproxy/version";
 
 impl Proxy {
-    /// The primary's.
+    /// Answers with the version of the primary runtime.
     pub(super) async fn version(&self, call: &Call, message: &Bytes) -> Response<Body> {
         match self.first_of_primary(call, message).await {
             Ok(answer) => pass(answer),
@@ -45,7 +45,7 @@ impl Proxy {
         }
     }
 
-    /// The primary's, then those of the others that answer.
+    /// Answers with the file systems of the primary runtime, then those of the others that answer.
     pub(super) async fn image_fs_info(&self, call: &Call, message: &Bytes) -> Response<Body> {
         let others = self.secondaries.iter();
         let others =
@@ -102,7 +102,7 @@ impl Proxy {
         .await
     }
 
-    /// To all; the primary's answer counts. A secondary that is away gets it when it returns.
+    /// Passes the call to all runtimes; the primary's answer counts. A secondary that is away gets it when it returns.
     pub(super) async fn update_runtime_config(
         &self,
         call: &Call,

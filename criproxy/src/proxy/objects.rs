@@ -22,7 +22,7 @@ use crate::state::{BackendIndex, Owner};
 use crate::wire::{Body, FirstStatus, Opening, fields, refusal};
 
 impl Proxy {
-    /// To the owner.
+    /// Passes a call to the backend that owns the object.
     pub(super) async fn owned(
         &self,
         call: &Call,
@@ -39,7 +39,7 @@ impl Proxy {
         }
     }
 
-    /// To the owner, or to its last report.
+    /// Answers by the owner of the object, or by its last report.
     pub(super) async fn status(
         &self,
         call: &Call,
@@ -99,7 +99,7 @@ impl Proxy {
         failure.into_response(&secondary.backend)
     }
 
-    /// To the owner; to all possible owners when it is unknown.
+    /// Passes the call to the owner of the object; to all possible owners when it is unknown.
     pub(super) async fn end(
         &self,
         call: &Call,
@@ -160,7 +160,7 @@ impl Proxy {
         }
     }
 
-    /// To the owner if it is known, else to the primary.
+    /// Passes the call to the owner of the object if it is known, else to the primary.
     pub(super) async fn unknown(&self, call: &Call, opening: Opening) -> Response<Body> {
         let id = opening.message.as_ref().ok().and_then(first_id);
         let owner = id.filter(|id| !id.is_empty()).and_then(|id| {

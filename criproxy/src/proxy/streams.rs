@@ -25,7 +25,7 @@ use crate::wire::{Body, code_of, frame_head, refusal, refusal_trailers};
 const ROOM: usize = 16;
 
 impl Proxy {
-    /// To all, one after the other.
+    /// Streams the answers of all runtimes, one runtime after the other.
     pub(super) async fn stream(
         self: &Arc<Self>,
         call: &Call,
@@ -45,7 +45,7 @@ impl Proxy {
             running.end(code_of(&parts.headers).unwrap_or(Code::Unknown));
             return Ok(Response::from_parts(parts, Body::Empty));
         }
-        // Secondaries are requested whole lists: those are bounded, and what is remembered of them
+        // Secondaries send whole lists: those are bounded, and what is remembered of them
         // is the same.
         let others = self.secondaries.iter();
         let others = join_all(others.map(|s| self.part(s, call, listing, message))).await;

@@ -66,7 +66,7 @@ impl Attachment {
         }
     }
 
-    /// Whether plugins can be requested it.
+    /// Whether plugins can be called with it.
     pub fn validate(&self) -> Result<(), AttachmentError> {
         self.id().validate()?;
         let path = self.netns.to_str();

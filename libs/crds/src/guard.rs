@@ -75,7 +75,7 @@ impl<K: Resource> Resource for Guarded<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
-    /// Of an object whose metadata alone is read, the metadata alone is requested.
+    /// Whether only the metadata of the object are read, and so requested.
     fn metadata_api() -> bool {
         K::metadata_api()
     }

@@ -59,6 +59,9 @@ pub struct GuestFacts {
     /// What the hypervisor made of the machine type, such as `pc-q35-7.2`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub machine_type: String,
+    /// What boots the guest: `bios` or `uefi`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub firmware: String,
     /// When the machine was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
@@ -203,6 +206,7 @@ impl GuestFacts {
             &mut self.container_id,
             &mut self.domain_uuid,
             &mut self.machine_type,
+            &mut self.firmware,
             &mut self.os.id,
             &mut self.os.name,
             &mut self.os.version,

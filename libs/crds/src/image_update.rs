@@ -69,6 +69,14 @@ pub struct ImageUpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub observed_check_request: Option<String>,
+    /// `spec.update.checksumURL` at the last check.
+    #[serde(
+        rename = "observedChecksumURL",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(max = 2048))]
+    pub observed_checksum_url: Option<String>,
     /// Number of checks in a row that failed.
     #[serde(default)]
     pub failed_checks: u32,

@@ -101,8 +101,8 @@ pub use task::{
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
 pub use vm_backup::{
-    BackupDeletionPolicy, BackupMode, BackupStorage, BackupType, BackupVerification, ParentBackup,
-    VirtualMachineBackup, VirtualMachineBackupSpec, VirtualMachineBackupStatus,
+    BackupDeletionPolicy, BackupMode, BackupPlace, BackupStorage, BackupType, BackupVerification,
+    ParentBackup, VirtualMachineBackup, VirtualMachineBackupSpec, VirtualMachineBackupStatus,
 };
 pub use vm_backup_schedule::{
     BackupRetention, BackupSelector, VirtualMachineBackupSchedule,

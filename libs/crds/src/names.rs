@@ -5,12 +5,13 @@
 //! Failure: none; constants.
 
 pub use podspec::names::{
-    BACKUP_TARGET, BIOS_UUID, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_GENERATION, DISK_IMAGE,
-    DISK_MANIFESTS, DISK_PULLS, DISK_WITHOUT_IMAGE, FAST_DEPLOY, FILE_DISKS, GENERATION,
-    GUEST_AGENT, GUEST_FACTS, IMAGE_CHECKSUMS, IMAGE_DIGESTS, IMAGE_TLS_SECRET, IMAGE_URL,
-    INSTANCE_UUID, IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS,
-    MEMORY, NETWORK, NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE,
-    SHARES, SNAPSHOT_MEMORY, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+    BACKUP_CLAIMS, BACKUP_TARGET, BACKUP_TARGET_CLAIM, BACKUP_TARGET_MOUNT, BIOS_UUID,
+    CLAIM_TARGET, CLOUD_INIT, CPU_MODEL, DEVICES, DISK_GENERATION, DISK_IMAGE, DISK_MANIFESTS,
+    DISK_PULLS, DISK_WITHOUT_IMAGE, FAST_DEPLOY, FILE_DISKS, FIRMWARE, GENERATION, GUEST_AGENT,
+    GUEST_FACTS, IMAGE_CHECKSUMS, IMAGE_DIGESTS, IMAGE_TLS_SECRET, IMAGE_URL, INSTANCE_UUID,
+    IP_ASSURANCE, MAC_ADDRESS, MACHINE_TYPE, MACHINE_USER, MAX_MEMORY, MAX_VCPUS, MEMORY, NETWORK,
+    NO_IMAGE, PLACEMENT, POD_ROLE_LABEL, RESTORE, REVISION, ROOT_VOLUME_SIZE, SHARES,
+    SNAPSHOT_MEMORY, START_PAUSED, SYSPREP_SOURCE, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
 };
 
 /// Prefix of every annotation and label of ours.
@@ -86,6 +87,9 @@ pub const BACKUP_FINALIZER: &str = "vmlet.dev/virtualmachinebackup";
 /// On a backup: its own UID, since it was requested from a node. An object that a backup tool has restored has that of
 /// an earlier object. Written by the controller.
 pub const BACKUP_UID: &str = "vmlet.dev/backup-uid";
+/// On a backup in a claim: the time, as RFC 3339, until which a pod has the claim mounted on a node, so that the backup can
+/// be fetched. `vmletctl export` sets and removes it.
+pub const BACKUP_MOUNTED_UNTIL: &str = "vmlet.dev/backup-mounted-until";
 /// On a backup that a schedule has created: the UID of the machine that it is to be of.
 pub const BACKUP_VM_UID: &str = "vmlet.dev/backup-vm-uid";
 /// Label on a backup that a schedule has created: the name of the schedule.
@@ -194,6 +198,10 @@ pub const NODE_LABEL: &str = "vmlet.dev/node";
 /// Domain of the labels of a Node that say what it has for machines, such as
 /// `node.vmlet.dev/accelerator`. Written by the node's agent, as are those of the two below.
 pub const NODE_DOMAIN: &str = "node.vmlet.dev";
+/// Label of a Node whose machines can boot by UEFI; the value is [`UEFI_VALUE`].
+pub const NODE_UEFI: &str = "node.vmlet.dev/uefi";
+/// The value of [`NODE_UEFI`].
+pub const UEFI_VALUE: &str = "true";
 /// Domain of the labels of a Node that name its machine types; the values are `true`.
 pub const MACHINE_TYPE_DOMAIN: &str = "machine-type.node.vmlet.dev";
 /// Domain of the labels of a Node that name CPU models of guests; the values are `true`.

@@ -17,6 +17,8 @@ pub(crate) const LABEL_KEY: &str =
     r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 /// A UUID in lower case.
 pub(crate) const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
+/// A target of backups, as nodes name it: a label, or a claim by its UID.
+pub(crate) const BACKUP_TARGET: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?|claim:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$";
 /// A MAC address of one station.
 const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
 /// A duration as Go writes it, such as `90s` or `1h30m`. Longer numbers would be more than CEL's

@@ -194,8 +194,9 @@ pub struct BackupRequest {
     /// UID of the VirtualMachineBackup.
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub uid: String,
-    /// Name of the target, which the configuration of the node has.
-    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
+    /// Name of the target, which the configuration of the node has; or `claim:` and the UID of a claim, which a pod of the
+    /// controller has mounted on the node.
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::BACKUP_TARGET))]
     pub target: String,
     /// RestoreBackup: UID under which the target keeps the disk that the backup is of.
     #[serde(rename = "diskUID", default, skip_serializing_if = "Option::is_none")]

@@ -6,6 +6,7 @@
 
 mod bootstrap;
 pub mod fields;
+mod firmware;
 mod network;
 mod probe;
 mod requests;
@@ -16,6 +17,7 @@ mod status;
 mod volumes;
 
 pub use bootstrap::{Bootstrap, CloudInit, SecretKeyRef};
+pub use firmware::Firmware;
 pub use network::{InterfaceSpec, NetworkSpec};
 pub use probe::{
     GuestInfoMatch, HeartbeatProbe, HeartbeatThreshold, ReadinessProbe, TcpSocketProbe,

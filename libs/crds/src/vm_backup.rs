@@ -10,6 +10,8 @@ pub use state::{
     BackupStorage, BackupType, BackupVerification, ParentBackup, VirtualMachineBackupStatus,
 };
 
+use std::fmt;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -21,6 +23,12 @@ use crate::rules::{self, immutable, rule};
 
 /// The name is in those of its tasks.
 const NAME: &str = "size(self.metadata.name) <= 190";
+
+/// A backup has one place.
+pub(crate) const ONE_TARGET: &str = "!has(self.target) || !has(self.targetClaimName)";
+pub(crate) const ONE_TARGET_ONLY: &str = "set at most one of target and targetClaimName";
+/// The target of a backup that names none.
+const DEFAULT_TARGET: &str = "default";
 
 /// A backup of a virtual machine.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
@@ -38,6 +46,7 @@ const NAME: &str = "size(self.metadata.name) <= 190";
     validation = rule(NAME, "the name of a backup has at most 190 characters").field_path(".metadata"),
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.target"),
+    printcolumn(name = "Claim", type_ = "string", json_path = ".spec.targetClaimName", priority = 1),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
     printcolumn(
         name = "Ready",
@@ -58,6 +67,8 @@ const NAME: &str = "size(self.metadata.name) <= 190";
 #[x_kube(
     validation = immutable("vmName"),
     validation = immutable("target"),
+    validation = immutable("targetClaimName"),
+    validation = rule(ONE_TARGET, ONE_TARGET_ONLY),
     validation = immutable("mode"),
     validation = immutable("quiesce")
 )]
@@ -66,10 +77,15 @@ pub struct VirtualMachineBackupSpec {
     /// Name of the machine. Immutable.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
-    /// Name of a target that the configuration of nodes has. Immutable.
-    #[serde(default = "default::target")]
+    /// Name of a target that the configuration of nodes has. Immutable. If neither this nor `targetClaimName` is set, the
+    /// target is `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
-    pub target: String,
+    pub target: Option<String>,
+    /// Name of a claim of the namespace that has the backup, in place of a target of the nodes. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
+    pub target_claim_name: Option<String>,
     /// Whether the backup may build upon an earlier one. Immutable.
     #[serde(default)]
     pub mode: BackupMode,
@@ -114,6 +130,36 @@ pub enum BackupDeletionPolicy {
     Retain,
 }
 
+/// Where a backup is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackupPlace<'a> {
+    /// In the target of this name, which the configuration of nodes has.
+    Target(&'a str),
+    /// In the claim of this name.
+    Claim(&'a str),
+}
+
+impl fmt::Display for BackupPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Target(name) => write!(f, "target {name}"),
+            Self::Claim(name) => write!(f, "claim {name}"),
+        }
+    }
+}
+
+impl VirtualMachineBackupSpec {
+    /// Where the backup is, or is to be.
+    #[must_use]
+    pub fn place(&self) -> BackupPlace<'_> {
+        match (&self.target_claim_name, &self.target) {
+            (Some(claim), _) => BackupPlace::Claim(claim),
+            (None, Some(target)) => BackupPlace::Target(target),
+            (None, None) => BackupPlace::Target(DEFAULT_TARGET),
+        }
+    }
+}
+
 impl VirtualMachineBackup {
     /// The condition of that type.
     #[must_use]
@@ -139,12 +185,5 @@ impl VirtualMachineBackup {
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_completed() && !self.has_failed() && self.metadata.deletion_timestamp.is_none()
-    }
-}
-
-/// Defaults that the API server sets.
-mod default {
-    pub(super) fn target() -> String {
-        "default".to_owned()
     }
 }

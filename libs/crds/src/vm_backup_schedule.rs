@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Quiesce;
 use crate::rules::{self, rule};
+use crate::vm_backup::{ONE_TARGET, ONE_TARGET_ONLY};
 
 /// The name becomes a label, and the beginning of the names of backups.
 const NAME: &str = "size(self.metadata.name) <= 63";
@@ -46,7 +47,10 @@ const ONE_CHOICE: &str = "has(self.vmNames) != has(self.selector)";
         json_path = ".metadata.creationTimestamp"
     )
 )]
-#[x_kube(validation = rule(ONE_CHOICE, "set exactly one of vmNames and selector"))]
+#[x_kube(
+    validation = rule(ONE_CHOICE, "set exactly one of vmNames and selector"),
+    validation = rule(ONE_TARGET, ONE_TARGET_ONLY),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineBackupScheduleSpec {
     /// Times of the backups in UTC: the five fields of cron, such as `30 2 * * *`, or a word such as `@daily`. There are
@@ -68,10 +72,15 @@ pub struct VirtualMachineBackupScheduleSpec {
     /// Machines of the namespace by labels. One that is created later is included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<BackupSelector>,
-    /// Name of a target that the configuration of nodes has.
-    #[serde(default = "default::target")]
+    /// Name of a target that the configuration of nodes has. If neither this nor `targetClaimName` is set, the target is
+    /// `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
-    pub target: String,
+    pub target: Option<String>,
+    /// Name of a claim of the namespace that has the backups, in place of a target of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
+    pub target_claim_name: Option<String>,
     /// Flushes the file systems of the guests before each backup begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiesce: Option<Quiesce>,
@@ -137,10 +146,6 @@ pub struct VirtualMachineBackupScheduleStatus {
 
 /// Defaults that the API server sets.
 mod default {
-    pub(super) fn target() -> String {
-        "default".to_owned()
-    }
-
     pub(super) const fn seven() -> u32 {
         7
     }

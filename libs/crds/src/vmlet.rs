@@ -116,6 +116,7 @@ mod watch {
             "vmlet-removal",
             "vmlet-removal-allowed",
             "vmlet-pods",
+            "vmlet-backups",
         ]
         .map(str::to_owned)
         .to_vec()

@@ -36,7 +36,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For frames whose messages have at most `longest` bytes.
+    /// A decoder of frames whose messages have at most `longest` bytes.
     pub const fn new(longest: usize) -> Self {
         Self {
             buffer: Vec::new(),

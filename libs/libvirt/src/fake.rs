@@ -4,26 +4,26 @@
 //! errors, the same events. What happens to a guest happens because a test requested it.
 //! Failure: knobs make starts fail, guests unresponsive, or the connection close.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, broadcast};
+use tokio::sync::{RwLock, broadcast};
 use uuid::Uuid;
 
 mod disks;
+mod domain;
 mod faults;
+mod holds;
 mod hypervisor;
+mod observations;
 mod power;
 mod size;
 
-use disks::{Job, LateSwitch};
+use domain::{FakeDomain, Inner};
 pub use faults::Missed;
 
-use crate::{Cable, End, Event, FailedDisk, MachineElement, Pause, Shutdown, Size, State};
+use crate::{End, Event, FailedDisk, Pause, State};
 
 /// Events that a receiver may lag behind.
 const EVENT_BACKLOG: usize = 1024;
@@ -41,106 +41,10 @@ pub struct FakeHypervisor {
     events: broadcast::Sender<Event>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    domains: BTreeMap<Uuid, FakeDomain>,
-    connected: bool,
-    refusal: Option<String>,
-    guest_ignores: bool,
-    guest_keeps: bool,
-    agent: Option<VecDeque<Value>>,
-    commands: Vec<Value>,
-    shutdowns: Vec<(Uuid, Shutdown)>,
-    reboots: Vec<(Uuid, Option<Shutdown>)>,
-    cables: Vec<(String, Cable, bool)>,
-    stats_calls: usize,
-    hangs: bool,
-    /// Also of domains that no longer exist.
-    resumes: BTreeMap<Uuid, usize>,
-    restores_outlive_kills: bool,
-    /// Why a switch of a disk fails, and whether it takes place all the same.
-    switch_failure: Option<(String, bool)>,
-    is_locked: bool,
-    /// How long an agent takes for each answer.
-    agent_pause: Duration,
-    /// How many orders to agents get no turn.
-    busy_orders: usize,
-    /// How long each of them waits for it.
-    order_wait: Duration,
-    /// What a guest that runs while its memory is written fills its file with, until that is aborted.
-    busy_memory: Option<u64>,
-    /// What libvirt writes of the memory of a busy guest at present.
-    busy_save: Option<PathBuf>,
-    /// Whether guests ran while their memory was written with a switch, the earliest first.
-    memory_switches: Vec<bool>,
-    /// A switch that a client has left behind.
-    late_switch: Option<LateSwitch>,
-    /// Block jobs make no progress.
-    holds_jobs: bool,
-    /// How many requests to pull wait for an answer, which none gets then.
-    held_pulls: Option<usize>,
-    /// Why the end of a block job by a pivot fails, and whether it takes place all the same.
-    pivot_failure: Option<(String, bool)>,
-    /// Calls that end with their deadline, by name.
-    missed: BTreeMap<&'static str, Missed>,
-    /// Domains whose start has missed its deadline and goes on.
-    late_starts: Vec<Uuid>,
-    /// Why the next start fails after its emulator has begun.
-    partial_start: Option<String>,
-}
-
-#[derive(Debug)]
-struct FakeDomain {
-    name: String,
-    mark: Option<MachineElement>,
-    cpu_nanoseconds: u64,
-    cpus: Vec<u32>,
-    size: Option<Size>,
-    xml: String,
-    state: State,
-    paused: Option<Pause>,
-    /// The disk that fails, for as long as it does: the guest does not run beyond its next request.
-    fails: Option<FailedDisk>,
-    /// The files of its first disk, the one that the guest writes to first.
-    files: Vec<PathBuf>,
-    /// The block job of its first disk.
-    job: Option<Job>,
-}
-
 impl Default for FakeHypervisor {
     fn default() -> Self {
         Self {
-            inner: Arc::new(Mutex::new(Inner {
-                domains: BTreeMap::new(),
-                connected: true,
-                refusal: None,
-                guest_ignores: false,
-                guest_keeps: false,
-                agent: None,
-                commands: Vec::new(),
-                shutdowns: Vec::new(),
-                reboots: Vec::new(),
-                cables: Vec::new(),
-                stats_calls: 0,
-                hangs: false,
-                restores_outlive_kills: false,
-                resumes: BTreeMap::new(),
-                switch_failure: None,
-                is_locked: false,
-                agent_pause: Duration::ZERO,
-                busy_orders: 0,
-                order_wait: Duration::ZERO,
-                busy_memory: None,
-                busy_save: None,
-                memory_switches: Vec::new(),
-                late_switch: None,
-                holds_jobs: false,
-                held_pulls: None,
-                pivot_failure: None,
-                missed: BTreeMap::new(),
-                late_starts: Vec::new(),
-                partial_start: None,
-            })),
+            inner: Arc::default(),
             starts: Arc::default(),
             restore_turns: Arc::default(),
             restores: Arc::default(),
@@ -228,11 +132,6 @@ impl FakeHypervisor {
         }
     }
 
-    /// What a running machine has of virtual CPUs and memory.
-    pub fn size_of(&self, domain: Uuid) -> Option<Size> {
-        self.lock().domains.get(&domain)?.size
-    }
-
     /// The connection ends: calls fail until [`Self::reconnect`].
     pub fn disconnect(&self) {
         self.lock().connected = false;
@@ -271,11 +170,6 @@ impl FakeHypervisor {
         }
     }
 
-    /// How often a guest was resumed, also in vain.
-    pub fn resumes(&self, domain: Uuid) -> usize {
-        self.lock().resumes.get(&domain).copied().unwrap_or(0)
-    }
-
     /// The domain vanishes without an event, as by the hand of an administrator.
     pub fn lose(&self, domain: Uuid) {
         self.lock().domains.remove(&domain);
@@ -291,74 +185,6 @@ impl FakeHypervisor {
     /// Requests for statistics are not answered any more, or again.
     pub fn hang_stats(&self, hangs: bool) {
         self.lock().hangs = hangs;
-    }
-
-    /// Starts wait for their turn until what this returns is dropped, also those that are refused.
-    pub async fn hold_starts(&self) -> OwnedRwLockWriteGuard<()> {
-        Arc::clone(&self.starts).write_owned().await
-    }
-
-    /// Restores wait for their turn until what this returns is dropped.
-    pub async fn hold_restore_turns(&self) -> OwnedRwLockWriteGuard<()> {
-        Arc::clone(&self.restore_turns).write_owned().await
-    }
-
-    /// Restores come to no end until what this returns is dropped, or the domain is destroyed; it is
-    /// there meanwhile.
-    pub async fn hold_restores(&self) -> OwnedRwLockWriteGuard<()> {
-        Arc::clone(&self.restores).write_owned().await
-    }
-
-    /// Switches of disks come to no end until what this returns is dropped, and do not take place when they are given
-    /// up.
-    pub async fn hold_switches(&self) -> OwnedRwLockWriteGuard<()> {
-        Arc::clone(&self.switches).write_owned().await
-    }
-
-    /// Looks at a domain wait until what this returns is dropped. As in the real one they wait for
-    /// each other, too.
-    pub async fn hold_looks(&self) -> OwnedMutexGuard<()> {
-        Arc::clone(&self.looks).lock_owned().await
-    }
-
-    /// How often statistics were requested.
-    pub fn stats_calls(&self) -> usize {
-        self.lock().stats_calls
-    }
-
-    /// The CPU set of a domain, as last requested.
-    pub fn pinned(&self, domain: Uuid) -> Vec<u32> {
-        let inner = self.lock();
-        inner
-            .domains
-            .get(&domain)
-            .map(|d| d.cpus.clone())
-            .unwrap_or_default()
-    }
-
-    /// The XML by which a domain was last defined.
-    pub fn xml(&self, domain: Uuid) -> Option<String> {
-        self.lock().domains.get(&domain).map(|d| d.xml.clone())
-    }
-
-    /// Agent commands so far, in order.
-    pub fn agent_commands(&self) -> Vec<Value> {
-        self.lock().commands.clone()
-    }
-
-    /// Requests to power off so far, in order.
-    pub fn shutdowns(&self) -> Vec<(Uuid, Shutdown)> {
-        self.lock().shutdowns.clone()
-    }
-
-    /// Requests to reboot so far, in order; without a way for the reset button.
-    pub fn reboots(&self) -> Vec<(Uuid, Option<Shutdown>)> {
-        self.lock().reboots.clone()
-    }
-
-    /// Cables that were pulled or plugged in so far, in order, and whether the guest ran then.
-    pub fn cables(&self) -> Vec<(String, Cable, bool)> {
-        self.lock().cables.clone()
     }
 
     fn end(&self, domain: Uuid, end: End) {

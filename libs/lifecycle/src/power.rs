@@ -85,7 +85,7 @@ pub(crate) fn discards_saved(spec: &VirtualMachineSpec) -> bool {
     spec.power_off_mode.unwrap_or_default() != PowerOpMode::Soft
 }
 
-/// Why the memory of a machine cannot be saved, if its specification forbids it; how it goes on as
+/// Why the memory of a machine cannot be saved, if its specification forbids it: words that continue
 /// a sentence about the machine.
 #[must_use]
 pub fn unsuspendable(spec: &VirtualMachineSpec) -> Option<&'static str> {

@@ -36,7 +36,7 @@ pub fn is_current(revision: &str, spec: &VirtualMachineSpec) -> bool {
     same.is_none_or(|same| same == revision)
 }
 
-/// By the rules of that version; `None`: they are not known here.
+/// The revision by the rules of that version; `None`: they are not known here.
 fn under(version: u32, spec: &VirtualMachineSpec) -> Option<String> {
     match version {
         1 => Some(first(spec)),

@@ -66,6 +66,8 @@ keys! {
     CpuModel = CPU_MODEL or "VirtletCPUModel";
     /// Board that the guest sees.
     MachineType = MACHINE_TYPE;
+    /// Firmware that boots the guest.
+    Firmware = FIRMWARE;
     /// Whether the guest has a port for `vmlet-guest`, and gets it from cloud-init.
     GuestAgent = GUEST_AGENT;
     /// How the root disk is made from the image. On the pod only.
@@ -87,6 +89,8 @@ keys! {
     VmDisk = VM_DISK;
     /// What the pod is there for.
     Role = POD_ROLE_LABEL;
+    /// UID of the claim in which backups are kept.
+    BackupTargetClaim = BACKUP_TARGET_CLAIM;
     /// Whether saved memory is resumed.
     Restore = RESTORE;
     /// Whether the guest starts paused, until it is resumed.

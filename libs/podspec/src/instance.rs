@@ -28,6 +28,8 @@ pub enum Role {
     Machine,
     /// To reserve a place and bring an image; nothing ever boots.
     Provision,
+    /// To have a claim mounted, in which the node keeps backups; nothing ever boots.
+    BackupTarget,
 }
 
 /// The part of a pod that ties it to a VirtualMachine object.
@@ -49,6 +51,9 @@ pub struct Instance {
     /// Another one when the root disk on a volume has become an earlier one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_generation: Option<Uuid>,
+    /// The claim that the pod has mounted for backups: every pod of that role has one, and no other pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_claim: Option<Uuid>,
 }
 
 impl VmUid {
@@ -67,7 +72,7 @@ impl Instance {
         let given = Annotations::new(annotations);
         let labels = Annotations::new(labels);
         let role = match given.get(Key::Role)? {
-            Some(Role::Provision) => Role::Provision,
+            Some(role @ (Role::Provision | Role::BackupTarget)) => role,
             Some(Role::Machine) | None => labels.get(Key::Role)?.unwrap_or_default(),
         };
         let instance = Self {
@@ -78,7 +83,22 @@ impl Instance {
             instance_uuid: given.get::<StrictUuid>(Key::InstanceUuid)?.map(|u| u.0),
             bios_uuid: given.get::<StrictUuid>(Key::BiosUuid)?.map(|u| u.0),
             disk_generation: given.get::<StrictUuid>(Key::DiskGeneration)?.map(|u| u.0),
+            backup_claim: given
+                .get::<StrictUuid>(Key::BackupTargetClaim)?
+                .map(|u| u.0),
         };
+        let is_target = instance.role == Role::BackupTarget;
+        if is_target != instance.backup_claim.is_some() {
+            let role = Key::Role.names().0;
+            let claim = Key::BackupTargetClaim.names().0;
+            let reason = format!("{role}: backup-target and {claim} are given together");
+            let odd = if is_target {
+                Key::Role
+            } else {
+                Key::BackupTargetClaim
+            };
+            return Err(given.refuse(odd, reason));
+        }
         if instance.vm.is_some() && instance.disk_generation.is_some() {
             let reason = format!(
                 "it has a meaning only without {}: such a disk has a VM generation ID on record",
@@ -142,7 +162,8 @@ impl FromStr for Role {
         match text {
             "provision" => Ok(Self::Provision),
             "instance" => Ok(Self::Machine),
-            _ => Err("\"provision\" and \"instance\" are allowed"),
+            "backup-target" => Ok(Self::BackupTarget),
+            _ => Err("\"provision\", \"instance\" and \"backup-target\" are allowed"),
         }
     }
 }
@@ -233,6 +254,22 @@ mod tests {
         }
         assert!(!read(&[("vmlet.dev/restore", "false")]).unwrap().restore);
         assert!(read(&[("vmlet.dev/role", "boot")]).is_err());
+    }
+
+    #[test]
+    fn a_pod_with_a_target_of_backups_has_role_and_claim_together() {
+        let role = ("vmlet.dev/role", "backup-target");
+        let claim = ("vmlet.dev/backup-target-claim", UID);
+        let pod = read(&[role, claim]).unwrap();
+        assert_eq!(pod.role, Role::BackupTarget);
+        assert_eq!(pod.backup_claim.unwrap().to_string(), UID);
+        assert_eq!(read(&[role]).unwrap_err().name, role.0);
+        for other in [None, Some("instance"), Some("provision")] {
+            let other = other.map(|role| ("vmlet.dev/role", role));
+            let given: Vec<_> = other.into_iter().chain([claim]).collect();
+            assert_eq!(read(&given).unwrap_err().name, claim.0, "{other:?}");
+        }
+        assert!(read(&[role, (claim.0, "../x")]).is_err());
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub use image::{
 };
 pub use instance::{Instance, Role, VmUid};
 pub use machine::{
-    CpuModel, Defaults, FastDeploy, GuestAgent, Machine, Mib, PodResources, RootContent, Vcpus,
+    CpuModel, Defaults, FastDeploy, Firmware, GuestAgent, Machine, Mib, PodResources, RootContent,
+    Vcpus,
 };
 pub use machine_type::MachineType;
 pub use paths::clean_path;

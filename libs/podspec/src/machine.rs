@@ -39,6 +39,16 @@ pub enum CpuModel {
     HostModel,
 }
 
+/// Firmware that boots a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Firmware {
+    /// A BIOS, which boots from code in the first sector of the root disk.
+    Bios,
+    /// UEFI, which boots from a file in the system partition of the root disk.
+    Uefi,
+}
+
 /// How `vmlet-guest` gets into a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -114,6 +124,9 @@ pub struct Machine {
     /// The board.
     #[serde(default)]
     pub machine_type: MachineType,
+    /// Requested firmware; `None`: what the image needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<Firmware>,
     /// Requested size of the root disk in bytes; the image's virtual size is used when it is
     /// larger.
     pub root_size: Option<u64>,
@@ -205,6 +218,7 @@ impl Machine {
                 .get(Key::CpuModel)?
                 .unwrap_or(defaults.cpu_model),
             machine_type: annotations.get(Key::MachineType)?.unwrap_or_default(),
+            firmware: annotations.get(Key::Firmware)?,
             root_size: annotations
                 .get::<RootSize>(Key::RootVolumeSize)?
                 .map(|size| size.0),
@@ -288,6 +302,18 @@ impl FromStr for CpuModel {
             "" => Ok(Self::Default),
             "host-model" => Ok(Self::HostModel),
             _ => Err("only \"host-model\" or nothing is allowed"),
+        }
+    }
+}
+
+impl FromStr for Firmware {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "bios" => Ok(Self::Bios),
+            "uefi" => Ok(Self::Uefi),
+            _ => Err("\"bios\" or \"uefi\" is allowed"),
         }
     }
 }

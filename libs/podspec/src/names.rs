@@ -21,6 +21,8 @@ pub const MAX_MEMORY: &str = "vmlet.dev/max-memory";
 pub const CPU_MODEL: &str = "vmlet.dev/cpu-model";
 /// Board that the guest sees.
 pub const MACHINE_TYPE: &str = "vmlet.dev/machine-type";
+/// Firmware that boots the guest.
+pub const FIRMWARE: &str = "vmlet.dev/firmware";
 /// Whether the guest has a port for `vmlet-guest`, and gets it from cloud-init.
 pub const GUEST_AGENT: &str = "vmlet.dev/guest-agent";
 /// How the root disk is made from the image. On pods `linked` or `direct`; on virtual machines any
@@ -41,10 +43,18 @@ pub const MAC_ADDRESS: &str = "vmlet.dev/mac-address";
 pub const ALLOW_SPOOFING: &str = "vmlet.dev.protected/allow-spoofing";
 /// On pods: the root disk is the node's disk of the machine with this UID.
 pub const VM_DISK: &str = "vmlet.dev/vm-disk";
-/// Label and annotation of pods: `instance` (the running machine) or `provision` (the placeholder:
+/// Label and annotation of pods: `instance` (the running machine), `provision` (the placeholder:
 /// chooses the node of the root disk, and holds the machine's place there until its first instance
-/// is placed).
+/// is placed) or `backup-target` (has a claim mounted, in which the node keeps backups).
 pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
+/// On pods of the role `backup-target`: UID of the claim that the pod has mounted at
+/// [`BACKUP_TARGET_MOUNT`].
+pub const BACKUP_TARGET_CLAIM: &str = "vmlet.dev/backup-target-claim";
+/// Where the container of a pod of the role `backup-target` has its claim.
+pub const BACKUP_TARGET_MOUNT: &str = "/run/vmlet/backup-target";
+/// What the target of a backup begins with, in requests to nodes, when it is a claim; the UID of the claim follows. No
+/// name of a target in a configuration has a colon.
+pub const CLAIM_TARGET: &str = "claim:";
 /// On pods: resume the saved memory beside the disk when `true`.
 pub const RESTORE: &str = "vmlet.dev/restore";
 /// On pods: start with paused vCPUs when `true`.
@@ -143,6 +153,8 @@ pub const DISK_PULLS: &str = "DiskPulls";
 pub const SNAPSHOT_MEMORY: &str = "SnapshotMemory";
 /// Beginning of the features of a node's daemon that name its targets of backups; the name of the target follows.
 pub const BACKUP_TARGET: &str = "BackupTarget-";
+/// Feature of a node's daemon: backups may be kept in a claim that a pod of the role `backup-target` has mounted.
+pub const BACKUP_CLAIMS: &str = "BackupClaims";
 /// Feature of a node's daemon: a look at an image in a registry gives the digest that its name means.
 pub const IMAGE_DIGESTS: &str = "ImageDigests";
 /// Feature of a node's daemon: a look at an image gives the digest that a file of checksums has for it, and a name

@@ -48,7 +48,7 @@ impl Backoff {
         wait
     }
 
-    /// It succeeded.
+    /// An attempt succeeded: the next one need not wait.
     pub const fn reset(&mut self) {
         self.failures = 0;
         self.until = None;

@@ -183,7 +183,7 @@ impl Encoder {
         Ok(Self(Compressor::new()?))
     }
 
-    /// `before` the header block: ids and what else the type has.
+    /// Appends a control frame with headers; `before` is what its kind has in front of the header block.
     fn with_headers(
         &mut self,
         kind: u16,

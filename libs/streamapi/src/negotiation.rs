@@ -92,6 +92,19 @@ const fn channels(version: &'static str, coding: Coding, results: Results) -> Ag
     }
 }
 
+/// Channels that clients end one by one.
+const fn closing_channels(results: Results) -> Agreed {
+    Agreed {
+        transport: Transport::Channels(Channels {
+            coding: Coding::Binary,
+            has_close: true,
+        }),
+        version: "v5.channel.k8s.io",
+        results,
+        has_resize: true,
+    }
+}
+
 /// Versions of `exec` over SPDY, the newest first.
 const COMMANDS: &[Agreed] = &[
     spdy("v4.channel.k8s.io", Results::Json, true),
@@ -105,15 +118,7 @@ const PORTS: &[Agreed] = &[spdy("portforward.k8s.io", Results::Text, false)];
 
 /// Versions of `exec` over WebSocket, the newest first.
 const COMMAND_CHANNELS: &[Agreed] = &[
-    Agreed {
-        transport: Transport::Channels(Channels {
-            coding: Coding::Binary,
-            has_close: true,
-        }),
-        version: "v5.channel.k8s.io",
-        results: Results::Json,
-        has_resize: true,
-    },
+    closing_channels(Results::Json),
     channels("v4.channel.k8s.io", Coding::Binary, Results::Json),
     channels("v4.base64.channel.k8s.io", Coding::Base64, Results::Json),
     channels("channel.k8s.io", Coding::Binary, Results::Text),
@@ -127,6 +132,7 @@ const PORT_CHANNELS: &[Agreed] = &[
         transport: Transport::Tunnel,
         ..spdy("SPDY/3.1+portforward.k8s.io", Results::Text, false)
     },
+    closing_channels(Results::Text),
     channels("v4.channel.k8s.io", Coding::Binary, Results::Text),
     channels("v4.base64.channel.k8s.io", Coding::Base64, Results::Text),
     channels("", Coding::Binary, Results::Text),

@@ -24,7 +24,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// At once, with that priority.
+    /// The options of a push at once, with that priority.
     #[must_use]
     pub const fn at(priority: i64) -> Self {
         Self {

@@ -37,7 +37,7 @@ impl Shop {
         settings.pause = Duration::from_millis(1);
         change(&mut settings);
         let all = BTreeMap::from([("away".to_owned(), Location::Bucket(Box::new(settings)))]);
-        let target = Targets::new(all).find("away", uid(VM)).unwrap();
+        let target = Targets::new(all).find("away", uid(VM), NAME).unwrap();
         Self {
             scratch,
             server,

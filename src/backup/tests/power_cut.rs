@@ -14,7 +14,7 @@ fn on(disk: &StrictDisk) -> Place {
     let targets = Targets::new(BTreeMap::from([("nfs".to_owned(), root)]));
     Place {
         scratch: tempfile::tempdir().unwrap(),
-        target: targets.find("nfs", uid(VM)).unwrap(),
+        target: targets.find("nfs", uid(VM), NAME).unwrap(),
     }
 }
 

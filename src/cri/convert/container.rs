@@ -228,7 +228,7 @@ pub(in crate::cri) fn item(container: &Container, image: Option<&Image>) -> v1::
     }
 }
 
-/// In full.
+/// The status of a container, with every field that the CRI has for it and Vmlet knows.
 pub(in crate::cri) fn status(container: &Container, image: Option<&Image>) -> v1::ContainerStatus {
     let config = &container.spec.config;
     let exit = container.exit.as_ref();

@@ -71,7 +71,7 @@ pub(in crate::cri) fn descriptors() -> Vec<v1::MetricDescriptor> {
     all.collect()
 }
 
-/// Of a sandbox, with those of its running containers.
+/// The metrics of a sandbox, with those of its running containers.
 pub(in crate::cri) fn of_sandbox(
     row: &Sandbox,
     usage: &PodUsage,
@@ -111,7 +111,7 @@ pub(in crate::cri) fn of_sandbox(
     }
 }
 
-/// Of a container that runs.
+/// The metrics of a container that runs.
 pub(in crate::cri) fn of_container(
     row: &Container,
     sandbox: &Sandbox,

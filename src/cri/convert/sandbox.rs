@@ -172,7 +172,7 @@ pub(in crate::cri) fn item(sandbox: &Sandbox) -> v1::PodSandbox {
     }
 }
 
-/// In full.
+/// The status of a sandbox, with every field that the CRI has for it and Vmlet knows.
 pub(in crate::cri) fn status(sandbox: &Sandbox) -> v1::PodSandboxStatus {
     let namespaces = &sandbox.config.namespaces;
     let options = v1::NamespaceOption {

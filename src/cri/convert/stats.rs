@@ -14,7 +14,7 @@ use crate::sandbox::Sandbox;
 use crate::vm::Container;
 use crate::vm::stats::{Cpu, Disk, Memory, PodUsage, Pressure, Traffic, Usage};
 
-/// Of a container; `disk` is there for the one that has the sandbox's root disk.
+/// The statistics of a container; `disk` is there for the one that has the sandbox's root disk.
 pub(in crate::cri) fn of_container(
     row: &Container,
     usage: &Usage,
@@ -44,7 +44,7 @@ pub(in crate::cri) fn of_container(
     }
 }
 
-/// Of a sandbox with its containers.
+/// The statistics of a sandbox with its containers.
 pub(in crate::cri) fn of_sandbox(
     row: &Sandbox,
     usage: &PodUsage,

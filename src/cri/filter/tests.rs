@@ -70,6 +70,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
             part: Default::default(),
             seed: false,
             sysprep: false,
+            uefi: false,
             user: None,
             instance: Default::default(),
             machine: Machine::from_pod(&config.annotations, PodResources::default(), defaults)

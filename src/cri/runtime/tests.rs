@@ -37,8 +37,8 @@ and compares its code with what kubelet needs; it writes this page with `UPDATE_
   that nothing has are answered with `NotFound`.
 - A call that a state does not allow is answered with `FailedPrecondition`, or with `AlreadyExists`
   where another sandbox has the pod and its attempt. No state is answered with `Unknown` or `Internal`.
-- What another request works on, or a daemon that ended left half done, is finished or undone by the
-  next call that needs it.
+- Another request may be at work on a sandbox, and a daemon that ended may have left work half done: the
+  next call that needs it finishes or undoes that work.
 ";
 
 /// Longest part of a message on the page.

@@ -11,31 +11,6 @@
 
 use super::{Change, Layers, Step, Unneeded};
 
-impl Step {
-    /// Whether a new layer is made for it.
-    pub const fn makes_layer(self) -> bool {
-        matches!(self, Self::Take { .. } | Self::Revert { .. })
-    }
-
-    /// The layer that an emulator copies to the one below it.
-    pub const fn merged(self) -> Option<u32> {
-        match self {
-            Self::Merge { child } | Self::Pivot { child, .. } => Some(child),
-            Self::Take { .. } | Self::Revert { .. } | Self::Resume => None,
-        }
-    }
-}
-
-impl Unneeded {
-    /// The layers that it changes or removes.
-    pub fn layers(self) -> Vec<u32> {
-        match self {
-            Self::Leaf(layer) => vec![layer],
-            Self::Merge { layer, child } => vec![layer, child],
-        }
-    }
-}
-
 impl Layers {
     /// The first merge that waits, of two layers that the active one is made of.
     pub fn merge_in_use(&self) -> Option<Unneeded> {

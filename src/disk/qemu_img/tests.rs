@@ -258,10 +258,8 @@ async fn what_a_machine_writes_to_its_header_changes_no_budget(#[case] size: u64
     let dir = tempfile::tempdir().unwrap();
     let (image, _) = files(dir.path());
     let node = TestNode::new(dir.path());
-    let (first, second) = (
-        node.place("pods/a/root.qcow2"),
-        node.place("pods/b/root.qcow2"),
-    );
+    let first = node.place("pods/a/root.qcow2");
+    let second = node.place("pods/b/root.qcow2");
     for is_restarted in [false, true] {
         let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
         if !is_restarted {

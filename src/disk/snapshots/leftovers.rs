@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 
 use podspec::VmUid;
 
-use super::UNRECORDED;
+use super::change::UNRECORDED;
 use super::doubt::DOUBT;
 use crate::disk::Disks;
 use crate::disk::error::Result;

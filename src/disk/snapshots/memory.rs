@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use podspec::VmUid;
 
+use super::files::bytes_of;
 use crate::disk::error::{Error, Result};
 use crate::disk::holder::take_back;
 use crate::disk::layers::{Change, Layers, Snapshot, SnapshotMemory, SnapshotUid, Step};
@@ -264,7 +265,7 @@ impl Disks {
     pub(super) fn memory_allocated(&self, vm: VmUid) -> u64 {
         let entries = fs::read_dir(self.memory_directory(vm));
         let entries = entries.into_iter().flatten().flatten();
-        let bytes = entries.map(|entry| super::bytes_of(&entry.path()));
+        let bytes = entries.map(|entry| bytes_of(&entry.path()));
         bytes.fold(0, u64::saturating_add)
     }
 
@@ -274,7 +275,7 @@ impl Disks {
             return Sizes::default();
         };
         let files = [self.snapshot_memory(vm, uid), self.snapshot_seed(vm, uid)];
-        let used = files.iter().map(|file| super::bytes_of(file));
+        let used = files.iter().map(|file| bytes_of(file));
         Sizes {
             bytes: memory.bytes,
             used: used.fold(0, u64::saturating_add),

@@ -3,19 +3,24 @@
 //! Invariant: real images and `qemu-img`; what a guest would read is compared byte by byte.
 //! Failure: a test names what was lost, or left.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use podspec::ContainerId;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::disk::{DesiredDisk, Disks, owner};
+use crate::disk::model::Phase;
+use crate::disk::{DesiredDisk, owner};
 use crate::testkit::Node;
 
 mod branches;
 mod in_use;
 mod leftovers;
 mod power_cut;
+mod records;
+mod refusals;
 
 const SIZE: u64 = 8 << 20;
 
@@ -284,101 +289,6 @@ async fn files_that_no_record_names_are_removed_and_others_stay() {
     assert!(!node.disks.folder(uid()).exists());
 }
 
-#[tokio::test]
-async fn a_disk_in_use_and_one_with_memory_are_left_alone() {
-    let node = with_disk(true).await;
-    take(&node, 1).await;
-    let holder = ContainerId::generate();
-    node.disks.take(uid(), &holder).await.unwrap();
-    let refusals = |disks: Arc<Disks>| async move {
-        let none = |_| {};
-        [
-            disks.take_snapshot(uid(), snapshot(2)).await.map(drop),
-            disks.revert(uid(), snapshot(1)).await,
-            disks.delete_snapshot(uid(), snapshot(1), none).await,
-        ]
-        .map(Result::unwrap_err)
-    };
-    for refused in refusals(Arc::clone(&node.disks)).await {
-        assert!(matches!(refused, Error::InUse { .. }), "{refused:?}");
-        assert!(refused.is_transient());
-    }
-    let in_use = node
-        .disks
-        .delete_snapshot_in_use(uid(), snapshot(1), holder.clone());
-    let refused = in_use.await.unwrap_err();
-    assert!(matches!(refused, Error::LayersInUse { .. }) && refused.is_transient());
-    assert!(
-        node.disks
-            .snapshot(uid(), snapshot(1))
-            .await
-            .unwrap()
-            .is_some()
-    );
-    node.disks.give_back(uid(), &holder).await.unwrap();
-
-    node.disks.begin_memory(uid(), vec![], false).await.unwrap();
-    std::fs::write(node.disks.unfinished_memory(uid()), "LibvirtQemudSave").unwrap();
-    assert!(node.disks.settle_memory(uid()).await.unwrap());
-    for refused in refusals(Arc::clone(&node.disks)).await {
-        assert!(matches!(refused, Error::MemoryFits(_)), "{refused:?}");
-        assert!(!refused.is_transient());
-    }
-}
-
-/// The machine does not have the layer open: it is in another branch.
-#[tokio::test]
-async fn a_layer_beside_those_of_a_machine_is_removed_while_it_runs() {
-    let node = with_disk(true).await;
-    take(&node, 1).await;
-    write(&node.disks, 0, 1);
-    take(&node, 2).await;
-    node.disks.revert(uid(), snapshot(1)).await.unwrap();
-    let holder = ContainerId::generate();
-    node.disks.take(uid(), &holder).await.unwrap();
-    let deleted = node
-        .disks
-        .delete_snapshot_in_use(uid(), snapshot(2), holder.clone());
-    deleted.await.unwrap();
-    assert_eq!(layers_in(&node.disks), ["3.qcow2"]);
-    // Nothing to delete is success, whichever machine has the disk.
-    let again = node
-        .disks
-        .delete_snapshot_in_use(uid(), snapshot(2), holder);
-    again.await.unwrap();
-}
-
-/// A merge waits for the end of the machine, and the snapshot that is deleted needs none.
-#[tokio::test]
-async fn a_merge_that_waits_keeps_no_other_snapshot() {
-    let node = with_disk(true).await;
-    for n in 1..=3 {
-        take(&node, n).await;
-    }
-    node.disks.revert(uid(), snapshot(2)).await.unwrap();
-    let vm = uid();
-    let deleted = node.disks.records.change(&vm, |disk| {
-        let layers = disk.layers.as_mut();
-        layers.unwrap().delete(snapshot(1))
-    });
-    deleted.await.unwrap();
-    let holder = ContainerId::generate();
-    node.disks.take(uid(), &holder).await.unwrap();
-    let delete = |n| {
-        node.disks
-            .delete_snapshot_in_use(uid(), snapshot(n), holder.clone())
-    };
-    delete(3).await.unwrap();
-    assert_eq!(layers_in(&node.disks), ["1.qcow2", "4.qcow2"]);
-    delete(9).await.unwrap();
-    for waits in [1, 2] {
-        let refused = delete(waits).await.unwrap_err();
-        assert!(matches!(refused, Error::LayersInUse { .. }), "{refused:?}");
-    }
-    let taken = node.disks.snapshot(uid(), snapshot(2)).await.unwrap();
-    assert!(taken.is_some());
-}
-
 /// libvirt takes only the upper file back from the user of a machine, who is the next machine's.
 #[tokio::test]
 async fn a_disk_without_a_machine_has_no_file_of_a_machine_s_user() {
@@ -402,27 +312,6 @@ async fn a_disk_without_a_machine_has_no_file_of_a_machine_s_user() {
         let is = std::fs::metadata(file).unwrap();
         assert_eq!((is.uid(), is.gid()), (0, 0), "{}", file.display());
     }
-}
-
-#[tokio::test]
-async fn what_cannot_be_done_is_refused_in_words() {
-    let node = with_disk(true).await;
-    let absent = node.disks.revert(uid(), snapshot(1)).await.unwrap_err();
-    assert!(matches!(absent, Error::NoSnapshot { .. }) && !absent.is_transient());
-    take(&node, 1).await;
-    let refused = node.disks.flatten(uid(), |_| {}).await.unwrap_err();
-    assert!(matches!(refused, Error::HasSnapshots(_)) && !refused.is_transient());
-    for n in 2..=32 {
-        take(&node, n).await;
-    }
-    let refused = node.disks.take_snapshot(uid(), snapshot(33)).await;
-    let refused = refused.unwrap_err();
-    assert!(matches!(refused, Error::TooManySnapshots(_)) && !refused.is_transient());
-    // No disk has no snapshot.
-    let none = node
-        .disks
-        .delete_snapshot(snapshot(77), snapshot(1), |_| {});
-    none.await.unwrap();
 }
 
 #[tokio::test]
@@ -470,83 +359,4 @@ async fn an_export_has_all_layers() {
         &["convert", "-f", "qcow2", "-O", "raw", names[0], names[1]],
     );
     assert!(std::fs::read(raw).unwrap() == before);
-}
-
-/// A daemon of an earlier version has neither the phase nor the field.
-#[tokio::test]
-async fn an_earlier_daemon_cannot_read_the_record_of_a_disk_with_layers() {
-    let node = with_disk(true).await;
-    let record = |node: &Node| serde_json::to_value(&*node.disks.get(uid()).unwrap()).unwrap();
-    let before = record(&node);
-    assert_eq!(before.get("layers"), None);
-    take(&node, 1).await;
-    assert_eq!(record(&node)["phase"], "layered");
-    delete(&node, 1).await;
-    let mut after = record(&node);
-    // Which it ignores.
-    assert_eq!(
-        after.as_object_mut().unwrap().remove("next_layer"),
-        Some(json!(2))
-    );
-    assert_eq!(after, before);
-}
-
-/// The database was replaced by an older copy: the layer has what a guest wrote since.
-#[tokio::test]
-async fn a_layer_that_is_later_than_the_record_stays() {
-    let node = with_disk(true).await;
-    let older = (*node.disks.get(uid()).unwrap()).clone();
-    take(&node, 1).await;
-    write(&node.disks, 0, 5);
-    let written = std::fs::read(node.disks.file(uid())).unwrap();
-    let vm = uid();
-    let replaced = node.disks.records.change(&vm, |disk| {
-        *disk = older.clone();
-        true
-    });
-    replaced.await.unwrap();
-    let node = node.restarted().await;
-    node.disks.collect().await.unwrap();
-    assert_eq!(layers_in(&node.disks), ["1.qcow2"]);
-    // Nor does a new one take its place.
-    take(&node, 1).await;
-    node.disks.collect().await.unwrap();
-    let all = layers_in(&node.disks);
-    let kept = all.iter().find(|name| name.ends_with(".unrecorded"));
-    let kept = node.disks.layers_directory(uid()).join(kept.unwrap());
-    assert!(std::fs::read(kept).unwrap() == written);
-    assert_eq!(all.len(), 2, "{all:?}");
-}
-
-/// A record that no version writes is no disk that a machine may have.
-#[tokio::test]
-async fn a_record_cannot_be_read_when_its_layers_are_no_tree() {
-    let node = with_disk(true).await;
-    take(&node, 1).await;
-    let mut record = serde_json::to_value(&*node.disks.get(uid()).unwrap()).unwrap();
-    assert!(serde_json::from_value::<Disk>(record.clone()).is_ok());
-    record["layers"]["all"]["0"]["parent"] = json!(1);
-    assert!(serde_json::from_value::<Disk>(record).is_err());
-}
-
-/// The daemon was killed after the last merge was recorded, and before the file of the child was removed.
-#[tokio::test]
-async fn a_file_that_was_left_is_never_taken_for_a_new_layer() {
-    let node = with_disk(true).await;
-    take(&node, 1).await;
-    write(&node.disks, 0, 9);
-    let file = node.disks.file(uid());
-    let stale = std::fs::read(&file).unwrap();
-    delete(&node, 1).await;
-    write(&node.disks, 0, 1);
-    let before = content(&node.disks);
-    std::fs::write(&file, stale).unwrap();
-    let change = node.disks.begin_snapshot(uid(), snapshot(2), false).await;
-    assert_ne!(node.disks.new_layer(uid(), change.unwrap()), file);
-    assert!(layers_in(&node.disks).is_empty());
-    node.disks.settle_change(uid()).await.unwrap();
-    assert!(
-        content(&node.disks) == before,
-        "the file that was left is active"
-    );
 }

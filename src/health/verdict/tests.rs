@@ -36,6 +36,7 @@ fn report() -> Report {
             },
             helpers_together: None,
             copies_share_blocks: None,
+            uefi_missing: None,
             vmlet_guest_missing: None,
         }),
         offer: Offer::default(),

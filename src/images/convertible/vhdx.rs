@@ -49,9 +49,10 @@ const SECTORS_IN_CHUNK: u64 = 1 << 23;
 
 /// Checks that a file can be one.
 pub(super) const fn beginning(length: u64) -> Result<(), Error> {
-    match length < MIB {
-        true => Err(Error::CutOff),
-        false => Ok(()),
+    if length < MIB {
+        Err(Error::CutOff)
+    } else {
+        Ok(())
     }
 }
 
@@ -67,9 +68,10 @@ pub(super) fn virtual_size<R: FnMut(u64, usize) -> io::Result<Vec<u8>>>(
     let metadata = parts.up_to(metadata.start, most.min(METADATA))?;
     let geometry = Geometry::read(Fields(&metadata))?;
     let entries = (regions.blocks.end - regions.blocks.start) / 8;
-    match geometry.entries() <= entries {
-        true => Ok(geometry.size),
-        false => Err(Error::OutOfRange("block allocation table").into()),
+    if geometry.entries() <= entries {
+        Ok(geometry.size)
+    } else {
+        Err(Error::OutOfRange("block allocation table").into())
     }
 }
 
@@ -117,7 +119,8 @@ impl Regions {
         if table.part(0, bytes)? != head.part(TABLES[1], bytes)? {
             return Err(malformed);
         }
-        let (mut blocks, mut metadata) = (None, None);
+        let mut blocks = None;
+        let mut metadata = None;
         for n in 0..count {
             let entry = table.from(16 + n * ENTRY)?;
             let place = match Uuid::from_bytes_le(entry.bytes(0)?) {
@@ -131,10 +134,12 @@ impl Regions {
                 return Err(malformed);
             }
         }
-        let (blocks, metadata) = (blocks.ok_or(malformed)?, metadata.ok_or(malformed)?);
-        match blocks.start < metadata.end && metadata.start < blocks.end {
-            true => Err(malformed),
-            false => Ok(Self { blocks, metadata }),
+        let blocks = blocks.ok_or(malformed)?;
+        let metadata = metadata.ok_or(malformed)?;
+        if blocks.start < metadata.end && metadata.start < blocks.end {
+            Err(malformed)
+        } else {
+            Ok(Self { blocks, metadata })
         }
     }
 }
@@ -206,16 +211,18 @@ impl Geometry {
     }
 
     fn check(self) -> Result<Self, Error> {
-        let (least, most) = (MIB, 256 * MIB);
+        let least = MIB;
+        let most = 256 * MIB;
         if !self.block.is_power_of_two() || !(least..=most).contains(&self.block) {
             return Err(Error::OutOfRange("block size"));
         }
         if ![512, 4096].contains(&self.sector) {
             return Err(Error::OutOfRange("sector size"));
         }
-        match self.size > 0 && self.size.is_multiple_of(self.sector) {
-            true => Ok(self),
-            false => Err(Error::OutOfRange("virtual size")),
+        if self.size > 0 && self.size.is_multiple_of(self.sector) {
+            Ok(self)
+        } else {
+            Err(Error::OutOfRange("virtual size"))
         }
     }
 

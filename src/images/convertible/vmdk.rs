@@ -156,9 +156,10 @@ impl Header {
             sector => is_inside(sector),
         };
         let has_second = self.flags & SECOND_DIRECTORY != 0 && second != 0;
-        match first && (!has_second || is_inside(second)) {
-            true => Ok(()),
-            false => Err(wrong),
+        if first && (!has_second || is_inside(second)) {
+            Ok(())
+        } else {
+            Err(wrong)
         }
     }
 
@@ -182,9 +183,10 @@ impl Header {
             descriptor_sectors: self.descriptor_sectors,
             ..footer
         };
-        match same == *self && footer.directory != AT_END {
-            true => Ok(()),
-            false => Err(Error::Malformed("footer")),
+        if same == *self && footer.directory != AT_END {
+            Ok(())
+        } else {
+            Err(Error::Malformed("footer"))
         }
     }
 }

@@ -79,36 +79,40 @@ impl Request<'_> {
     /// Refuses a file that does not begin as its encoding says.
     pub(super) fn encoded(&self, encoding: Encoding, head: &[u8]) -> Result<()> {
         let begin = &head[..head.len().min(GZIP.len())];
-        match encoding == Encoding::Gzip && !GZIP.starts_with(begin) {
-            true => Err(self.unusable("its header says that it is compressed, and it is not")),
-            false => Ok(()),
+        if encoding == Encoding::Gzip && !GZIP.starts_with(begin) {
+            Err(self.unusable("its header says that it is compressed, and it is not"))
+        } else {
+            Ok(())
         }
     }
 
     /// Refuses a body that is not the file as it is.
     pub(super) fn plain(&self, headers: &HeaderMap) -> Result<()> {
-        match reply::is_encoded(headers) {
-            true => Err(self.unusable(ENCODED)),
-            false => Ok(()),
+        if reply::is_encoded(headers) {
+            Err(self.unusable(ENCODED))
+        } else {
+            Ok(())
         }
     }
 
     /// Refuses a file, or the part of one that has come, that is too large.
     pub(super) fn fits(&self, bytes: u64) -> Result<()> {
         let limit = self.downloader.max_bytes();
-        match bytes > limit {
-            true => Err(Error::TooLarge {
+        if bytes > limit {
+            Err(Error::TooLarge {
                 location: self.target.source.location(),
                 limit,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 
     /// What a status means that was not requested.
     pub(super) fn refusal(&self, response: &Response) -> Error {
         let code = response.status();
-        let (location, status) = (location(response.url()), code.to_string());
+        let location = location(response.url());
+        let status = code.to_string();
         match code {
             StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound { location, status },
             code if code.is_server_error() => Error::Unavailable { location, status },
@@ -148,7 +152,8 @@ impl Request<'_> {
             return self.refused_address();
         }
         let location = self.target.source.location();
-        let (redirect, untrusted) = (error.is_redirect(), is_untrusted(&error));
+        let redirect = error.is_redirect();
+        let untrusted = is_untrusted(&error);
         let reason = innermost(&error.without_url());
         if redirect {
             Error::Redirect { location, reason }

@@ -47,7 +47,8 @@ impl Request<'_> {
             return Err(self.refusal(&response));
         }
         self.plain(response.headers())?;
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
+        let headers = response.headers().clone();
         let body = self.body(response, call.limit).await?;
         Ok(Small {
             status,

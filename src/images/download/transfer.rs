@@ -171,7 +171,8 @@ impl Transfer<'_> {
                 Ok(None) => return writer.write().await,
                 Err(error) => {
                     writer.write().await?;
-                    let (received, total) = (writer.received, writer.total);
+                    let received = writer.received;
+                    let total = writer.total;
                     return Err(self.request.cut(error, received, total));
                 }
             }

@@ -108,9 +108,10 @@ fn below(prefix: Option<&Spanned<String>>) -> Result<Option<String>, Problem> {
         return Ok(None);
     };
     let name = prefix.value.trim_end_matches('/');
-    match is_name(name) {
-        true => Ok(Some(format!("{name}/"))),
-        false => Err(Problem::at(prefix, "prefix is not the beginning of a name")),
+    if is_name(name) {
+        Ok(Some(format!("{name}/")))
+    } else {
+        Err(Problem::at(prefix, "prefix is not the beginning of a name"))
     }
 }
 
@@ -165,12 +166,13 @@ impl Reader<'_> {
             let reason = "name is not that of an image without tag and digest";
             return Err(Problem::at(name, reason));
         }
-        match names.insert(whole.clone()) {
-            true => Ok(Matches::Exact(whole)),
-            false => Err(Problem::at(
+        if names.insert(whole.clone()) {
+            Ok(Matches::Exact(whole))
+        } else {
+            Err(Problem::at(
                 name,
                 "name is that of another translation above",
-            )),
+            ))
         }
     }
 
@@ -218,7 +220,7 @@ fn place(location: Location) -> Option<(u64, u64)> {
 }
 
 impl Problem {
-    /// In one line of limited length: names of fields and transports may be long.
+    /// A problem in one line of limited length: names of fields and transports may be long.
     fn new(place: Option<(u64, u64)>, reason: &str) -> Self {
         let plain = reason.chars().filter(|c| !c.is_control());
         Self {

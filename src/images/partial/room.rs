@@ -81,7 +81,8 @@ impl Room {
         let left = self.limit.saturating_sub(*self.claimed());
         let mut kept = idle(dir)?;
         kept.sort_unstable_by_key(|idle| std::cmp::Reverse(idle.written));
-        let (mut sum, mut removed) = (0_u64, 0);
+        let mut sum = 0_u64;
+        let mut removed = 0;
         for Idle {
             path,
             written,

@@ -62,9 +62,12 @@ impl Inner {
         let head = partial.work(|p| head_of(p.file())).await?;
         let is_packed = download.shape.is_packed(&head);
         // Only the disk in a packed file becomes an image, and has to be on the disk.
-        let content = partial.work(move |p| match is_packed {
-            true => Ok(p.digest()),
-            false => p.finish(),
+        let content = partial.work(move |p| {
+            if is_packed {
+                Ok(p.digest())
+            } else {
+                p.finish()
+            }
         });
         let content = match content.await {
             Ok(digest) => digest,
@@ -88,9 +91,10 @@ impl Inner {
             partial.discard().await?;
             return Err(Error::digest(download.location.clone(), expected, actual));
         }
-        let made = match is_packed {
-            true => self.unpack(download, partial, early).await,
-            false => self.whole(download, partial, content).await,
+        let made = if is_packed {
+            self.unpack(download, partial, early).await
+        } else {
+            self.whole(download, partial, content).await
         };
         let (unpacked, facts) = match made {
             Ok(made) => made,
@@ -103,7 +107,8 @@ impl Inner {
         };
         let digest = unpacked.digest;
         let held = self.locks.lock(&digest).await;
-        let (store, target) = (self.store.clone(), self.catalog.path(digest));
+        let store = self.store.clone();
+        let target = self.catalog.path(digest);
         let place = unpacked.file.work(move |p| {
             if store.holds(digest, facts.size) {
                 // Who gave it its name may have ended before that was on the disk.
@@ -152,7 +157,8 @@ impl Inner {
         drop(held);
         let received = partial.read(|p| p.received()).await;
         self.metrics.received(received);
-        let (name, location) = (&download.name, &download.location);
+        let name = &download.name;
+        let location = &download.location;
         tracing::info!(%digest, %name, location, size = facts.size, "image pulled");
         let image = image.ok_or_else(|| Error::Absent {
             reference: digest.to_string(),

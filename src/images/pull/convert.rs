@@ -41,7 +41,8 @@ impl Inner {
         };
         match made.await {
             Ok((digest, made)) => {
-                let (name, location) = (&download.name, &download.location);
+                let name = &download.name;
+                let location = &download.location;
                 tracing::info!(%name, location, format = from.as_str(), "image converted");
                 let facts = facts_of(&disk, made).await;
                 let file = disk;

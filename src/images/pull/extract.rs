@@ -70,7 +70,8 @@ impl Inner {
             return Ok(None);
         };
         let mut packed = partial.follow().await?;
-        let (inner, download) = (Arc::clone(self), download.clone());
+        let inner = Arc::clone(self);
+        let download = download.clone();
         let (keep, kept) = oneshot::channel();
         let extraction = self.tasks.spawn(async move {
             if !packed.begun().await {

@@ -121,7 +121,8 @@ mod tests {
     #[case::subclusters(&["-o", "extended_l2=on,cluster_size=64k"])]
     fn the_first_bytes_of_a_disk_are_read_as_qemu_wrote_them(#[case] options: &[&str]) {
         let dir = tempfile::tempdir().unwrap();
-        let (raw, disk) = (dir.path().join("raw"), dir.path().join("disk"));
+        let raw = dir.path().join("raw");
+        let disk = dir.path().join("disk");
         let content: Vec<u8> = (0..3_u32 << 20)
             .map(|i| (i / 7 % 251).to_le_bytes()[0])
             .collect();

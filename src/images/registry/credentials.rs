@@ -48,9 +48,10 @@ impl Credentials {
 
     /// The header of basic authentication.
     pub(super) fn basic(&self) -> Option<HeaderValue> {
-        match self.username.is_empty() {
-            false => basic(&self.username, &self.password),
-            true => Login::decode(&self.auth)?.header(),
+        if self.username.is_empty() {
+            Login::decode(&self.auth)?.header()
+        } else {
+            basic(&self.username, &self.password)
         }
     }
 

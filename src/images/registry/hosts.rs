@@ -123,7 +123,8 @@ impl Hosts {
                 parsed.map_err(|e| reader.refuse(e.to_string()))?
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let (ca, client) = (Authorities::beside(&dir), ClientFiles::beside(&dir));
+                let ca = Authorities::beside(&dir);
+                let client = ClientFiles::beside(&dir);
                 let is_encrypted = ca.is_some() || client.is_some();
                 Written {
                     server: is_encrypted.then(|| format!("https://{}", place.api_host())),
@@ -206,7 +207,8 @@ impl<'a, B: Fn() -> reqwest::ClientBuilder> Reader<'a, B> {
             let listed = server.capabilities.as_ref();
             listed.is_none_or(|listed| listed.contains(&capability))
         };
-        let (pulls, resolves) = (can(Capability::Pull), can(Capability::Resolve));
+        let pulls = can(Capability::Pull);
+        let resolves = can(Capability::Resolve);
         if !pulls {
             return Ok(None);
         }
@@ -257,9 +259,10 @@ impl<'a, B: Fn() -> reqwest::ClientBuilder> Reader<'a, B> {
 
 /// The URL of the API at a server.
 fn base(server: &str, override_path: bool) -> Result<Url, &'static str> {
-    let text = match server.contains("://") {
-        true => server.to_owned(),
-        false => format!("https://{server}"),
+    let text = if server.contains("://") {
+        server.to_owned()
+    } else {
+        format!("https://{server}")
     };
     let mut url = Url::parse(&text).map_err(|_| "is no valid URL")?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
@@ -272,9 +275,10 @@ fn base(server: &str, override_path: bool) -> Result<Url, &'static str> {
         return Err("has a query or a fragment");
     }
     let path = url.path().trim_end_matches('/').to_owned();
-    let path = match override_path || path.ends_with("/v2") {
-        true => format!("{path}/"),
-        false => format!("{path}/v2/"),
+    let path = if override_path || path.ends_with("/v2") {
+        format!("{path}/")
+    } else {
+        format!("{path}/v2/")
     };
     url.set_path(&path);
     Ok(url)

@@ -73,12 +73,13 @@ pub(in crate::images) fn user(bytes: &[u8]) -> Result<String, String> {
         .map_err(|_| "its configuration is none of an image".to_owned())?;
     let user = config.config().as_ref().and_then(|c| c.user().clone());
     let user = user.unwrap_or_default();
-    match user.len() > LONGEST_USER || user.contains(char::is_control) {
-        true => Err(format!(
+    if user.len() > LONGEST_USER || user.contains(char::is_control) {
+        Err(format!(
             "its configuration names a user with control characters or of more than \
              {LONGEST_USER} bytes"
-        )),
-        false => Ok(user),
+        ))
+    } else {
+        Ok(user)
     }
 }
 
@@ -154,9 +155,10 @@ fn image(bytes: &[u8]) -> Result<Manifest, String> {
             "it has {count} layers: a container disk has one, or a few; is it a container image?"
         ));
     }
-    let config = match is_container_image {
-        true => Some(blob(manifest.config(), Shape::Disk)?),
-        false => None,
+    let config = if is_container_image {
+        Some(blob(manifest.config(), Shape::Disk)?)
+    } else {
+        None
     };
     Ok(Manifest::Image { config, candidates })
 }

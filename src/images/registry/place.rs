@@ -109,7 +109,9 @@ impl fmt::Display for Place {
             Version::Tag(_) => ':',
             Version::Digest(_) | Version::Sha512(_) => '@',
         };
-        let (host, repository, label) = (&self.host, &self.repository, self.label());
+        let host = &self.host;
+        let repository = &self.repository;
+        let label = self.label();
         write!(f, "{host}/{repository}{separator}{label}")
     }
 }

@@ -43,9 +43,12 @@ impl<'a> Session<'a> {
     ) -> Self {
         let Wanted { place, credentials } = wanted;
         // A mirror gets those that name it, and no others.
-        let named = |given: &&Credentials| match endpoint.is_registry {
-            true => given.are_for(place.host()),
-            false => !given.server_address.is_empty() && given.are_for(authority(&endpoint.base)),
+        let named = |given: &&Credentials| {
+            if endpoint.is_registry {
+                given.are_for(place.host())
+            } else {
+                !given.server_address.is_empty() && given.are_for(authority(&endpoint.base))
+            }
         };
         let credentials = credentials.filter(named);
         let token = credentials.map(|given| given.registry_token.as_str());

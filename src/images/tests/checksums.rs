@@ -97,6 +97,42 @@ async fn a_version_is_used_where_it_is_and_refused_where_the_server_has_another(
 }
 
 #[tokio::test]
+async fn a_removed_file_that_stays_for_its_disks_is_known_by_its_checksum_until_they_go() {
+    let both: [fn(&[u8]) -> String; 2] = [sha256_of, sha512_of];
+    for digest in both {
+        let env = TestEnvironment::new().await;
+        let old = disk(4, 1);
+        env.publishes(&old, &digest(&old), "1");
+        let version = env.checked().await.unwrap();
+        let image = env.pulls_version(&env, &version).await.unwrap();
+        let id = image.digest.to_string();
+        env.images.pin("disk", &id).await.unwrap();
+        env.publishes(&disk(4, 2), &digest(&disk(4, 2)), "2");
+        let before = env.server.seen().len();
+        for _ in 0..2 {
+            env.images.remove(&id).await.unwrap();
+            assert!(env.images.list().is_empty());
+            let name = format!("{}@{version}", url_image_name(&env.url_of(FILE)));
+            assert_eq!(env.images.find(&name), None);
+            let again = env.pulls_version(&env, &version).await.unwrap();
+            assert_eq!(again.digest, image.digest);
+            assert!(again.digests.contains(&name), "{again:?}");
+        }
+        env.images.remove(&id).await.unwrap();
+        let env = env.reopened().await;
+        let again = env.pulls_version(&env, &version).await.unwrap();
+        assert_eq!(again.path, image.path);
+        assert_eq!(env.server.seen().len(), before, "the file is here");
+
+        env.images.remove(&id).await.unwrap();
+        env.images.unpin("disk").await.unwrap();
+        assert!(!image.path.exists());
+        let gone = env.pulls_version(&env, &version).await.unwrap_err();
+        assert!(matches!(gone, Error::Digest { .. }), "{gone}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_here_by_another_name_is_compared_with_a_sha512() {
     let env = TestEnvironment::new().await;
     let bytes = disk(4, 1);

@@ -76,7 +76,8 @@ async fn a_converted_image_has_the_content_of_the_original() {
     let vhdx = made(&raw(), "vhdx", &["-o", "block_size=1M"]);
     let files = [vmdk(), streamed(&raw()), vhdx];
     for (n, file) in files.into_iter().enumerate() {
-        let (plain, packed) = (format!("{n}.img"), format!("{n}.img.gz"));
+        let plain = format!("{n}.img");
+        let packed = format!("{n}.img.gz");
         let image = t.pulled(&plain, &file).await;
         assert_eq!((image.format, image.virtual_size), (Format::Qcow2, 4 << 20));
         assert!(content(&image.path) == raw(), "{n}");
@@ -275,7 +276,8 @@ async fn a_conversion_ends_with_the_daemon_and_the_next_pull_repeats_it() {
     });
     let t = TestEnvironment::with(|s| fake.replace(s)).await;
     t.server.offer("a.vmdk", &vmdk(), "1");
-    let (images, name) = (t.images.clone(), t.server.name("a.vmdk"));
+    let images = t.images.clone();
+    let name = t.server.name("a.vmdk");
     let pull = tokio::spawn(async move { images.pull(&name).await });
     fake.began.notified().await;
     tokio::time::timeout(TIMEOUT, t.images.settle())

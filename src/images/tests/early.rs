@@ -51,7 +51,8 @@ fn extracted(t: &TestEnvironment) -> Option<u64> {
 /// the disk are there.
 async fn half_pulled(t: &TestEnvironment) -> tokio::task::JoinHandle<Result<Image>> {
     t.server.script([Step::Serve, Step::HoldAfter(HELD)]);
-    let (images, name) = (t.images.clone(), t.server.name("a:1"));
+    let images = t.images.clone();
+    let name = t.server.name("a:1");
     let pull = tokio::spawn(async move { images.pull(&name).await });
     let received = || t.images.progress(&t.server.name("a:1"));
     until(|| received().is_some_and(|p| p.received == HELD as u64)).await;

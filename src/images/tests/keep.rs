@@ -29,7 +29,8 @@ async fn five_parallel_removals_succeed() {
     let image = env.pulled("a.img", &disk(4, 1)).await;
     let id = image.digest.to_string();
     let removals = (0..5).map(|_| {
-        let (images, id) = (env.images.clone(), id.clone());
+        let images = env.images.clone();
+        let id = id.clone();
         tokio::spawn(async move { images.remove(&id).await })
     });
     for removal in removals.collect::<Vec<_>>() {
@@ -178,7 +179,8 @@ async fn pulls_pins_and_removals_of_one_content_never_lose_a_pinned_file() {
     env.pulled("a.img", &disk(40, 1)).await;
     let name = env.server.name("a.img");
     let lives = (0..8).map(|n| {
-        let (images, name) = (env.images.clone(), name.clone());
+        let images = env.images.clone();
+        let name = name.clone();
         tokio::spawn(async move {
             let owner = format!("pod-{n}");
             for _ in 0..20 {

@@ -28,7 +28,8 @@ async fn a_file_above_the_limit_is_refused_before_or_while_it_comes() {
 #[tokio::test]
 async fn a_silent_server_is_given_up() {
     let env = TestEnvironment::new().await;
-    let (name, stall) = (env.server.name("a.img"), env.settings.stall_timeout);
+    let name = env.server.name("a.img");
+    let stall = env.settings.stall_timeout;
     env.server.offer("a.img", &disk(400, 1), "1");
     // Each attempt gets another number of bytes, by which it is known.
     env.server.script((1..=4).map(Step::HoldAfter));

@@ -157,7 +157,8 @@ fn mapping(name: &str, rules: &str) -> ClusterMapping {
 async fn mappings_of_the_cluster_count_after_files_until_they_are_not_brought_any_more() {
     let env = environment().await;
     let set = |mappings| env.images.replace_cluster_mappings(mappings);
-    let (a, b) = (env.rule("disk", "a.img"), env.rule("disk", "b.img"));
+    let a = env.rule("disk", "a.img");
+    let b = env.rule("disk", "b.img");
     let none = vec![None, None];
     assert_eq!(
         set(vec![mapping("x", &a), mapping("y", &b)]).await.unwrap(),

@@ -79,7 +79,8 @@ async fn bytes_of_a_mirror_that_are_wrong_do_not_fail_the_server_after_it() {
     }
     falsify(&servers[0], &disk);
     // The first mirror sends a part of the wrong file, and then nothing more.
-    let (cut, gone) = (Step::CutAfter(1000), Step::Status(404));
+    let cut = Step::CutAfter(1000);
+    let gone = Step::Status(404);
     servers[0].script([Step::Serve, cut, gone]);
     let image = t.images.pull("r.example/a:1").await.unwrap();
     assert_eq!(image.digest, digest_of(&disk));

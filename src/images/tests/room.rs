@@ -12,7 +12,8 @@ use crate::space::Space;
 /// Leaves a download that can be continued, of `bytes`, written some hours ago.
 fn leave(env: &TestEnvironment, name: &str, bytes: usize, hours: u64) -> [PathBuf; 2] {
     let path = env.settings.dir.join("partial").join(name);
-    let (note, part) = (path.with_extension("json"), path.with_extension("part"));
+    let note = path.with_extension("json");
+    let part = path.with_extension("part");
     std::fs::write(&note, b"{}").unwrap();
     std::fs::write(&part, vec![1; bytes]).unwrap();
     let written = SystemTime::now() - Duration::from_secs(hours * 3600);
@@ -46,7 +47,8 @@ async fn the_oldest_partial_downloads_make_room_for_a_new_one() {
 #[tokio::test]
 async fn downloads_in_progress_are_limited_together() {
     let env = TestEnvironment::with(|s| s.max_partial_bytes = 1 << 20).await;
-    let (first, second) = (env.server.name("a.img"), env.server.name("b.img"));
+    let first = env.server.name("a.img");
+    let second = env.server.name("b.img");
     env.server.offer("a.img", &disk(1200, 1), "1");
     env.server.offer("b.img", &disk(1200, 2), "1");
     env.server.script([Step::HoldAfter(512)]);
@@ -90,11 +92,13 @@ async fn the_reserve_of_the_disk_is_left_alone() {
 #[tokio::test]
 async fn a_server_that_trickles_is_given_up_and_holds_up_no_other_pull() {
     let env = TestEnvironment::with(|s| s.min_rate = 1 << 10).await;
-    let (slow, stall) = (env.server.name("slow.img"), env.settings.stall_timeout);
+    let slow = env.server.name("slow.img");
+    let stall = env.settings.stall_timeout;
     env.server.offer("slow.img", &disk(400, 1), "1");
     env.server.script([Step::Trickle]);
     let pull = {
-        let (images, slow) = (env.images.clone(), slow.clone());
+        let images = env.images.clone();
+        let slow = slow.clone();
         tokio::spawn(async move { images.pull(&slow).await })
     };
     for sent in 1..=11 {

@@ -116,7 +116,8 @@ impl Server {
             tokio::spawn(async move {
                 loop {
                     let (socket, _) = listener.accept().await.unwrap();
-                    let (state, tls) = (Arc::clone(&state), tls.clone());
+                    let state = Arc::clone(&state);
+                    let tls = tls.clone();
                     tokio::spawn(async move {
                         match tls {
                             None => converse(socket, state).await,
@@ -283,7 +284,8 @@ impl Offer {
         };
         let range = range.strip_prefix("bytes=").unwrap();
         let (start, last) = range.split_once('-').unwrap();
-        let (start, total): (usize, _) = (start.parse().unwrap(), self.body.len());
+        let start: usize = start.parse().unwrap();
+        let total = self.body.len();
         if start >= total {
             return plain(StatusCode::RANGE_NOT_SATISFIABLE, Bytes::new());
         }

@@ -98,7 +98,8 @@ async fn each_pod_that_waits_for_a_download_is_listed_until_its_pull_ends() {
     env.server.script([Step::HoldAfter(bytes.len() / 2)]);
     let url = format!("http://{}/a.img?key=hush", env.server.authority);
     let waiting = |pod: &str| {
-        let (images, url) = (env.images.clone(), url.clone());
+        let images = env.images.clone();
+        let url = url.clone();
         let part = |text: &str| text.to_owned();
         let pod = Requester::new(part("ns"), part(pod), format!("uid-{pod}"));
         tokio::spawn(async move {
@@ -108,7 +109,8 @@ async fn each_pod_that_waits_for_a_download_is_listed_until_its_pull_ends() {
         })
     };
     let mut changes = env.images.pod_pull_changes();
-    let (one, two) = (waiting("one"), waiting("two"));
+    let one = waiting("one");
+    let two = waiting("two");
     let both = async {
         while env.images.pod_pulls().len() < 2 {
             changes.changed().await.unwrap();

@@ -103,7 +103,8 @@ async fn a_dropped_pull_keeps_what_it_received() {
     env.server.script([Step::HoldAfter(100_000)]);
     let name = env.server.name("a.img");
     let pulling = tokio::spawn({
-        let (images, name) = (env.images.clone(), name.clone());
+        let images = env.images.clone();
+        let name = name.clone();
         async move { images.pull(&name).await }
     });
     let expected = Some(Progress {
@@ -139,7 +140,8 @@ async fn a_wrong_digest_names_both_and_leaves_nothing() {
     let env = TestEnvironment::new().await;
     let bytes = disk(4, 1);
     env.server.offer("a.img", &bytes, "1");
-    let (wrong, right) = (digest_of(b"other"), digest_of(&bytes));
+    let wrong = digest_of(b"other");
+    let right = digest_of(&bytes);
     let name = env.server.name("a.img");
     let error = env
         .images

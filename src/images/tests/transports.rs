@@ -11,6 +11,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::*;
 
+mod secrets;
+
 /// An authority of our own.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -129,11 +131,13 @@ async fn an_authority_of_a_profile_is_trusted_for_its_rules_alone() {
 
 #[tokio::test]
 async fn a_client_certificate_is_shown_with_the_key_beside_or_below_it() {
-    let (authority, clients) = (Authority::new(), Authority::new());
+    let authority = Authority::new();
+    let clients = Authority::new();
     let server = authority.server("localhost", Some(&clients)).await;
     let url = format!("https://{}", server.name("a.img"));
     let (cert, key) = clients.issue("node");
-    let (cert, key) = (cert.pem(), key.serialize_pem());
+    let cert = cert.pem();
+    let key = key.serialize_pem();
     let both = format!("{cert}{key}");
     let none = node(&url, certificates(&[(&authority.pem, None)])).await;
     let refused = none.error("disk").await;
@@ -180,7 +184,9 @@ async fn certificates_that_cannot_be_used_are_refused_when_the_file_is_read() {
     let authority = Authority::new();
     let (cert, key) = authority.issue("node");
     let (_, other) = authority.issue("node");
-    let (cert, key, other) = (cert.pem(), key.serialize_pem(), other.serialize_pem());
+    let cert = cert.pem();
+    let key = key.serialize_pem();
+    let other = other.serialize_pem();
     let own = (cert.as_str(), Some(key.as_str()));
     for entries in [
         &[(cert.as_str(), None)][..],
@@ -220,7 +226,8 @@ async fn as_many_redirects_are_followed_as_a_profile_allows() {
 
 #[tokio::test]
 async fn a_redirect_of_a_profile_goes_to_no_refused_address() {
-    let (server, other) = (Server::start().await, Server::start_at("127.0.0.2").await);
+    let server = Server::start().await;
+    let other = Server::start_at("127.0.0.2").await;
     other.offer("a.img", &disk(4, 1), "1");
     let url = format!("http://{}", server.name("a.img"));
     let node = node(&url, serde_json::json!({ "maxRedirects": 3 })).await;
@@ -297,98 +304,4 @@ async fn a_download_ends_at_the_timeout_of_its_profile_and_is_continued() {
     assert_eq!(image.digest, digest_of(&bytes));
     let range = server.seen()[1].header(header::RANGE).map(str::to_owned);
     assert_eq!(range.as_deref(), Some("bytes=700-"));
-}
-
-fn secret(values: &[(&str, &str)]) -> Content {
-    let pairs = values.iter();
-    let pairs = pairs.map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()));
-    Content(pairs.collect())
-}
-
-#[tokio::test]
-async fn a_secret_has_authorities_and_a_client_certificate_for_one_image() {
-    let (authority, clients) = (Authority::new(), Authority::new());
-    let server = authority.server("localhost", Some(&clients)).await;
-    let url = format!("https://{}?key=hush", server.name("a.img"));
-    let node = node(&url, serde_json::json!({})).await;
-    let name = podspec::url_image_name(&url);
-    let plain = Locator::new(&name, Some(&url));
-    let refused = node.images.pull(plain).await.unwrap_err();
-    assert!(matches!(refused, Error::Untrusted { .. }), "{refused}");
-
-    let (cert, key) = clients.issue("node");
-    let (cert, key) = (cert.pem(), key.serialize_pem());
-    let only_authority = secret(&[("ca.crt", &authority.pem), ("tls.crt", ""), ("tls.key", "")]);
-    let tls = node.images.server_tls(only_authority).await.unwrap();
-    let refused = node.images.pull(plain.with_tls(Some(&tls))).await;
-    assert!(matches!(refused, Err(Error::Fetch { .. })), "{refused:?}");
-    let whole = secret(&[
-        ("ca.crt", &authority.pem),
-        ("tls.crt", &cert),
-        ("tls.key", &key),
-    ]);
-    let tls = node.images.server_tls(whole.clone()).await.unwrap();
-    assert_eq!(tls, node.images.server_tls(whole).await.unwrap());
-    node.images
-        .inspect(plain.with_tls(Some(&tls)))
-        .await
-        .unwrap();
-    let image = node.images.pull(plain.with_tls(Some(&tls))).await.unwrap();
-    // What came by these certificates is nothing to a pull without them, nor to a disk.
-    let by_digest = format!("{name}@{}", image.digest);
-    for name in [&name, &by_digest] {
-        let plain = Locator::new(name, Some(&url));
-        let refused = node.images.pull(plain).await.unwrap_err();
-        assert!(matches!(refused, Error::Untrusted { .. }), "{refused}");
-        assert!(!node.images.is_usable(plain));
-    }
-    assert!(node.images.is_usable(plain.with_tls(Some(&tls))));
-    assert!(!format!("{tls:?} {:?}", plain.with_tls(Some(&tls))).contains("hush"));
-}
-
-#[tokio::test]
-async fn certificates_that_have_no_use_or_are_none_are_refused_with_the_key_of_the_secret() {
-    let authority = Authority::new();
-    let node = node("http://localhost/a.img", serde_json::json!({})).await;
-    let (cert, key) = authority.issue("node");
-    let (cert, key) = (cert.pem(), key.serialize_pem());
-    let (_, other) = authority.issue("other");
-    let other = other.serialize_pem();
-    for (values, words) in [
-        (&[][..], "none of ca.crt, tls.crt and tls.key"),
-        (&[("x", "hush")], "none of ca.crt, tls.crt and tls.key"),
-        (&[("tls.crt", &*cert)], "only one of tls.crt and tls.key"),
-        (&[("tls.key", &*key)], "only one of tls.crt and tls.key"),
-        (&[("ca.crt", "hush")], "ca.crt has no certificate in PEM"),
-        (
-            &[("ca.crt", &*cert)],
-            "ca.crt has a certificate that is no authority",
-        ),
-        (
-            &[("tls.crt", "hush"), ("tls.key", &*key)],
-            "tls.crt has no certificate in PEM",
-        ),
-        (
-            &[("tls.crt", &*cert), ("tls.key", "hush")],
-            "tls.key has no private key",
-        ),
-        (&[("tls.crt", &*cert), ("tls.key", &*other)], "not usable"),
-    ] {
-        let refused = node.images.server_tls(secret(values)).await.unwrap_err();
-        assert!(
-            refused.contains(words) && !refused.contains("hush"),
-            "{refused}"
-        );
-    }
-    let tls = secret(&[("ca.crt", &authority.pem)]);
-    let tls = node.images.server_tls(tls).await.unwrap();
-    for (name, words) in [
-        ("plain", "without TLS"),
-        ("docker.io/disk", "is in a registry"),
-    ] {
-        let registry = (name != "plain").then(|| format!("oci://{name}"));
-        let locator = Locator::new(name, registry.as_deref()).with_tls(Some(&tls));
-        let refused = node.images.pull(locator).await.unwrap_err().to_string();
-        assert!(refused.contains(words), "{refused}");
-    }
 }

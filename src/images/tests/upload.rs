@@ -79,7 +79,8 @@ async fn a_file_that_the_node_does_not_take_is_refused_before_the_rest_comes() {
 #[tokio::test]
 async fn what_is_not_as_it_was_announced_is_no_image() {
     let test = TestEnvironment::new().await;
-    let (bytes, other) = (disk(64, 3), disk(64, 4));
+    let bytes = disk(64, 3);
+    let other = disk(64, 4);
     let receiver = begin(&test.images, &bytes).await;
     let more = receiver.append(disk(65, 3)).await;
     assert!(matches!(more, Err(Error::TooLarge { .. })));

@@ -122,7 +122,8 @@ async fn files_of_web_servers_are_used_in_every_form() {
 #[tokio::test]
 async fn a_file_that_the_server_calls_compressed_is_unpacked() {
     let t = TestEnvironment::new().await;
-    let (disk, file) = (bootable(), gzip(&bootable()));
+    let disk = bootable();
+    let file = gzip(&bootable());
     t.server.offer("a.img.gz", &file, "1");
     for label in ["gzip", "x-gzip"] {
         let step = Step::With(header::CONTENT_ENCODING, label);
@@ -147,7 +148,8 @@ async fn layers_of_registries_are_used_in_every_form() {
     let t = registry().await;
     let disk = bootable();
     let layer = archive(&[("disk/a.img", &disk)]);
-    let (some, much) = (noise(2 << 20), noise(9 << 20));
+    let some = noise(2 << 20);
+    let much = noise(9 << 20);
     let late = archive(&[("bin/a", &some), ("disk/a.img", &disk)]);
     let very_late = archive(&[("bin/a", &much), ("disk/a.img", &disk)]);
     let zstd = piped("zstd", &["-c", "-1"], &layer);

@@ -106,9 +106,10 @@ fn pieces(url: &str) -> impl Iterator<Item = Piece<'_>> {
         let (group, more) = braced
             .unwrap_or_else(|| after.split_at(after.find(|c| !word(c)).unwrap_or(after.len())));
         rest = more;
-        Some(match !group.is_empty() && group.chars().all(word) {
-            true => Piece::Group(group),
-            false => Piece::Bad,
+        Some(if !group.is_empty() && group.chars().all(word) {
+            Piece::Group(group)
+        } else {
+            Piece::Bad
         })
     })
 }

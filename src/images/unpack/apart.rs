@@ -175,7 +175,7 @@ impl Program {
     }
 }
 
-/// On a thread of its own, which ends when the decoder does, or the input.
+/// Feeds the decoder on a thread of its own, which ends when the decoder does, or the input.
 fn feed(input: impl Read, socket: &UnixStream, feeding: &Mutex<Feeding>) {
     let ended = feed_all(input, socket, feeding);
     {

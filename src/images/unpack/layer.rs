@@ -11,7 +11,8 @@ use std::rc::Rc;
 
 use tar::{Archive, EntryType};
 
-use super::{BEGINNING, Beginning, Refusal, Sink, open};
+use super::beginning::BEGINNING;
+use super::{Beginning, Refusal, Sink, open};
 
 /// Directory of the disk in a container disk.
 const DISK: &str = "disk";
@@ -122,7 +123,8 @@ fn disk_name(path: &[u8]) -> Option<String> {
             // No directory has this name.
             Component::ParentDir | Component::Prefix(_) => Some(String::from("..")),
         });
-    let (directory, name) = (parts.next()?, parts.next()?);
+    let directory = parts.next()?;
+    let name = parts.next()?;
     let direct = directory == DISK && parts.next().is_none() && !name.starts_with(WHITEOUT);
     direct.then(|| name.chars().take(LONGEST).collect())
 }

@@ -25,7 +25,7 @@ pub(in crate::images) enum Packing {
 }
 
 impl Packing {
-    /// By the first bytes of a file.
+    /// The packing of a file that begins with these bytes.
     pub(in crate::images) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0x1f, 0x8b, 8, ..] => Some(Self::Gzip),

@@ -11,10 +11,12 @@ use std::process::{Command, Stdio};
 
 use rstest::rstest;
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::images::RawData;
 use crate::images::digest::Digest;
+use crate::images::format::Rules;
 use crate::images::partial::Room;
 use crate::space::Space;
 

@@ -85,7 +85,7 @@ impl Exports {
                 Original::Snapshot(Arc::new(disks.hold_snapshot(*vm, *uid).await?))
             }
             Requested::Backup(vm, stored) => {
-                let target = self.0.targets.find(&stored.target, *vm)?;
+                let target = self.0.targets.find(&stored.target, *vm, &stored.name)?;
                 let chain = target.chain(stored.uid, stored.digest()).await?;
                 chain.check_namespace(&stored.name)?;
                 Original::Backup(*vm, chain)

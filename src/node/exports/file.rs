@@ -26,7 +26,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// At the beginning of a file.
+    /// Opens a file at its beginning.
     pub(super) async fn open(path: &Path) -> Result<Self, files::Error> {
         let name = path.to_owned();
         let open = move || {

@@ -17,6 +17,7 @@ use crate::disk::{DesiredDisk, SnapshotUid};
 
 mod ends;
 mod exports;
+mod machines;
 mod restores;
 
 const SIZE: u64 = 8 << 20;

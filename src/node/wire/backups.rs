@@ -1,7 +1,7 @@
 //! Conversions of backups.
 //!
-//! Invariant: a UID that comes out of a request is one, the name of a target is one that a configuration can have, and a
-//! digest is one.
+//! Invariant: a UID that comes out of a request is one, the name of a target is one that a configuration can have or the UID of
+//! a claim, and a digest is one.
 //! Failure: [`Invalid`] names the field.
 
 use nodeapi::v1;
@@ -9,6 +9,7 @@ use podspec::VmUid;
 
 use super::manifests::machine_name;
 use super::{Invalid, MILLI, uid};
+use crate::backup::ClaimTarget;
 use crate::config::is_target_name;
 use crate::images::Digest;
 use crate::node::task::{Backup, DoneBackup, StoredBackup, Work};
@@ -121,9 +122,9 @@ pub(super) fn done(backup: &DoneBackup) -> v1::DiskBackup {
 }
 
 fn target(field: &'static str, name: &str) -> Result<String, Invalid> {
-    if !is_target_name(name) {
-        let reason =
-            "the name of a target is needed: lower-case letters, digits and hyphens, at most 63";
+    if !is_target_name(name) && name.parse::<ClaimTarget>().is_err() {
+        let reason = "the name of a target is needed: lower-case letters, digits and hyphens, at most 63; or claim: and the \
+                      UID of a claim";
         return Err(Invalid { field, reason });
     }
     Ok(name.to_owned())
@@ -179,7 +180,18 @@ mod tests {
             read("nfs", 601, 0).unwrap_err().field,
             "backup.quiesce_seconds"
         );
-        for odd in ["", "..", "a/b", "NFS", &"a".repeat(64)] {
+        read(&format!("claim:{UID}"), 0, 0).unwrap();
+        let odd_claim = format!("claim:{}", UID.to_uppercase());
+        for odd in [
+            "",
+            "..",
+            "a/b",
+            "NFS",
+            &"a".repeat(64),
+            "claim:",
+            "claim:../x",
+            &odd_claim,
+        ] {
             assert_eq!(read(odd, 0, 0).unwrap_err().field, "backup.target", "{odd}");
         }
     }

@@ -23,13 +23,15 @@ pub(in crate::node) fn host(report: &Report) -> v1::Host {
         Readiness::Limited => Wire::Limited,
         Readiness::NotReady => Wire::NotReady,
     };
+    let equipment = report.equipment.as_ref();
     let models = report.offer.cpu_models.iter().take(MOST_MODELS);
     v1::Host {
         readiness: readiness.into(),
         reason: verdict.reason.to_owned(),
         message: bounded(verdict.message),
-        kernel: report.equipment.as_ref().map(|of| kernel(of.kernel)),
+        kernel: equipment.map(|of| kernel(of.kernel)),
         cpu_models: models.cloned().collect(),
+        uefi: equipment.map(|of| of.uefi_missing.is_none()),
     }
 }
 

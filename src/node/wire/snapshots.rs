@@ -60,7 +60,7 @@ pub(super) fn delete(requested: &v1::DeleteSnapshot) -> Result<Work, Invalid> {
     Ok(Work::DeleteSnapshot { snapshot })
 }
 
-/// A snapshot.
+/// The message of a snapshot.
 pub(super) fn taken(snapshot: &TakenSnapshot) -> v1::DiskSnapshot {
     v1::DiskSnapshot {
         uid: snapshot.uid.to_string(),

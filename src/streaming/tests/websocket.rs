@@ -247,6 +247,31 @@ async fn ports_are_pairs_of_channels_and_their_end_is_that_of_the_session() {
 }
 
 #[tokio::test]
+async fn a_client_ends_its_half_of_a_connection_and_the_guest_still_answers() {
+    let server = Server::start().await;
+    let guest = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await.unwrap();
+    let query = format!("?port={}", guest.local_addr().unwrap().port());
+    let target = to_itself(Ipv6Addr::LOCALHOST.into());
+    let mut client = Client::start(&server, target, &query, NEWEST)
+        .await
+        .unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.bytes().await.len(), 3, "a greeting");
+    }
+    let mut connection = soon("a connection", guest.accept()).await.unwrap().0;
+    client.send(b"\0question").await;
+    client.send(&[255, 0]).await;
+    let mut question = Vec::new();
+    let read = connection.read_to_end(&mut question);
+    soon("the end of the question", read).await.unwrap();
+    assert_eq!(question, b"question");
+    connection.write_all(b"answer").await.unwrap();
+    client.until(0, b"answer").await;
+    drop(connection);
+    assert_eq!(client.close().await.0, CloseCode::Normal);
+}
+
+#[tokio::test]
 async fn spdy_runs_in_a_tunnel() {
     let server = Server::start().await;
     let guest = TcpListener::bind("127.0.0.1:0").await.unwrap();

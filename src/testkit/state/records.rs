@@ -173,6 +173,7 @@ fn container(digits: &str, sandbox: &str, phase: Phase) -> Container {
         shares: Vec::new(),
         seed: true,
         sysprep: false,
+        uefi: false,
         user: Some(64_000),
         image_digest: DISK.to_owned(),
         log_path: "/var/log/pods/vm/2.log".into(),

@@ -34,7 +34,7 @@ impl<P: Platform> Containers<P> {
         role: Role,
     ) -> Result<Vec<BlockDisk>> {
         let mut disks = Vec::new();
-        if role == Role::Provision {
+        if role != Role::Machine {
             return Ok(disks);
         }
         let stop = self.stops.watch(sandbox);

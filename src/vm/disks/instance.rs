@@ -34,6 +34,8 @@ pub(in crate::vm) enum Root {
     Volume(Option<Choice>),
     /// It never boots; kubelet has pulled this image for it.
     Nothing(Choice),
+    /// It never boots, and has no image.
+    None,
 }
 
 impl Root {
@@ -51,7 +53,7 @@ impl Root {
         match self {
             Self::Image(choice) | Self::Nothing(choice) => Some(choice),
             Self::Volume(choice) => choice.as_ref(),
-            Self::Vm(_) => None,
+            Self::Vm(_) | Self::None => None,
         }
     }
 
@@ -75,8 +77,12 @@ impl<P: Platform> Containers<P> {
         has_root: bool,
     ) -> Result<Root> {
         self.settle_root_disk(sandbox).await?;
-        if instance.role == Role::Provision {
-            return Ok(Root::Nothing(self.choose_image(sandbox, image).await?));
+        match instance.role {
+            Role::Machine => {}
+            Role::Provision => {
+                return Ok(Root::Nothing(self.choose_image(sandbox, image).await?));
+            }
+            Role::BackupTarget => return Ok(Root::None),
         }
         if has_root {
             if instance.vm.is_some() {
@@ -119,7 +125,7 @@ impl<P: Platform> Containers<P> {
         match (root, row.vm()) {
             (Root::Image(choice), _) => self.ensure_root_disk(sandbox, row, choice).await,
             (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
-            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_), _) => Ok(()),
+            (Root::Vm(_) | Root::Nothing(_) | Root::Volume(_) | Root::None, _) => Ok(()),
         }
     }
 

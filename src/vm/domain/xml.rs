@@ -126,7 +126,7 @@ impl Domain {
             memory_backing: MemoryBacking::new(spec),
             vcpu: Vcpus::new(spec),
             vcpus: VcpuList::new(&spec.room),
-            os: Os::new(&spec.machine_type),
+            os: Os::new(&spec.machine_type, spec.uefi.as_ref())?,
             features: Features::new(spec.accelerator, spec.translations_mib),
             capabilities: (!cpu.is_verified()).then(Capabilities::without_cpu_questions),
             cpu,

@@ -1,5 +1,5 @@
 //! What the node has for machines: Landlock, idmapped mounts, cgroups and AppArmor of its kernel, the
-//! program for guests, and a file system whose files can have the same blocks.
+//! program for guests, firmware of UEFI, and a file system whose files can have the same blocks.
 //!
 //! Invariant: it is looked at on a thread with a deadline, at most once in [`HOLDS`]: profiles are
 //! loaded and replaced while the daemon runs.
@@ -18,7 +18,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use service::apparmor;
 use tokio::time::Instant;
 
-use super::vmlet_guest;
+use super::{uefi, vmlet_guest};
 use crate::foreign::Foreign;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
@@ -44,6 +44,8 @@ pub struct Equipment {
     pub helpers_together: Option<String>,
     /// Why guests do not get `vmlet-guest` by their seed images, if they do not.
     pub vmlet_guest_missing: Option<String>,
+    /// Why no machine can boot by UEFI, if that is so.
+    pub uefi_missing: Option<String>,
     /// Whether copies of disks can have the blocks of their source; `None`: not known.
     pub copies_share_blocks: Option<bool>,
 }
@@ -89,11 +91,13 @@ impl<P: Platform> Containers<P> {
         let cgroup_root = self.settings.cgroup_root.clone();
         let node_root: PathBuf = self.settings.shares.root.clone();
         let program = self.settings.guest_agent.clone();
+        let firmware = self.settings.firmware.clone();
         let disks = Arc::clone(&self.parts.disks);
         let look = move || Equipment {
             kernel: look(&cgroup_root, &node_root),
             helpers_together: crate::helper::refused_namespaces().map(str::to_owned),
             vmlet_guest_missing: vmlet_guest::missing(&program),
+            uefi_missing: uefi::find(&firmware).err(),
             copies_share_blocks: disks.copies_share_blocks(),
         };
         let Some(equipment) = self.equipment.thread.read((), LOOK, look).await else {
@@ -224,6 +228,8 @@ mod tests {
         );
         let missing = equipment.vmlet_guest_missing.as_deref();
         assert!(missing.is_some_and(|words| words.contains("vmlet-guest")));
+        let missing = equipment.uefi_missing.as_deref();
+        assert!(missing.is_some_and(|words| words.contains("ovmf")));
         let _held = node.containers.equipment.thread.hold(());
         tokio::time::pause();
         for _ in 0..2 {

@@ -80,6 +80,7 @@ impl<P: Platform> Containers<P> {
         let machine = machine(sandbox, &config, self.defaults())?;
         self.check_board(&machine).await?;
         let instance = instance(sandbox, &config)?;
+        self.check_backup_claim(sandbox, &config, &instance)?;
         let blocks = self
             .wanted_blocks(&sandbox.id, &config, instance.role)
             .await?;
@@ -90,17 +91,17 @@ impl<P: Platform> Containers<P> {
         let root = self
             .wanted_root(&sandbox.id, &instance, &config.image, has_root)
             .await?;
+        let firmware = self.choose_firmware(&machine, &instance, &root).await?;
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
         let unsupported = match instance.role {
             Role::Machine => {
-                let image = root.digest();
                 let shares = &supplies.shares;
                 let disks = &supplies.file_disks;
                 let pod = &sandbox.config;
                 let given = Given::of(&self.foreign, pod, &config, shares, disks).await;
-                let found = self.unsupported(sandbox, &config, &blocks, (&image, given));
-                let mut found = found.await;
+                let given = (firmware.problem, given);
+                let mut found = self.unsupported(sandbox, &config, &blocks, given);
                 found.extend(unused_fast_deploy(sandbox, &config, &root)?);
                 found.extend(supplies.data.as_ref().and_then(SeedData::finding));
                 if content == RootContent::Replace && !is_replaceable(&root, sandbox, &blocks) {
@@ -109,7 +110,7 @@ impl<P: Platform> Containers<P> {
                 found.extend(root.choice().and_then(Choice::finding));
                 found
             }
-            Role::Provision => Vec::new(),
+            Role::Provision | Role::BackupTarget => Vec::new(),
         };
         let Supplies {
             data,
@@ -123,7 +124,7 @@ impl<P: Platform> Containers<P> {
         let turn = self.users.turn.lock().await;
         let user = match instance.role {
             Role::Machine => self.choose_user()?,
-            Role::Provision => None,
+            Role::Provision | Role::BackupTarget => None,
         };
         let spec = Spec {
             unsupported,
@@ -133,6 +134,7 @@ impl<P: Platform> Containers<P> {
             machine,
             seed,
             sysprep,
+            uefi: firmware.uefi,
             instance,
             blocks,
             file_disks,

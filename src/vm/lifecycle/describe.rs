@@ -37,6 +37,8 @@ pub(in crate::vm) struct Parts<'a> {
     pub(in crate::vm) layers: Option<PathBuf>,
     /// The size of its largest disk in a file, if it is known and QEMU has no files of volumes.
     pub(in crate::vm) disk_bytes: Option<u64>,
+    /// The firmware, if the guest boots by UEFI.
+    pub(in crate::vm) uefi: Option<domain::Uefi>,
     /// The VM generation ID, if the guest sees one.
     pub(in crate::vm) generation: Option<Uuid>,
     /// User and group of the emulator, if they are not those that libvirt has configured.
@@ -66,6 +68,7 @@ pub(in crate::vm) fn describe(row: &Container, sandbox: &Sandbox, parts: Parts<'
         accelerator: parts.accelerator,
         translations_mib: translations(row, &sandbox.config, settings.memory_overhead),
         machine_type: machine.machine_type.clone(),
+        uefi: parts.uefi,
         room,
         cpus: cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
         cpu: cpu(machine.cpu_model, parts.saved),

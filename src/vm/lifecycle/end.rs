@@ -308,6 +308,7 @@ mod tests {
             max_memory: None,
             cpu_model: CpuModel::Default,
             machine_type: podspec::MachineType::default(),
+            firmware: None,
             root_size: None,
             system_uuid: None,
             guest_agent: podspec::GuestAgent::Auto,
@@ -329,6 +330,7 @@ mod tests {
             spec: Spec {
                 seed: false,
                 sysprep: false,
+                uefi: false,
                 shares: Vec::new(),
                 user: None,
                 part: Default::default(),

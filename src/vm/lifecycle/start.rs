@@ -1,43 +1,35 @@
 //! Starts the machine of a container.
 //!
-//! Invariant: before libvirt is requested anything, the phase is Starting; a machine that runs
+//! Invariant: before libvirt gets a call, the phase is Starting; a machine that runs
 //! under a row in Starting is adopted, one that does not is undone, by the next request or at
 //! start-up.
 //! Failure: when a helper is missing the container stays CREATED and the call may be repeated; when
 //! the machine itself cannot start the container is EXITED with reason `StartError`.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libvirt::{End, Hypervisor, State};
-use podspec::{ContainerId, FastDeploy};
-use tapmanager::wire::{Permit, StartRequest};
-use uuid::Uuid;
+use libvirt::Hypervisor;
+use podspec::ContainerId;
+use tapmanager::wire::StartRequest;
 
-use super::describe::{Parts, describe, fitting_accelerator};
+use super::describe::fitting_accelerator;
 use crate::clock;
-use crate::files;
-use crate::images::Format;
 use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::steps::{step, trace};
 use crate::vm::console;
-use crate::vm::disks::overlay::fast_deploy;
-use crate::vm::domain::{Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, xml};
+use crate::vm::domain::xml;
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::host::accelerator::Accelerator;
-use crate::vm::model::{Container, Exit};
+use crate::vm::model::Container;
 use crate::vm::resources::want_size_of_pod;
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 use crate::vm::stops::Stop;
-use crate::vm::users::Owner;
 
-/// Time for the tapmanager to show that it is there.
-const ANSWER: Duration = Duration::from_secs(5);
+mod hardware;
+mod settle;
+mod sockets;
 
 /// How long a start waited for libvirt.
 #[derive(Debug, Clone, Copy)]
@@ -133,7 +125,8 @@ impl<P: Platform> Containers<P> {
         let saved = self.saved_description(row).await?;
         let accelerator = fitting_accelerator(accelerator, saved.as_deref());
         let generation = self.generation(row, sandbox, saved.as_deref()).await?;
-        let parts = (accelerator, permit, generation);
+        let uefi = self.flash(row, saved.as_deref()).await?;
+        let parts = (accelerator, permit, (generation, uefi));
         let spec = self.domain(row, sandbox, parts, saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
@@ -193,98 +186,6 @@ impl<P: Platform> Containers<P> {
         hypervisor(call)(error)
     }
 
-    fn domain(
-        &self,
-        row: &Container,
-        sandbox: &Sandbox,
-        (accelerator, permit, generation): (Accelerator, Permit, Option<Uuid>),
-        saved: Option<&str>,
-    ) -> Result<DomainSpec> {
-        let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
-        let disks = further
-            .map(|disk| self.block_disk(row, disk))
-            .chain(self.further_files(row).map(Ok))
-            .chain(self.seed_disk(row).map(Ok));
-        let parts = Parts {
-            settings: &self.settings,
-            paths: &self.paths,
-            accelerator,
-            permit,
-            saved,
-            root: self.root(row, sandbox)?,
-            disks: disks.collect::<Result<_>>()?,
-            layers: row.vm().map(|vm| self.parts.disks.layers_directory(vm)),
-            disk_bytes: self.disk_bytes(row),
-            generation,
-            owner: row.spec.user.map(|_| self.owner(row)),
-        };
-        Ok(describe(row, sandbox, parts))
-    }
-
-    fn root(&self, row: &Container, sandbox: &Sandbox) -> Result<Disk> {
-        if let Some(disk) = row.root_block() {
-            return self.block_disk(row, disk);
-        }
-        if let Some(disk) = self.root_in_file(row) {
-            return Ok(disk);
-        }
-        if let Some(vm) = row.vm() {
-            return self.root_of(vm);
-        }
-        let image = self.parts.images.pinned(sandbox.id.as_str());
-        let image = image.ok_or_else(|| Error::ImageLost(sandbox.id.clone()))?;
-        let path = self.paths.root_disk(&sandbox.id);
-        let source = match fast_deploy(sandbox)? {
-            FastDeploy::Direct => DiskSource::File(path),
-            FastDeploy::Linked => DiskSource::Overlay {
-                path,
-                base: image.path,
-                base_format: match image.format {
-                    Format::Qcow2 => DiskFormat::Qcow2,
-                    Format::Raw => DiskFormat::Raw,
-                },
-            },
-        };
-        Ok(Disk {
-            device: DiskDevice::Virtio,
-            source,
-            format: DiskFormat::Qcow2,
-            discard: true,
-            read_only: false,
-            serial: None,
-        })
-    }
-
-    /// A new directory for the machine's sockets. The machine's user cannot change it until everything
-    /// that the daemon makes there is made: nothing of an earlier start is left in it.
-    async fn prepare_sockets(&self, row: &Container) -> Result<()> {
-        let directory = self.paths.sockets(&row.id);
-        let path = directory.clone();
-        let prepare = move || {
-            match std::fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            DirBuilder::new().recursive(true).mode(0o700).create(&path)
-        };
-        let done = tokio::task::spawn_blocking(prepare)
-            .await
-            .map_err(crate::tasks::Aborted::from)?;
-        Ok(done.map_err(files::failed("prepare", &directory))?)
-    }
-
-    /// Lets QEMU make its sockets in the directory. From here on no name in it is followed.
-    async fn give_sockets(&self, row: &Container) -> Result<()> {
-        let directory = self.paths.sockets(&row.id);
-        let Owner { uid, gid } = self.owner(row);
-        let path = directory.clone();
-        let give = move || std::os::unix::fs::lchown(&path, Some(uid), Some(gid));
-        let done = tokio::task::spawn_blocking(give)
-            .await
-            .map_err(crate::tasks::Aborted::from)?;
-        Ok(done.map_err(files::failed("prepare", &directory))?)
-    }
-
     /// Follows the console of a container into its log, unless that is done already. The caller
     /// holds the sandbox's lock, or the end's once the machine runs, so that no follower starts for
     /// an ended machine.
@@ -303,103 +204,6 @@ impl<P: Platform> Containers<P> {
             raw: self.paths.console_file(&row.id),
             log: row.spec.log_path.clone(),
         }
-    }
-
-    /// Undoes a start that failed; decides whether it may be repeated.
-    async fn failed_start(&self, row: &Container, error: Error) -> Error {
-        let id = &row.id;
-        // The tapmanager may have restarted during the hand-off.
-        let repeat = error.is_transient() || !self.network_answers().await;
-        let settled = if repeat {
-            self.undo_start(row).await.map(drop)
-        } else {
-            self.record_start_error(row, &error).await
-        };
-        if let Err(e) = settled {
-            tracing::warn!(
-                container = %id,
-                error = crate::one_line(&e),
-                "failed container start not settled yet"
-            );
-        }
-        tracing::warn!(container = %id, repeat, error = crate::one_line(&error), "container start failed");
-        error
-    }
-
-    async fn network_answers(&self) -> bool {
-        let status = tokio::time::timeout(ANSWER, self.parts.network.status());
-        matches!(status.await, Ok(Ok(_)))
-    }
-
-    async fn record_start_error(&self, row: &Container, error: &Error) -> Result<()> {
-        let exit = Exit::never_ran(crate::one_line(error));
-        self.drain(row).await;
-        let now = clock::now();
-        let ended = |row: &mut Container| {
-            row.finished_at = now;
-            row.exit = Some(exit);
-        };
-        let row = self.move_on(row, Event::Ended, "ended", ended).await?;
-        self.let_go(&row).await
-    }
-
-    /// Back to CREATED, with nothing left of the machine.
-    async fn undo_start(&self, row: &Container) -> Result<Arc<Container>> {
-        {
-            let _turn = self.domain_turn(row).await;
-            if self.owns_domain(row) {
-                let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
-                destroyed.map_err(hypervisor("stop"))?;
-            }
-        }
-        self.drain(row).await;
-        self.clean_up(row).await?;
-        self.move_on(row, Event::StartUndone, "given back", |_| {})
-            .await
-    }
-
-    /// Ends a start that was cut short, for a stop; the caller holds the sandbox's lock. A guest that
-    /// was restored and has not run keeps its memory.
-    pub(in crate::vm) async fn give_start_up(&self, row: &Container) -> Result<Arc<Container>> {
-        if row.spec.instance.restore && self.has_unused_memory(row) {
-            return self.undo_start(row).await;
-        }
-        self.settle_starting(row).await
-    }
-
-    /// Finishes or undoes a start that was cut short; the caller holds the sandbox's lock.
-    pub(in crate::vm) async fn settle_starting(&self, row: &Container) -> Result<Arc<Container>> {
-        if !row.boots() {
-            return self.undo_start(row).await;
-        }
-        self.check_connected("look for").await?;
-        let state = self.parts.hypervisor.state(row.domain()).await;
-        let state = state.map_err(hypervisor("look for"))?;
-        match state {
-            Some(State::Active) => {
-                self.follow(row).await?;
-                self.watch_servers(row).await;
-                self.settle_resume(row).await?;
-            }
-            // It ran, and ended before its start was recorded.
-            Some(State::Inactive(End::GuestShutdown | End::Crashed | End::Saved)) => {}
-            // It was never started, or destroyed by an undoing that was cut short.
-            Some(State::Inactive(End::Destroyed | End::Unknown)) | None => {
-                return self.undo_start(row).await;
-            }
-        }
-        let now = clock::now();
-        let row = self
-            .move_on(row, Event::Started, "adopted", |row| {
-                row.started_at = now;
-                want_size_of_pod(row);
-            })
-            .await?;
-        tracing::info!(container = %row.id, "running container adopted");
-        if let Some(State::Inactive(end)) = state {
-            self.ended(&row.id, end).await?;
-        }
-        Ok(row)
     }
 }
 

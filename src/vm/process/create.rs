@@ -132,6 +132,7 @@ impl<P: Platform> Containers<P> {
             shares: Vec::new(),
             seed: false,
             sysprep: false,
+            uefi: false,
             user: None,
             ..machine.spec.clone()
         };

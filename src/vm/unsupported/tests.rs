@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fs::File;
 
 use tapmanager::wire::{Address, Dns, Nic};
 
@@ -6,7 +7,7 @@ use super::super::model::{Device, LinuxResources, Mount, Unused};
 use super::*;
 use crate::block::Number;
 use crate::foreign::Foreign;
-use crate::images::Format;
+use crate::images::{Boot, Format, boot_of};
 use crate::sandbox::DnsConfig;
 
 fn texts(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
@@ -244,17 +245,10 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let found = async |content: &[u8], format| {
         std::fs::write(file.path(), content).unwrap();
-        let image = Image {
-            digest: images::Digest::from_bytes([1; 32]),
-            size: 1,
-            virtual_size: 1,
-            format,
-            path: file.path().into(),
-            tags: Vec::new(),
-            digests: Vec::new(),
-            user: String::new(),
-        };
-        of_image(&image).await.is_some()
+        let path = file.path().to_owned();
+        let look = move || boot_of(&File::open(path).unwrap(), format);
+        let boot = tokio::task::spawn_blocking(look).await.unwrap();
+        boot.unwrap().and_then(Boot::problem).is_some()
     };
     let mut disk = vec![b'x'; 1024];
     assert!(found(&disk, Format::Raw).await);

@@ -2,8 +2,8 @@
 //! its NICs already: hardware addresses, and leases that it believes in. One that boots may have a
 //! hardware address of its owner's choice.
 //!
-//! Invariant: of IP addresses what plugins give counts. They are requested the guest's own
-//! addresses first, those of all families and NICs, in the ways that the bridge and host-local
+//! Invariant: the IP addresses are those that plugins give. The first request names the guest's own
+//! addresses, those of all families and NICs, in the ways that the bridge and host-local
 //! plugins understand; a network that cannot give them gives others.
 //! Failure: a hardware address that is none is refused. A link that cannot carry a foreign one
 //! keeps its own: a guest that boots is refused then; frames of one that is restored are dropped
@@ -19,7 +19,7 @@ use tapmanager::wire::{AddRequest, KnownNic};
 
 use super::attachment;
 
-/// What CNI is requested, the most wanted first; the next one counts when a plugin refuses the one
+/// The attachments for CNI plugins, the preferred one first; the next one is tried when a plugin refuses the one
 /// before.
 pub(crate) fn attachments(request: &AddRequest, netns: &Path) -> Vec<cni::Attachment> {
     let plain = attachment(request, netns);

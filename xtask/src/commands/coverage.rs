@@ -113,7 +113,7 @@ fn find(program: &str) -> Result<PathBuf> {
 }
 
 impl Table {
-    /// Of the files below `root`.
+    /// The coverage of the files below `root`.
     fn new(report: &Report, root: &Path) -> Self {
         let mut folders = BTreeMap::<PathBuf, Lines>::new();
         let files = report.data.iter().flat_map(|data| &data.files);

@@ -94,7 +94,7 @@ impl Area {
             ),
             Self::Translations => (
                 "vmlet",
-                &["src/images/translate.rs"],
+                &["src/images/translate.rs", "src/images/translate/prefix.rs"],
                 &["--lib", "images::"],
             ),
         };

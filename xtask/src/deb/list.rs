@@ -50,6 +50,8 @@ pub(crate) const VMLET: Package = Package {
         "qemu-utils",
         "util-linux",
     ],
+    // Firmware of machines that boot by UEFI.
+    recommends: &["ovmf"],
     summary: "virtual machines as pods of Kubernetes: the node's programs",
     description: &[
         "The CRI runtime vmlet, which runs pods as virtual machines by libvirt and QEMU,",
@@ -77,6 +79,7 @@ pub(crate) const CRIPROXY: Package = Package {
     ],
     libraries: &["libc6"],
     depends: &[],
+    recommends: &[],
     summary: "one CRI endpoint for kubelet in front of containerd and Vmlet",
     description: &[
         "Forwards the pods of Vmlet's RuntimeClasses to Vmlet and all others to containerd.",
@@ -92,6 +95,7 @@ pub(crate) const VMLETCTL: Package = Package {
     files: &[],
     libraries: &["libc6"],
     depends: &[],
+    recommends: &[],
     summary: "command for virtual machines in Kubernetes",
     description: &[
         "Starts, stops, shows and reaches the machines of a cluster, and looks at a node",
@@ -118,6 +122,7 @@ pub(crate) const GUEST: Package = Package {
     ],
     libraries: &[],
     depends: &[],
+    recommends: &[],
     summary: "agent of Vmlet for virtual machines",
     description: &[
         "Runs the commands of kubectl exec and kubectl cp in this machine, with terminals",

@@ -66,6 +66,7 @@ fn a_package_has_its_files_as_root_s_and_its_settings_as_the_administrator_s() {
         line.contains("libvirt0 (>= ") && line.contains("qemu-system-x86"),
         "{line}"
     );
+    assert!(depends.contains("\nRecommends: ovmf\n"), "{depends}");
     assert!(!folder.path().join("vmlet").exists(), "the tree stays");
 }
 

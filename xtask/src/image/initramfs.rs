@@ -81,6 +81,7 @@ pub(crate) fn build(
     for (name, files) in [
         ("modules", order.always),
         ("modules.seed", order.seed),
+        ("modules.uefi", order.uefi),
         ("modules.shares", order.shares),
     ] {
         fs::write(root.join("etc").join(name), files.join("\n") + "\n")?;

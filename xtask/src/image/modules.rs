@@ -32,6 +32,9 @@ const WANTED: &[&str] = &[
 /// What only a guest with a seed disk needs.
 const SEED: &[&str] = &["isofs"];
 
+/// What only a guest that UEFI booted needs.
+const UEFI: &[&str] = &["efivarfs"];
+
 /// What only a guest with shares needs.
 const SHARES: &[&str] = &["virtiofs"];
 
@@ -45,6 +48,8 @@ pub(crate) struct Order {
     pub(crate) always: Vec<String>,
     /// What a guest with a seed disk needs.
     pub(crate) seed: Vec<String>,
+    /// What a guest that UEFI booted needs.
+    pub(crate) uefi: Vec<String>,
     /// What a guest with shares needs.
     pub(crate) shares: Vec<String>,
 }
@@ -74,7 +79,7 @@ impl Modules {
         };
         let mut order = Vec::new();
         let mut lengths = Vec::new();
-        for group in [WANTED, SEED, &shares] {
+        for group in [WANTED, SEED, UEFI, &shares] {
             for name in group {
                 self.insert(name, target, &mut order)?;
             }
@@ -83,11 +88,13 @@ impl Modules {
         for file in &order {
             strip(&target.join(file))?;
         }
-        let shares = order.split_off(lengths[1]);
+        let shares = order.split_off(lengths[2]);
+        let uefi = order.split_off(lengths[1]);
         let seed = order.split_off(lengths[0]);
         Ok(Order {
             always: order,
             seed,
+            uefi,
             shares,
         })
     }

@@ -23,6 +23,7 @@ const WANTED: &[&str] = &[
     "libvirt-daemon",
     "libvirt-daemon-driver-qemu",
     "nftables",
+    "ovmf",
     "qemu-system-x86",
     "qemu-utils",
 ];

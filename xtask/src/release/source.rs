@@ -79,7 +79,7 @@ impl Version {
         Self(format!("{number}-snapshot.g{id}{changed}"))
     }
 
-    /// In the form of Debian, where a hyphen would begin a revision.
+    /// The version in the form of Debian, where a hyphen would begin a revision.
     pub(crate) fn of_debian(&self) -> String {
         self.0.replace('-', "~")
     }

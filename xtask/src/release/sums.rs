@@ -23,7 +23,7 @@ const INPUTS: [&str; 2] = [super::BUILD, super::PACKAGES];
 pub(crate) struct Sums(BTreeMap<PathBuf, String>);
 
 impl Sums {
-    /// Of the files that are in a folder now.
+    /// The sums of the files that are in a folder now.
     pub(crate) fn measure(folder: &Path) -> Result<Self> {
         let paths = text_files::paths(folder)?.into_iter();
         let of_others =

@@ -21,6 +21,8 @@ use crate::{image, pod_images, run, workspace};
 
 /// The image that every stack can pull and boot, less its tag.
 const IMAGE: &str = "vmlet.dev/hello";
+/// Name of the guest image that UEFI alone boots.
+const UEFI: &str = "vmlet.dev/uefi";
 /// The guest image with the kernel for all machines; a stack can pull it if it was built.
 const GENERIC: &str = "vmlet.dev/generic";
 /// The image of Debian; a stack can pull it if it was built.
@@ -84,6 +86,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          high_water_percent = 0\n\
          allowed_addresses = [\"127.0.0.1/32\"]\nprivate_addresses = \"allow\"\nregistries_dir = {registries}\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n\n\
+         [[images.translations]]\nname = {uefi}\nurl = {uefi_url}\n\n\
          [[images.translations]]\nname = {generic}\nurl = {generic_url}\n\n\
          [[images.translations]]\nname = {debian}\nurl = {debian_url}\n",
         listen = toml_string(&layout.cri_socket().to_string_lossy()),
@@ -104,6 +107,8 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         registries = path("registry/hosts"),
         image = toml_string(IMAGE),
         url = toml_string(&record.image_url()),
+        uefi = toml_string(UEFI),
+        uefi_url = toml_string(&record.uefi_url()),
         generic = toml_string(GENERIC),
         generic_url = toml_string(&record.generic_url()),
         debian = toml_string(DEBIAN),
@@ -186,6 +191,7 @@ pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, 
         ("VMLET_NETNS", layout.netns_name()),
         ("VMLET_TEST_IMAGE", test_image()),
         ("VMLET_TEST_IMAGE_URL", record.image_url()),
+        ("VMLET_UEFI_IMAGE", format!("{UEFI}:latest")),
         ("VMLET_GENERIC_IMAGE", format!("{GENERIC}:latest")),
         ("VMLET_DEBIAN_IMAGE", format!("{DEBIAN}:latest")),
     ];

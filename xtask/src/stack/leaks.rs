@@ -136,7 +136,7 @@ fn packet_filters(layout: &Layout) -> Result<Vec<Leak>> {
     Ok(own_tables(&run::output(&mut list)?))
 }
 
-/// Of lines such as `table inet vmlet`.
+/// Tables of ours that are left, from lines such as `table inet vmlet`.
 fn own_tables(list: &str) -> Vec<Leak> {
     let tables = list.lines().filter_map(|line| line.strip_prefix("table "));
     let is_ours = |table: &&str| table.split(' ').any(|name| name.starts_with(OWN_TABLES));

@@ -65,6 +65,11 @@ impl Record {
         self.url("hello.qcow2")
     }
 
+    /// The same of the guest image that UEFI alone boots.
+    pub(crate) fn uefi_url(&self) -> String {
+        self.url("uefi.qcow2")
+    }
+
     /// The same of the guest image with the kernel for all machines.
     pub(crate) fn generic_url(&self) -> String {
         self.url("generic.qcow2")

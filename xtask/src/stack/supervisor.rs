@@ -37,6 +37,7 @@ pub(crate) fn run(layout: Layout) -> Result<()> {
     // Only the tests that use the others need them to exist.
     let files = [
         workspace::guest_image(),
+        workspace::uefi_image(),
         workspace::generic_image(),
         workspace::debian_image(),
     ];

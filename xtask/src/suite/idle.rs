@@ -20,7 +20,7 @@ struct Ticks {
 }
 
 impl Since {
-    /// From now on.
+    /// Begins to measure.
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         Self {

@@ -43,7 +43,7 @@ pub(super) struct FirstStack {
 }
 
 impl FirstStack {
-    /// The wait begins.
+    /// A wait that begins now.
     pub(super) fn from_now() -> Self {
         Self {
             begun: Instant::now(),

@@ -22,6 +22,7 @@ fn info() -> InfoResponse {
                 app_armor: text("enforced"),
             }),
             cpu_models: ["EPYC-v2", "EPYC", "a model"].map(text).to_vec(),
+            uefi: Some(true),
             ..Host::default()
         }),
         ..InfoResponse::default()
@@ -55,7 +56,7 @@ const OTHERS: &str = "vmlet.dev/node=true kubernetes.io/os=linux accelerator=min
 const ALL: &str = "node.vmlet.dev/accelerator=kvm node.vmlet.dev/libvirt-version=9.0.0 \
     node.vmlet.dev/qemu-version=7.2.22 node.vmlet.dev/landlock=6 \
     node.vmlet.dev/idmapped-mounts=true node.vmlet.dev/cgroup-version=2 \
-    node.vmlet.dev/apparmor=enforced machine-type.node.vmlet.dev/pc-q35-7.1=true \
+    node.vmlet.dev/apparmor=enforced node.vmlet.dev/uefi=true machine-type.node.vmlet.dev/pc-q35-7.1=true \
     machine-type.node.vmlet.dev/pc-q35-7.2=true cpu-model.node.vmlet.dev/EPYC=true \
     cpu-model.node.vmlet.dev/EPYC-v2=true";
 
@@ -75,6 +76,7 @@ fn labels_that_no_longer_hold_are_removed() {
     less.machine_types.remove(0);
     let host = less.host.as_mut().unwrap();
     host.cpu_models = vec!["qemu64".to_owned()];
+    host.uefi = Some(false);
     host.kernel = Some(Kernel {
         cgroup_version: 1,
         app_armor: "unknown".to_owned(),

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use crds::VirtualMachineBackup;
 use crds::conditions::{BACKUP_COMPLETED, BACKUP_READY, BACKUP_VERIFIED};
 use crds::guard::Guarded;
+use crds::{BackupPlace, VirtualMachineBackup};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
@@ -75,7 +75,7 @@ fn row(backup: &VirtualMachineBackup, now: Timestamp) -> [String; 9] {
     [
         backup.name_any(),
         backup.spec.vm_name.clone(),
-        backup.spec.target.clone(),
+        target(backup),
         ready
             .map_or("Unknown", |ready| ready.status.as_str())
             .to_owned(),
@@ -87,6 +87,14 @@ fn row(backup: &VirtualMachineBackup, now: Timestamp) -> [String; 9] {
         since.unwrap_or_default(),
         message,
     ]
+}
+
+/// The name of a target, or a claim.
+fn target(backup: &VirtualMachineBackup) -> String {
+    match backup.spec.place() {
+        BackupPlace::Target(name) => name.to_owned(),
+        BackupPlace::Claim(name) => format!("claim/{name}"),
+    }
 }
 
 #[cfg(test)]

@@ -105,6 +105,7 @@ impl Plan {
             let selector = json!({"kubernetes.io/hostname": node});
             spec.insert("nodeSelector".into(), selector);
         }
+        devices::firmware(package, &mut spec, &mut report);
         devices::others(package, &mut report);
         let mut metadata = Map::new();
         metadata.insert("name".into(), json!(choice.name));

@@ -8,7 +8,7 @@
 use anyhow::{Context as _, bail};
 use crds::guard::Guarded;
 use crds::node_facts::{NodeFacts, is_fresh, node_of_lease};
-use crds::{VirtualMachineBackup, names};
+use crds::{BackupPlace, VirtualMachineBackup, names};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -18,6 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, PostParams};
 
+use super::claim;
 use super::disk::ExportedDisk;
 use crate::cluster::{Cluster, ClusterError, listed};
 
@@ -31,6 +32,8 @@ pub(in crate::commands) struct ExportedBackup {
     pub(super) vm_name: String,
     /// Of its manifest.
     pub(super) sha256: Option<String>,
+    /// Name of its object, if it is in a claim that a pod has mounted for this command.
+    claimed: Option<String>,
 }
 
 /// Finds a backup of the namespace, and a node with its target. `vmlet`: the namespace in which Vmlet is installed.
@@ -50,29 +53,63 @@ pub(super) async fn find(
     let Some(disk) = status.disk_uid else {
         bail!("backup {name} has no disk on record: export another one");
     };
-    let leases: Api<Guarded<Lease>> = Api::namespaced(cluster.client.clone(), vmlet);
-    let ours = ListParams::default().labels(names::NODE_LEASE_LABEL);
-    let leases = listed::readable(&leases, &ours).await?;
-    let target = object.spec.target;
-    let able = able(&leases, &target, Timestamp::now());
-    let made_by = status.node_name.filter(|node| able.contains(node));
-    let Some(node) = made_by.or_else(|| able.into_iter().next()) else {
-        bail!(
-            "no node with a vmlet-agent that renews its lease has the backup target {target}: add it to backup.targets of a \
-             node that reaches it"
-        );
+    let uid = object.metadata.uid.unwrap_or_default();
+    let made_by = status.node_name.as_deref();
+    let (node, target, claimed) = match object.spec.place() {
+        BackupPlace::Target(target) => {
+            let node = node_of(cluster, vmlet, target, made_by).await?;
+            (node, target.to_owned(), None)
+        }
+        BackupPlace::Claim(_) => {
+            let claim = status.target_claim_uid.unwrap_or_default();
+            let target = format!("{}{claim}", names::CLAIM_TARGET);
+            let node = claim::mount(cluster, name, &uid).await?;
+            (node, target, Some(name.to_owned()))
+        }
     };
     Ok(ExportedDisk {
         node,
         uid: disk,
         snapshot: None,
         backup: Some(ExportedBackup {
-            uid: object.metadata.uid.unwrap_or_default(),
+            uid,
             target,
             vm_name: format!("{}/{}", cluster.namespace, object.spec.vm_name),
             sha256: status.manifest_sha256,
+            claimed,
         }),
     })
+}
+
+/// The node that made the backup, or else another one that has its target.
+async fn node_of(
+    cluster: &Cluster,
+    vmlet: &str,
+    target: &str,
+    made_by: Option<&str>,
+) -> anyhow::Result<String> {
+    let leases: Api<Guarded<Lease>> = Api::namespaced(cluster.client.clone(), vmlet);
+    let ours = ListParams::default().labels(names::NODE_LEASE_LABEL);
+    let leases = listed::readable(&leases, &ours).await?;
+    let able = able(&leases, target, Timestamp::now());
+    let made_by = made_by.filter(|node| able.iter().any(|one| one == node));
+    let node = made_by.map(str::to_owned);
+    let Some(node) = node.or_else(|| able.into_iter().next()) else {
+        bail!(
+            "no node with a vmlet-agent that renews its lease has the backup target {target}: add it to backup.targets of a \
+             node that reaches it"
+        );
+    };
+    Ok(node)
+}
+
+impl ExportedBackup {
+    /// It was fetched: no node needs its claim any more.
+    pub(super) async fn leave(&self, cluster: &Cluster) {
+        if let Some(name) = &self.claimed {
+            claim::unmount(cluster, name).await;
+        }
+    }
 }
 
 /// Refuses a backup of which no target has data.

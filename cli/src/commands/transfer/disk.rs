@@ -65,6 +65,15 @@ impl DiskArgs {
     }
 }
 
+impl ExportedDisk {
+    /// It was fetched: the node needs nothing more for it.
+    pub(in crate::commands) async fn leave(&self, cluster: &Cluster) {
+        if let Some(backup) = &self.backup {
+            backup.leave(cluster).await;
+        }
+    }
+}
+
 /// As users name it.
 impl std::fmt::Display for DiskArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

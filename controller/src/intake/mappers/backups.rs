@@ -5,11 +5,12 @@
 //! Failure: none; a name that no backup has wakes none.
 
 use crds::conditions::{BACKUP_READY, CREATED, is_true};
-use crds::names::BACKUP_SCHEDULE_LABEL;
+use crds::names::{BACKUP_MOUNTED_UNTIL, BACKUP_SCHEDULE_LABEL};
 use crds::{
-    VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule, VirtualMachineTask,
+    BackupPlace, VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule,
+    VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::reconcile::backup::{kept, needs_node};
@@ -95,10 +96,30 @@ pub(super) fn of_node(change: &Change<Node>, stores: &Stores) -> Vec<Key> {
     waiting.map(|backup| Key::of(&*backup)).collect()
 }
 
+/// Those that wait for what the claim is to have, or has, of them, when it comes, changes or goes.
+pub(super) fn of_claim(change: &Change<PersistentVolumeClaim>, stores: &Stores) -> Vec<Key> {
+    if let Change::Updated { old, new, .. } = change
+        && old.metadata.uid == new.metadata.uid
+        && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+        && old.spec == new.spec
+        && old.status == new.status
+    {
+        return Vec::new();
+    }
+    let claim = Key::of(&**change.object());
+    let mut all = stores.backups.state();
+    all.retain(|backup| {
+        let is_in_it = backup.spec.place() == BackupPlace::Claim(&claim.name);
+        is_in_it && backup.namespace().as_ref() == Some(&claim.namespace) && needs_node(backup)
+    });
+    all.iter().map(|backup| Key::of(&**backup)).collect()
+}
+
 /// A backup without what passes write.
 fn request(backup: &VirtualMachineBackup) -> impl PartialEq + '_ {
     (
         (&backup.metadata.uid, &backup.metadata.deletion_timestamp),
+        backup.annotations().get(BACKUP_MOUNTED_UNTIL),
         &backup.spec,
     )
 }

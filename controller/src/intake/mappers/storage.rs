@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use super::{Wakes, replica_sets, with};
+use super::{Wakes, backups, replica_sets, with};
 use crate::reconcile::image::object::Object;
 use crate::reconcile::vm::VOLUME_MODE;
 use crate::stores::{Change, DataVolume, Key, Relation, Stores, VolumeSnapshot};
@@ -18,6 +18,10 @@ use crate::stores::{Change, DataVolume, Key, Relation, Stores, VolumeSnapshot};
 impl Wakes for PersistentVolumeClaim {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::Claim(Key::of(&**change.object())))
+    }
+
+    fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        backups::of_claim(change, stores)
     }
 
     fn wakes_replica_sets(change: &Change<Self>, stores: &Stores) -> Vec<Key> {

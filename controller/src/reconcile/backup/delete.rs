@@ -7,11 +7,14 @@
 //! Failure: `VirtualMachineBackupReady` says what is in the way; the work is repeated with a growing delay.
 
 use crds::conditions::{BACKUP_READY, BACKUP_VERIFIED, Status};
-use crds::names::BACKUP_FINALIZER;
+use crds::names::{BACKUP_CLAIMS, BACKUP_FINALIZER};
 use crds::{BackupDeletionPolicy, TaskKind, TaskState, VirtualMachineTask};
 use kube::ResourceExt;
 
+use super::claim::Claim;
+use super::node::Reach;
 use super::pass::Pass;
+use super::place::{self, Place};
 use super::verify::DAMAGED;
 use super::{base, node, task, write};
 use crate::flow::Outcome;
@@ -21,6 +24,10 @@ use crate::stores::{Relation, backup_of};
 const DELETING: &str = "VirtualMachineBackupDeletionInProgress";
 /// Reason of the same: something is in the way.
 const DELETION_FAILED: &str = "VirtualMachineBackupDeletionFailed";
+
+/// What to do about a backup whose claim is gone.
+const LEFT: &str = "What its volume may still have of the backup, no node reaches: set spec.deletionPolicy to Retain, and the \
+                    object goes";
 
 /// Longest delay before an attempt is repeated, in seconds.
 const LONGEST_HOLD: i64 = 1800;
@@ -67,9 +74,8 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
             if !pass.backup.is_completed() || task::find(pass, TaskKind::DeleteBackup).is_some() {
                 return Ok(());
             }
-            let target = &pass.backup.spec.target;
-            let text =
-                format!("the data of the backup stay in target {target}, and no object names them");
+            let place = pass.backup.spec.place();
+            let text = format!("the data of the backup stay in {place}, and no object names them");
             pass.ctx
                 .events
                 .normal(&pass.backup, "BackupRetained", &text);
@@ -134,7 +140,19 @@ async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
     }
     match node::any(pass.ctx, &pass.backup, TaskKind::DeleteBackup) {
         Ok(node) => {
-            let why = format!("node {node} deletes it from the target");
+            let is_own = pass.draft.node_name.as_ref() == Some(&node);
+            let why = match place::reach(pass, &node).await? {
+                Place::Ready => format!("node {node} deletes it from the target"),
+                Place::Waits(why) => return show(pass, DELETING, &why).await,
+                // Its task fails, and lets go of the layer before that.
+                Place::Gone(gone) if is_own => {
+                    format!("{gone}; node {node} lets go of the layer that it keeps for it")
+                }
+                Place::Gone(gone) => {
+                    let why = format!("{gone}. {LEFT}");
+                    return show(pass, DELETION_FAILED, &why).await;
+                }
+            };
             show(pass, DELETING, &why).await?;
             let request = task::request(pass);
             task::create(pass, &node, TaskKind::DeleteBackup, request).await
@@ -150,7 +168,7 @@ async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
 fn later(pass: &Pass<'_>) -> Option<String> {
     let uid = pass.uid();
     let known = pass.ctx.stores.backups_of(&pass.machine()).into_iter();
-    let mut known = known.filter(|other| other.spec.target == pass.backup.spec.target);
+    let mut known = known.filter(|other| other.spec.place() == pass.backup.spec.place());
     let later = known.find(|other| {
         let status = other.status.as_ref();
         let parent = status.and_then(|status| status.parent.as_ref());
@@ -163,11 +181,12 @@ fn later(pass: &Pass<'_>) -> Option<String> {
 fn being_made(pass: &Pass<'_>) -> Option<String> {
     let disk_uid = pass.draft.disk_uid.as_deref().unwrap_or_default();
     let uid = pass.uid();
+    let target = place::target(pass);
     let tasks = pass.ctx.stores.tasks_of(disk_uid).into_iter();
     let mut tasks = tasks.filter(|task| task.spec.kind == TaskKind::Backup && !task.is_final());
     let found = tasks.find(|task| {
         let request = task.spec.backup.as_ref();
-        request.is_some_and(|one| one.uid != uid && one.target == pass.backup.spec.target)
+        request.is_some_and(|one| one.uid != uid && one.target == target)
     });
     let owner = found.and_then(|task| backup_of(&task));
     owner.map(|owner| owner.name)
@@ -208,16 +227,25 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
             let has_failed = status.state == Some(TaskState::Error);
             // Other failures, however many, may be of the time when the node had the target, and kept the layer.
             let has_let_go = has_failed && task::is_judged(task);
-            let target = &pass.backup.spec.target;
-            let other = node::successor(pass.ctx, node, TaskKind::DeleteBackup, target);
+            let place = pass.backup.spec.place();
+            let other = node::successor(pass.ctx, node, TaskKind::DeleteBackup, place);
             if let Some(other) = other.filter(|_| has_let_go) {
                 return hand_over(pass, task, other).await;
             }
-            let why = format!(
-                "node {node} failed to delete it from the target: {}. It is tried again; with spec.deletionPolicy: \
-                 Retain the object goes, and the data stay",
-                status.message
-            );
+            let why = match place::claim(pass) {
+                Some(Claim::Gone(gone)) if has_let_go => format!("{gone}. {LEFT}"),
+                _ if !has_let_go && waits_for_upgrade(pass, node) => format!(
+                    "node {node} has the target no more, and still keeps a layer for the backup: its vmlet is of an earlier \
+                     version, which waits for the target ({}). Upgrade vmlet and vmlet-agent there, or bring the target \
+                     back; with spec.deletionPolicy: Retain the object goes, and the data stay",
+                    status.message
+                ),
+                _ => format!(
+                    "node {node} failed to delete it from the target: {}. It is tried again; with spec.deletionPolicy: \
+                     Retain the object goes, and the data stay",
+                    status.message
+                ),
+            };
             pass.condition(BACKUP_READY, Status::False, DELETION_FAILED, &why);
             if !task::is_due(pass, task, LONGEST_HOLD) {
                 return pass.write().await;
@@ -227,6 +255,14 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
             task::remove(pass, task).await
         }
     }
+}
+
+/// Whether the node has the target no more, and a daemon to which that is no final answer: earlier versions keep the layer
+/// until the target is back.
+fn waits_for_upgrade(pass: &Pass<'_>, node: &str) -> bool {
+    let place = pass.backup.spec.place();
+    let reach = node::reach(pass.ctx, node, TaskKind::DeleteBackup, place);
+    matches!(reach, Reach::NoTarget(_)) && !pass.ctx.stores.agents.has(node, BACKUP_CLAIMS)
 }
 
 /// The node that made it has let go of the layer, and has the target no more.

@@ -8,8 +8,10 @@ use crds::conditions::{CREATED, is_true};
 use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineBackup, VirtualMachineTask, names};
 use kube::ResourceExt;
 
+use super::claim::Claim;
 use super::node::{self, Reach, reach};
 use super::pass::Pass;
+use super::place;
 use crate::reconcile::vm::disk_uid;
 use crate::stores::own_root_claim;
 
@@ -70,6 +72,11 @@ pub(super) fn check(pass: &Pass<'_>, vm: Option<&VirtualMachine>) -> Gate {
             "the root disk of machine {name} is a claim, of which nodes make no backup: use the means of its storage system"
         ));
     }
+    match place::claim(pass) {
+        Some(Claim::Unfit(why) | Claim::Gone(why)) => return Gate::Fails(why),
+        Some(Claim::Waits(why)) => return Gate::Waits(why),
+        Some(Claim::Usable(_)) | None => {}
+    }
     match obstacle(pass, vm) {
         Some(why) => Gate::Waits(why),
         None => Gate::Open(Disk {
@@ -106,8 +113,7 @@ fn obstacle(pass: &Pass<'_>, vm: &VirtualMachine) -> Option<String> {
             "node {node}, which has the disk of machine {name}, does not exist"
         ));
     }
-    let target = &pass.backup.spec.target;
-    match reach(pass.ctx, &node, TaskKind::Backup, target) {
+    match reach(pass.ctx, &node, TaskKind::Backup, pass.backup.spec.place()) {
         Reach::Able => {}
         Reach::Unable(why) | Reach::NoTarget(why) => return Some(why),
     }
@@ -143,7 +149,7 @@ fn earlier(pass: &Pass<'_>) -> Option<String> {
     let others = pass.ctx.stores.backups_of(&pass.machine()).into_iter();
     let others = others.filter(|other| {
         let is_another = other.is_open() && other.uid() != pass.backup.uid();
-        is_another && other.spec.target == pass.backup.spec.target && attempts(other) == 0
+        is_another && other.spec.place() == pass.backup.spec.place() && attempts(other) == 0
     });
     let others = others.map(|other| place(&other));
     let first = others.filter(|other| *other < own).min();

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crds::VirtualMachineBackup;
 use crds::conditions::{BACKUP_READY, BACKUP_VERIFIED};
+use crds::{BackupPlace, VirtualMachineBackup};
 use kube::ResourceExt;
 
 use super::verify::DAMAGED;
@@ -74,11 +74,15 @@ fn parent(backup: &VirtualMachineBackup) -> Option<&str> {
 }
 
 /// Whether the next backup of a disk to a target is to be of the whole disk, since what it would build upon is damaged.
-pub(super) fn needs_full(all: &[Arc<VirtualMachineBackup>], disk_uid: &str, target: &str) -> bool {
+pub(super) fn needs_full(
+    all: &[Arc<VirtualMachineBackup>],
+    disk_uid: &str,
+    place: BackupPlace<'_>,
+) -> bool {
     let of_disk = all.iter().filter(|backup| {
         let status = backup.status.as_ref();
         let uid = status.and_then(|status| status.disk_uid.as_deref());
-        uid == Some(disk_uid) && backup.spec.target == target && backup.is_completed()
+        uid == Some(disk_uid) && backup.spec.place() == place && backup.is_completed()
     });
     let made = |backup: &VirtualMachineBackup| {
         let status = backup.status.as_ref();

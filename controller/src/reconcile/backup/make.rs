@@ -13,9 +13,11 @@ use crds::{
 use kube::ResourceExt;
 use lifecycle::snapshot::{freeze_seconds, manifest};
 
+use super::claim::Claim;
 use super::gates::{self, Disk, Gate};
 use super::health::needs_full;
 use super::pass::Pass;
+use super::place::{self, Place};
 use super::{result, task, write};
 use crate::flow::Outcome;
 
@@ -62,13 +64,21 @@ async fn begin(pass: &mut Pass<'_>) -> Outcome<()> {
     write::claim(pass).await?;
     let node = disk.node.clone();
     record(pass, &vm, disk);
+    if let Some(Claim::Usable(claim)) = place::claim(pass) {
+        pass.draft.target_claim_uid = Some(claim.uid);
+        // Before the node can write there.
+        pass.write().await?;
+    }
+    if let Place::Waits(why) | Place::Gone(why) = place::reach(pass, &node).await? {
+        return wait(pass, WAITING, &why).await;
+    }
     show(pass, IN_PROGRESS, &format!("node {node} makes the backup"));
     pass.write().await?;
     let spec = &pass.backup.spec;
     let known = pass.ctx.stores.backups_of(&pass.machine());
     let disk_uid = pass.draft.disk_uid.as_deref().unwrap_or_default();
     let request = BackupRequest {
-        full: spec.mode == BackupMode::Full || needs_full(&known, disk_uid, &spec.target),
+        full: spec.mode == BackupMode::Full || needs_full(&known, disk_uid, spec.place()),
         quiesce_seconds: spec.quiesce.as_ref().map(freeze_seconds),
         ..task::request(pass)
     };

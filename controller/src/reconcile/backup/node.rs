@@ -4,8 +4,8 @@
 //! daemon, reaches no target.
 //! Failure: in words, with what to do.
 
-use crds::names::{BACKUP_TARGET, DISK_BACKUPS};
-use crds::{TaskKind, VirtualMachineBackup};
+use crds::names::{BACKUP_CLAIMS, BACKUP_TARGET, DISK_BACKUPS};
+use crds::{BackupPlace, TaskKind, VirtualMachineBackup};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -22,8 +22,8 @@ pub(crate) enum Reach {
     NoTarget(String),
 }
 
-/// Whether that node runs tasks of that kind on that target.
-pub(crate) fn reach(ctx: &Context, node: &str, kind: TaskKind, target: &str) -> Reach {
+/// Whether that node runs tasks of that kind on what is there. Whether it can mount a claim, its pod shows.
+pub(crate) fn reach(ctx: &Context, node: &str, kind: TaskKind, place: BackupPlace<'_>) -> Reach {
     let agents = &ctx.stores.agents;
     let runs = agents.runs(node, &format!("{kind:?}"));
     let unable = |why: String| Reach::Unable(why);
@@ -34,13 +34,20 @@ pub(crate) fn reach(ctx: &Context, node: &str, kind: TaskKind, target: &str) -> 
         Some(is_known) if !is_known || !agents.has(node, DISK_BACKUPS) => unable(format!(
             "the programs of node {node} cannot run tasks of kind {kind:?}: upgrade vmlet and vmlet-agent there"
         )),
-        Some(_) if !agents.has(node, &format!("{BACKUP_TARGET}{target}")) => {
-            Reach::NoTarget(format!(
-                "node {node} has no backup target {target}: an administrator adds it to backup.targets of the node, or make a \
-             backup to another target"
-            ))
-        }
-        Some(_) => Reach::Able,
+        Some(_) => match place {
+            BackupPlace::Target(target)
+                if !agents.has(node, &format!("{BACKUP_TARGET}{target}")) =>
+            {
+                Reach::NoTarget(format!(
+                    "node {node} has no backup target {target}: an administrator adds it to backup.targets of the node, or make \
+                     a backup to another target"
+                ))
+            }
+            BackupPlace::Claim(_) if !agents.has(node, BACKUP_CLAIMS) => unable(format!(
+                "the programs of node {node} cannot keep backups in claims: upgrade vmlet and vmlet-agent there"
+            )),
+            BackupPlace::Target(_) | BackupPlace::Claim(_) => Reach::Able,
+        },
     }
 }
 
@@ -52,11 +59,11 @@ pub(super) fn any(
     backup: &VirtualMachineBackup,
     kind: TaskKind,
 ) -> Result<String, String> {
-    let target = &backup.spec.target;
-    let other = other(ctx, kind, target);
+    let place = backup.spec.place();
+    let other = other(ctx, kind, place);
     let own = backup.status.as_ref().and_then(|s| s.node_name.clone());
     if let Some(node) = own.filter(|node| exists(ctx, node)) {
-        match reach(ctx, &node, kind, target) {
+        match reach(ctx, &node, kind, place) {
             Reach::Able => return Ok(node),
             Reach::Unable(why) => {
                 return Err(format!(
@@ -69,25 +76,35 @@ pub(super) fn any(
             Reach::NoTarget(_) => {}
         }
     }
-    other.ok_or_else(|| {
-        format!(
+    other.ok_or_else(|| match place {
+        BackupPlace::Target(target) => format!(
             "no node with a vmlet-agent that renews its lease has the backup target {target}: bring one back, or add the target \
              to backup.targets of a node that reaches it"
-        )
+        ),
+        BackupPlace::Claim(_) => {
+            "no node has a vmlet-agent that renews its lease and programs that keep backups in claims: bring one back, or \
+             upgrade one"
+                .to_owned()
+        }
     })
 }
 
 /// Another node, in the place of one that has the target no more.
-pub(super) fn successor(ctx: &Context, node: &str, kind: TaskKind, target: &str) -> Option<String> {
-    match reach(ctx, node, kind, target) {
-        Reach::NoTarget(_) => other(ctx, kind, target),
+pub(super) fn successor(
+    ctx: &Context,
+    node: &str,
+    kind: TaskKind,
+    place: BackupPlace<'_>,
+) -> Option<String> {
+    match reach(ctx, node, kind, place) {
+        Reach::NoTarget(_) => other(ctx, kind, place),
         Reach::Able | Reach::Unable(_) => None,
     }
 }
 
-fn other(ctx: &Context, kind: TaskKind, target: &str) -> Option<String> {
+fn other(ctx: &Context, kind: TaskKind, place: BackupPlace<'_>) -> Option<String> {
     let able = ctx.stores.agents.able(&format!("{kind:?}"));
-    let is_able = |node: &str| reach(ctx, node, kind, target) == Reach::Able;
+    let is_able = |node: &str| reach(ctx, node, kind, place) == Reach::Able;
     let mut able = able.into_iter();
     able.find(|node| exists(ctx, node) && is_able(node))
 }

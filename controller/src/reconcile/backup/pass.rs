@@ -29,6 +29,8 @@ pub(super) struct Pass<'a> {
     pub(super) draft: VirtualMachineBackupStatus,
     /// When the backup is to be looked at again, at the latest.
     pub(super) again: Option<Duration>,
+    /// The pod that has the claim mounted stays.
+    pub(super) needs_pod: bool,
 }
 
 impl<'a> Pass<'a> {
@@ -39,6 +41,7 @@ impl<'a> Pass<'a> {
             backup: backup.clone(),
             draft: backup.status.clone().unwrap_or_default(),
             again: None,
+            needs_pod: false,
         }
     }
 

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::node::exists;
 use super::pass::Pass;
+use super::place;
 use crate::flow::Outcome;
 use crate::reconcile::answers::{is_conflict, is_ending, is_gone};
 use crate::reconcile::node_tasks;
@@ -93,7 +94,7 @@ pub(super) async fn create(
 pub(super) fn request(pass: &Pass<'_>) -> BackupRequest {
     BackupRequest {
         uid: pass.uid(),
-        target: pass.backup.spec.target.clone(),
+        target: place::target(pass),
         disk_uid: None,
         manifest_sha256: None,
         full: false,

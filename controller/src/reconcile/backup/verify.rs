@@ -11,6 +11,7 @@ use crds::{
 use kube::ResourceExt;
 
 use super::pass::Pass;
+use super::place::{self, Place};
 use super::{node, task};
 use crate::flow::Outcome;
 
@@ -44,6 +45,9 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     }
     match node::any(pass.ctx, &pass.backup, TaskKind::VerifyBackup) {
         Ok(node) => {
+            if let Place::Waits(why) | Place::Gone(why) = place::reach(pass, &node).await? {
+                return show(pass, WAITING, &why).await;
+            }
             show(pass, IN_PROGRESS, &format!("node {node} verifies it")).await?;
             let request = BackupRequest {
                 manifest_sha256: pass.draft.manifest_sha256.clone(),

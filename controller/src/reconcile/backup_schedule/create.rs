@@ -188,6 +188,7 @@ fn draft(
         VirtualMachineBackupSpec {
             vm_name: vm.name_any(),
             target: spec.target.clone(),
+            target_claim_name: spec.target_claim_name.clone(),
             mode,
             quiesce: spec.quiesce.clone(),
             verify: spec.verify,

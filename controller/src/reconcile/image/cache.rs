@@ -91,6 +91,15 @@ pub(crate) fn nodes_with(cache: &VirtualMachineImageCache) -> impl Iterator<Item
     ready.map(|location| location.node.as_str())
 }
 
+/// Whether a node has failed to pull the files.
+pub(crate) fn has_failed(cache: &VirtualMachineImageCache) -> bool {
+    let mut all = cache.status.iter().flat_map(|status| &status.locations);
+    all.any(|location| {
+        let ready = conditions::find(&location.conditions, conditions::READY);
+        ready.is_some_and(|ready| ready.reason == location::FAILED)
+    })
+}
+
 /// The images that have a location on the node.
 pub(crate) fn images_on(stores: &Stores, node: &str) -> BTreeSet<Key> {
     let is_on = |cache: &Arc<VirtualMachineImageCache>| {

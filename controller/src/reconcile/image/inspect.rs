@@ -50,6 +50,8 @@ pub(crate) enum Answer {
     NoVersion(String),
     /// Its server has another version than machines are to use, and no node has that.
     VersionGone(String),
+    /// The same, but nodes may have that: which ones, and what a check has shown of it.
+    VersionNotSeen(String, InspectedImage),
 }
 
 /// Its state; begins what is next.

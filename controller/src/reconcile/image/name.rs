@@ -148,9 +148,10 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
         // part of a name only.
         let is_plain = oci.pull_secret.is_some() || has_host && first.contains(':');
         Ok(Named {
-            name: match is_plain && !is_routed {
-                true => reference.to_owned(),
-                false => prefixed(reference),
+            name: if is_plain && !is_routed {
+                reference.to_owned()
+            } else {
+                prefixed(reference)
             },
             // The rules of the nodes come first, and say alone where a name of ours is.
             url: (!is_routed).then(|| format!("{REGISTRY}{reference}")),
@@ -162,9 +163,10 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
 }
 
 fn prefixed(name: &str) -> String {
-    match name.starts_with(PREFIX) {
-        true => name.to_owned(),
-        false => format!("{PREFIX}{name}"),
+    if name.starts_with(PREFIX) {
+        name.to_owned()
+    } else {
+        format!("{PREFIX}{name}")
     }
 }
 

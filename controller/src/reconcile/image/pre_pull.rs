@@ -12,6 +12,9 @@
 //! Failure: a pull that failed shows in `status.prePull` and is repeated; nodes that were not tried
 //! yet precede it.
 
+mod hold;
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
+pub(super) use self::hold::Hold;
+use self::words::{FORMER, FULL, NO_NODE, NONE_ABLE, UNSUPPORTED};
 use super::name::Named;
 use super::nodes::Holders;
 use super::object::Object;
@@ -33,22 +38,6 @@ use crate::reconcile::node_tasks;
 
 /// Nodes that pull one image at once: a source serves them all.
 const MOST: usize = 3;
-
-/// Seconds after which a node pulls a version again that it refused: a digest never has another content.
-const HOLD_OF_VERSION: i64 = 3600;
-
-/// The nodes of the selector do not exist.
-const NO_NODE: &str = "no node has the labels of spec.prePull.nodeSelector";
-/// None of them can pull it.
-const NONE_ABLE: &str = "no node of spec.prePull.nodeSelector is schedulable and has an available vmlet-agent whose \
-                         daemon pulls images on request";
-/// Further nodes would pull it again and again, since no place would record that they did.
-const FULL: &str = "status.prePull.nodes is full: no more nodes pull the image; use a nodeSelector";
-/// The server has another version than the one that machines use.
-const FORMER: &str = "the web server does not have the version that machines use any more: nodes without it cannot \
-                      pull it";
-/// The API server refuses such an image.
-const UNSUPPORTED: &str = "nodes cannot pull an image from this source without credentials";
 
 /// What nodes do for `spec.prePull`.
 #[derive(Debug, Clone, Default)]
@@ -91,8 +80,8 @@ struct View<'a> {
     known: BTreeSet<String>,
     /// By node.
     tasks: BTreeMap<String, Arc<VirtualMachineTask>>,
-    /// Seconds after a failure that does not pass by itself.
-    hold: i64,
+    /// When a failure that does not pass by itself is repeated.
+    hold: Hold,
     /// The failure that stays in the status until its node has the image; empty where the newest one counts.
     shown: String,
 }
@@ -104,6 +93,7 @@ pub(super) struct NodeSet<'a> {
     pub(super) recorded: BTreeSet<String>,
     /// The failure on record, if there is one.
     pub(super) message: String,
+    pub(super) hold: Hold,
 }
 
 /// The pulls of a version that new machines do not use yet; begins what is next.
@@ -126,7 +116,7 @@ pub(super) async fn observe_version(
         able: able(ctx),
         known: ctx.stores.agents.known(),
         tasks: current_tasks(ctx, object, named, (set.nodes, tasks)).await?,
-        hold: HOLD_OF_VERSION,
+        hold: set.hold,
         shown: set.message,
     };
     let mut pulls = view.act(object, named, set.nodes).await?;
@@ -192,7 +182,7 @@ pub(super) async fn observe(
         able: able(ctx),
         known: ctx.stores.agents.known(),
         tasks: current_tasks(ctx, object, named, (&nodes, all.collect())).await?,
-        hold: task::HOLD,
+        hold: Hold::Short,
         shown: String::new(),
     };
     let mut pulls = view.act(object, named, &nodes).await?;
@@ -324,7 +314,11 @@ impl View<'_> {
             return State::Unavailable;
         }
         let failed = task.filter(|_| state == Some(TaskState::Error));
-        match failed.and_then(|task| Some((task, task::held_for(self.ctx, task, self.hold)?))) {
+        let held = failed.and_then(|task| {
+            let hold = self.hold.seconds(task);
+            Some((task, task::held_for(self.ctx, task, hold)?))
+        });
+        match held {
             Some((task, again)) => State::Failed {
                 ended: ended(task),
                 message: task.status.clone().unwrap_or_default().message,

@@ -7,6 +7,7 @@
 //! | False | `NotReady` | no node can read it, it is no disk, or its claim is not bound |
 //! | False | `NotSupported` | its source cannot be used |
 //! | False | `VersionGone` | the web server has another version of the file, and no node has this one |
+//! | Unknown | `VersionNotSeen` | the same, but nodes whose list of images is not whole may have it |
 //! | Unknown | `NoVersion` | it follows a tag or a file that no node has checked yet |
 //! | Unknown | `Inspecting`, `NoNode`, `NotInspected` | a node reads it; no node can; it has a pull secret |
 //!
@@ -65,7 +66,7 @@ pub(crate) fn draft(
         .collect();
     new.pre_pull = pulls.status.clone();
     new.node_count = Some(u32::try_from(holders.nodes.len()).unwrap_or(u32::MAX));
-    if let Answer::Found(found) = answer {
+    if let Answer::Found(found) | Answer::VersionNotSeen(_, found) = answer {
         new.type_ = Some(found.format.clone()).filter(|format| !format.is_empty());
         new.firmware = found.firmware.clone();
         new.disks = vec![ImageDisk {
@@ -134,10 +135,10 @@ fn bootable(
         ),
         (true, _) => (Status::True, "BootSectorFound", ""),
         (false, Some("efi")) => (
-            Status::False,
-            "NeedsUEFI",
-            "only UEFI boots it: it has a partition table and no boot code, and machines have a BIOS; use \
-             the image for BIOS, or for both",
+            Status::True,
+            "BootsByUEFI",
+            "only UEFI boots it: it has a partition table and no boot code. Its machines boot by UEFI, on \
+             nodes with the label node.vmlet.dev/uefi",
         ),
         (false, _) => (
             Status::False,
@@ -187,6 +188,7 @@ fn ready(
         Answer::NotSupported(message) => (Status::False, "NotSupported", message.clone()),
         Answer::NoVersion(message) => (Status::Unknown, "NoVersion", message.clone()),
         Answer::VersionGone(message) => (Status::False, "VersionGone", message.clone()),
+        Answer::VersionNotSeen(message, _) => (Status::Unknown, "VersionNotSeen", message.clone()),
         // The last answer counts until there is a new one.
         Answer::Waiting { .. } if object.ready().is_some() => return,
         Answer::Waiting { node } => {

@@ -92,9 +92,10 @@ pub(super) fn held(ctx: &Context, task: &VirtualMachineTask) -> Option<Duration>
 /// The same, with the seconds after a failure that does not pass by itself.
 pub(super) fn held_for(ctx: &Context, task: &VirtualMachineTask, lasting: i64) -> Option<Duration> {
     let is_transient = task.status.as_ref().is_some_and(|s| s.transient);
-    let hold = match is_transient {
-        true => TRANSIENT_HOLD,
-        false => lasting,
+    let hold = if is_transient {
+        TRANSIENT_HOLD
+    } else {
+        lasting
     };
     let now = (ctx.clock)().0.as_second();
     let left = hold - node_tasks::age(task, now).unwrap_or(hold);

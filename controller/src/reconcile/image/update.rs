@@ -14,6 +14,7 @@
 
 mod check;
 mod events;
+mod first;
 mod former;
 mod pulls;
 mod schedule;
@@ -27,7 +28,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use self::check::Check;
 pub(super) use self::events::record as record_events;
-pub(super) use self::former::absent;
+pub(super) use self::former::{Absence, absent};
 use self::schedule::Due;
 pub(crate) use self::verdict::UP_TO_DATE;
 pub(super) use self::verdict::Verdict;
@@ -174,6 +175,13 @@ impl Step<'_> {
                 status.failed_checks = 0;
                 status.message.clear();
                 let is_another = versions.first().is_some_and(|v| v.digest != *digest);
+                if is_another
+                    && self.update.digest.is_none()
+                    && first::is_out_of_reach(self, versions)
+                {
+                    // No machine can have used it: the next one is the first.
+                    versions.clear();
+                }
                 if is_another {
                     let nodes = status.pulls.as_ref().map_or(0, |pulls| pulls.ready);
                     versions::keep_pinned(versions, self.update.digest.as_deref(), nodes);
@@ -191,6 +199,8 @@ impl Step<'_> {
         status.last_check_time = Some(self.now.clone());
         let request = self.update.check_request.clone();
         status.observed_check_request = request;
+        let list = self.update.checksum_url.clone();
+        status.observed_checksum_url = list;
     }
 
     /// Until when nodes pull the newest version. A tag that moves more often than they can pull would
@@ -204,17 +214,16 @@ impl Step<'_> {
 
     /// A version of a file that no node can pull may be gone: the server has another one then, which a check finds.
     fn sooner(&self, due: Due, status: &ImageUpdateStatus, all: &[ImageVersion]) -> Due {
-        let is_pulling = all
-            .first()
-            .is_some_and(|newest| !versions::is_ready(newest));
-        let is_stalled = status.pulls.as_ref().is_some_and(PrePullStatus::is_stalled);
+        let Some(newest) = all.first().filter(|_| self.tag.checksum_url.is_some()) else {
+            return due;
+        };
+        let is_stalled = if versions::is_ready(newest) {
+            first::is_out_of_reach(self, all)
+        } else {
+            status.pulls.as_ref().is_some_and(PrePullStatus::is_stalled)
+        };
         match &status.last_check_time {
-            Some(last)
-                if self.tag.checksum_url.is_some()
-                    && status.failed_checks == 0
-                    && is_pulling
-                    && is_stalled =>
-            {
+            Some(last) if status.failed_checks == 0 && is_stalled => {
                 due.or_at(schedule::least_after(last.0), self.now.0)
             }
             _ => due,

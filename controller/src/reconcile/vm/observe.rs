@@ -14,7 +14,7 @@ pub(super) mod machine_type;
 pub(super) mod mode;
 pub(super) mod parts;
 pub(crate) mod placeholder;
-pub(super) mod pods;
+pub(crate) mod pods;
 pub(super) mod probe;
 pub(super) mod promotion;
 pub(super) mod room;

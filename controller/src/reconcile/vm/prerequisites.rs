@@ -34,7 +34,7 @@ pub(crate) use root_claim::{
     VOLUME_MODE, is_clone as root_is_clone, is_own as is_made_root_claim, made as made_root_claim,
     named as named_root_claim,
 };
-pub(crate) use source::{Source, disk_uid};
+pub(crate) use source::{OwnSnapshot, Source, disk_uid};
 pub(crate) use volumes::{
     Disk, ROOT, SNAPSHOT, capacity as claim_capacity, disk_bytes, disks as claimed_disks,
 };
@@ -46,6 +46,8 @@ pub(crate) struct Missing {
     pub(crate) message: String,
     /// No watch shows when the part is there.
     pub(crate) is_unwatched: bool,
+    /// The part is a machine that runs, of which a snapshot is to be taken first.
+    pub(crate) needs_snapshot: bool,
 }
 
 impl Missing {
@@ -54,6 +56,7 @@ impl Missing {
             reason,
             message: message.into(),
             is_unwatched: false,
+            needs_snapshot: false,
         }
     }
 

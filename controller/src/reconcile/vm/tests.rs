@@ -13,6 +13,7 @@
 mod api;
 mod apply;
 mod back_off;
+mod backup_claim_rows;
 mod backup_deletion_rows;
 mod backup_rows;
 mod backup_schedule_rows;
@@ -22,6 +23,7 @@ mod cache_rows;
 mod claim_freeze_rows;
 mod claim_snapshot_rows;
 mod clone_rows;
+mod clone_running_rows;
 mod config_rows;
 mod count;
 mod create_rows;

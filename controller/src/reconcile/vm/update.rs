@@ -21,7 +21,8 @@ use service::telemetry::one_line;
 
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::{
-    backup, config, handover, power, probe, promotion, revert, saved, schema, snapshot, tasks,
+    backup, clone, config, handover, power, probe, promotion, revert, saved, schema, snapshot,
+    tasks,
 };
 use crate::reconcile::vm::error::joined;
 use crate::reconcile::vm::observe::{location, pods, view};
@@ -116,6 +117,10 @@ async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
         handover::run(pass, &decision.action).await?;
     }
 
+    let result = clone::snapshot::leave(pass).await;
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
     let result = status::run(pass);
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
@@ -162,7 +167,7 @@ async fn steps(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     snapshots(pass, aggregate, is_going_off).await
 }
 
-/// The last step.
+/// The last step: snapshots of the machine.
 async fn snapshots(pass: &mut Pass<'_>, mut aggregate: Aggregate, is_going_off: bool) -> Outcome {
     let result = Box::pin(snapshot::run(pass)).await;
     match aggregate.take(Step::Plain, result, is_going_off) {

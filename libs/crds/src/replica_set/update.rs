@@ -70,13 +70,13 @@ impl Default for RollingUpdate {
 }
 
 impl RollingUpdate {
-    /// Machines beyond `replicas`.
+    /// The most machines that an update may add to `replicas`.
     #[must_use]
     pub fn surge(&self, replicas: u32) -> u32 {
         count(&self.max_surge, replicas, true)
     }
 
-    /// Machines that may be unavailable; without any of either kind, one.
+    /// The most machines that may be unavailable in an update; one where it may neither add nor miss any.
     #[must_use]
     pub fn unavailable(&self, replicas: u32) -> u32 {
         let number = count(&self.max_unavailable, replicas, false);

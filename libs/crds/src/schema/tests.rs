@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::*;
 
+mod derived;
+
 /// Every schema below `schema`, with its path.
 fn walk(path: &str, schema: &Value, see: &mut impl FnMut(&str, &Value)) {
     see(path, schema);
@@ -157,126 +159,6 @@ fn every_kind_has_a_short_name_or_a_short_one_and_is_in_our_category() {
     }
 }
 
-/// The bound of the field with this path.
-fn bound(path: &str, kind: &str) -> u64 {
-    let mut found = None;
-    all(|at, schema| {
-        if at == path {
-            found = schema[kind].as_u64();
-        }
-    });
-    found.unwrap_or_else(|| panic!("{path} has no {kind}"))
-}
-
-/// What programs derive from other fields, and how much longer that may be. A status that does not
-/// fit is written by no pass, and no condition can say so.
-const DERIVED: [(&str, &str, &str, u64); 17] = [
-    // The root disk of a storage class is a volume, too.
-    (
-        "VirtualMachine.status.volumes",
-        "maxItems",
-        "VirtualMachine.spec.volumes",
-        1,
-    ),
-    (
-        "VirtualMachine.status.volumes[].name",
-        "maxLength",
-        "VirtualMachine.spec.volumes[].name",
-        0,
-    ),
-    (
-        "VirtualMachine.status.class",
-        "maxLength",
-        "VirtualMachine.spec.className",
-        0,
-    ),
-    (
-        "VirtualMachine.status.network.interfaces",
-        "maxItems",
-        "VirtualMachine.spec.network.interfaces",
-        0,
-    ),
-    // `vmlet.dev/REFERENCE`, and as a URL `oci://REFERENCE`.
-    (
-        "VirtualMachine.status.image",
-        "maxLength",
-        "VirtualMachineImage.spec.source.oci.reference",
-        10,
-    ),
-    (
-        "VirtualMachine.status.imageURL",
-        "maxLength",
-        "VirtualMachineImage.spec.source.oci.reference",
-        6,
-    ),
-    (
-        "VirtualMachine.status.imageURL",
-        "maxLength",
-        "VirtualMachineImage.spec.source.http.url",
-        0,
-    ),
-    (
-        "VirtualMachineTask.spec.image",
-        "maxLength",
-        "VirtualMachine.status.image",
-        0,
-    ),
-    (
-        "VirtualMachineTask.spec.imageURL",
-        "maxLength",
-        "VirtualMachine.status.imageURL",
-        0,
-    ),
-    (
-        "VirtualMachineTask.spec.imageTLSSecret",
-        "maxLength",
-        "VirtualMachineImage.spec.source.http.tlsSecret",
-        0,
-    ),
-    (
-        "VirtualMachineTask.spec.imageChecksumURL",
-        "maxLength",
-        "VirtualMachineImage.spec.update.checksumURL",
-        0,
-    ),
-    (
-        "VirtualMachineImage.status.update.reference",
-        "maxLength",
-        "VirtualMachineImage.spec.source.http.url",
-        0,
-    ),
-    (
-        "VirtualMachineImage.status.versions[].digest",
-        "maxLength",
-        "VirtualMachineTask.status.image.digest",
-        0,
-    ),
-    (
-        "VirtualMachineImageCache.spec.providerVersion",
-        "maxLength",
-        "VirtualMachineImage.status.versions[].digest",
-        0,
-    ),
-    (
-        "VirtualMachineImage.status.providerItemID",
-        "maxLength",
-        "VirtualMachine.status.image",
-        0,
-    ),
-    (
-        "ClusterVirtualMachineImage.status.providerItemID",
-        "maxLength",
-        "VirtualMachine.status.image",
-        0,
-    ),
-    (
-        "Vmlet.status.relatedObjects[].apiVersion",
-        "maxLength",
-        "Vmlet.spec.components[].apiVersion",
-        0,
-    ),
-];
-
 /// A machine cannot change some of its fields; the template of a set can.
 #[test]
 fn no_rule_of_a_template_is_about_an_edit() {
@@ -294,27 +176,6 @@ fn no_rule_of_a_template_is_about_an_edit() {
         }
     });
     assert!(rules > 10, "{rules}");
-}
-
-/// The text of a selector: each label has a key, `=`, a value and a comma.
-#[test]
-fn the_text_of_the_largest_selector_fits_into_the_status_of_a_set() {
-    let kind = "VirtualMachineReplicaSet";
-    let labels = bound(
-        &format!("{kind}.spec.selector.matchLabels"),
-        "maxProperties",
-    );
-    let text = bound(&format!("{kind}.status.selector"), "maxLength");
-    assert!(labels * (317 + 1 + 63 + 1) <= text);
-}
-
-#[test]
-fn what_is_derived_fits_whatever_it_is_derived_from() {
-    let short: Vec<_> = DERIVED
-        .into_iter()
-        .filter(|(path, kind, source, more)| bound(path, kind) < bound(source, kind) + more)
-        .collect();
-    assert_eq!(short, []);
 }
 
 /// The lists of a status, and the most that a program puts there.

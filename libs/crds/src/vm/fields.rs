@@ -116,6 +116,7 @@ fields! {
     "readinessProbe.timeoutSeconds" Controller NextStart "for tcpSocket";
     "promoteDisksMode" Node AtOnce "for a linked disk; Online only where the installation has it";
     "minMachineType" Node NextStart;
+    "firmware" Node NextStart;
     "biosUUID" Node Once;
     "instanceUUID" Node Once "not for a machine whose root disk is a claim";
     "bootDiskCapacity" Node NextStart "not for a machine whose root disk is a claim";

@@ -19,7 +19,7 @@ pub struct CloneSource {
     /// VirtualMachineSnapshot in the namespace of the machine. The machine of the snapshot may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SourceReference>,
-    /// VirtualMachine in the namespace of the machine. It must be powered off until its disk is copied.
+    /// VirtualMachine in the namespace of the machine. Of one that runs the controller takes a snapshot for the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_machine: Option<SourceReference>,
     /// VirtualMachineBackup in the namespace of the machine. The machine of the backup may run, and may not exist any more.

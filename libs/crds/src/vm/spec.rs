@@ -23,8 +23,8 @@ use super::rules::{
     SUSPENDED_BESIDE_A_DISK, SUSPENDED_FROM_ON, SUSPENDED_WITHOUT_SHARES, TEMPLATES_USED,
 };
 use super::{
-    Bootstrap, CloneSource, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus,
-    Volume,
+    Bootstrap, CloneSource, DataVolumeTemplate, Firmware, NetworkSpec, ReadinessProbe,
+    VirtualMachineStatus, Volume,
 };
 
 /// A virtual machine: a persistent root disk, and a pod while the machine runs.
@@ -190,6 +190,10 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = "^pc-q35-[0-9]{1,3}[.][0-9]{1,3}$"))]
     pub min_machine_type: Option<String>,
+    /// Firmware that boots the guest. By default the node of the machine decides: `UEFI` if the image has a
+    /// partition table and no boot code, or if the machine booted by UEFI before, else `BIOS`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<Firmware>,
     /// UUID in the SMBIOS tables of the guest. If empty, the controller generates it. Cannot change
     /// once the machine has a node or a disk.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]

@@ -109,6 +109,9 @@ pub struct VirtualMachineStatus {
     /// Machine type that the alias resolved to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,
+    /// What boots the guest: `bios` or `uefi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
     /// Addresses of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStatus>,

@@ -23,6 +23,14 @@ pub struct VirtualMachineBackupStatus {
     /// Node that makes, or made, the backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
+    /// UID of the claim that has the backup, if one has.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "targetClaimUID"
+    )]
+    #[schemars(length(max = 64))]
+    pub target_claim_uid: Option<String>,
     /// Whether the whole disk is in this backup, or only what has changed since its parent.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub type_: Option<BackupType>,

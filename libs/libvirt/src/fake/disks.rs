@@ -96,7 +96,7 @@ impl FakeHypervisor {
         switched
     }
 
-    /// Also of a client that has gone.
+    /// Ends a save, also that of a client that has gone.
     pub(super) fn stop_saving(&self, domain: Uuid) -> Result<bool> {
         let file = {
             let mut inner = self.lock();

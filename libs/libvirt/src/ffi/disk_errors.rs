@@ -19,7 +19,7 @@ const MOST: usize = 64;
 /// Longest name that is believed; libvirt's own have four characters.
 const LONGEST: usize = 32;
 
-/// In the order of libvirt's list.
+/// The disks that have failed, in the order of libvirt's list.
 pub(crate) fn failed_disks(domain: &Domain) -> Result<Vec<FailedDisk>, Error> {
     let mut found = [const {
         sys::virDomainDiskError {

@@ -18,7 +18,7 @@ use crate::DomainStats;
 /// CPU time of all threads of the emulator, in nanoseconds.
 const CPU_TIME: &CStr = c"cpu.time";
 
-/// Of every running domain.
+/// The statistics of every running domain.
 pub(crate) fn all(connect: &Connect) -> Result<Vec<DomainStats>, Error> {
     let mut list: *mut sys::virDomainStatsRecordPtr = ptr::null_mut();
     let flags = sys::VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE

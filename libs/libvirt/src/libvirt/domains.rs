@@ -29,12 +29,12 @@ pub(super) fn unless_off(domain: &Domain, result: Result<(), VirtError>) -> Resu
 }
 
 /// Undefines with everything that libvirt keeps about a domain, as far as the driver knows the
-/// flags.
+/// flags. The variable store of UEFI is its owner's, as the disks are.
 pub(super) fn forget(domain: &Domain) -> Result<(), VirtError> {
     let everything = sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
         | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
         | sys::VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-        | sys::VIR_DOMAIN_UNDEFINE_NVRAM;
+        | sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM;
     match domain.undefine_flags(everything) {
         Err(error) if error.code().is(ErrorNumber::InvalidArg) => domain.undefine(),
         other => other,

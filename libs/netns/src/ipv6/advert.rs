@@ -115,7 +115,7 @@ fn link(lease: &Lease) -> Vec<Vec<u8>> {
     options
 }
 
-/// On the link, not for choosing addresses.
+/// A prefix that is on the link, and not for choosing addresses.
 fn prefix(net: &Ipv6Net) -> Vec<u8> {
     const ON_LINK: u8 = 0x80;
     let mut option = vec![code::PREFIX, 4, net.prefix_len(), ON_LINK];

@@ -9,6 +9,9 @@ use serde_json::json;
 
 use super::*;
 
+mod sources;
+mod user_data;
+
 const GUEST: GuestName<'_> = GuestName {
     instance_id: "web.default",
     host_name: "web",
@@ -94,94 +97,6 @@ fn a_source_is_read_when_something_of_it_is_used(
 }
 
 #[test]
-fn a_text_that_need_not_be_merged_is_passed_on_as_it_is() {
-    let text = "# mine\nwrite_files:\n- {path: /a, permissions: 0644}\n";
-    let (_, passed) = files(&[("cloud-init-user-data", text)], &BTreeMap::new());
-    assert_eq!(passed, format!("#cloud-config\n{text}"));
-    let headed = "#cloud-config\nruncmd: [date]\n";
-    let (_, passed) = files(&[("VirtletCloudInitUserData", headed)], &BTreeMap::new());
-    assert_eq!(passed, headed);
-}
-
-/// PyYAML, which cloud-init uses, reads all of these.
-#[rstest]
-#[case::binary("write_files:\n- {path: /x, encoding: gzip, content: !!binary H4sIAAAA//8=}\n")]
-#[case::equal_keys("runcmd: [a]\nruncmd: [b]\n")]
-#[case::infinity("a: .inf\n")]
-#[case::other_keys("1: a\ntrue: b\n")]
-#[case::merge_keys("base: &base {a: 1}\nother: {<<: *base, b: 2}\n")]
-fn user_data_that_cloud_init_reads_are_passed_on(#[case] text: &str) {
-    let (_, passed) = files(&[("cloud-init-user-data", text)], &BTreeMap::new());
-    assert_eq!(passed, format!("#cloud-config\n{text}"));
-    let whole = format!("#cloud-config\n{text}");
-    let (_, passed) = files(&[("cloud-init-user-data-script", &whole)], &BTreeMap::new());
-    assert_eq!(passed, whole);
-    let sources = source(SourceKind::Secret, "seed", &[("user-data", &whole)]);
-    let key = [("cloud-init-user-data-source", "secret/seed/user-data")];
-    assert_eq!(files(&key, &sources).1, whole);
-}
-
-#[test]
-fn a_template_is_passed_on_as_it_is() {
-    let text = "## template: jinja\n#cloud-config\nhostname: {{ v1.local_hostname }}\n";
-    let (_, passed) = files(&[("cloud-init-user-data", text)], &BTreeMap::new());
-    assert_eq!(passed, text);
-}
-
-#[test]
-fn what_is_merged_means_what_cloud_init_reads() {
-    let keys = [
-        ("a", "yes"),
-        ("b", "0644"),
-        ("c", "{x: 1, x: 2}"),
-        ("d", "on"),
-    ];
-    let sources = source(SourceKind::Secret, "seed", &keys);
-    let merged = user_data(&[("cloud-init-user-data-source", "secret/seed")], &sources);
-    let expected = json!({"a": true, "b": 0o644, "c": {"x": 2}, "d": true});
-    assert_eq!(merged, expected);
-    let sources = source(
-        SourceKind::Secret,
-        "seed",
-        &[("a", "!!binary H4sIAAAA//8=")],
-    );
-    let data = parse(&[("cloud-init-user-data-source", "secret/seed")]);
-    let refused = data.unwrap().unwrap().assemble(&GUEST, &sources);
-    let refused = refused.unwrap_err().to_string();
-    assert!(
-        refused.contains("!!binary is no text, and cannot be merged"),
-        "{refused}"
-    );
-}
-
-#[test]
-fn characters_that_yaml_does_not_take_as_they_are_are_escaped() {
-    let sources = source(
-        SourceKind::Secret,
-        "seed",
-        &[("password", r#""a\x7f\x85\u2028\uFEFFb""#)],
-    );
-    let settings = [("cloud-init-user-data-source", "secret/seed")];
-    let (_, text) = files(&settings, &sources);
-    let expected = r#""password": "a\u007f\u0085\u2028\ufeffb""#;
-    assert!(text.contains(expected), "{text}");
-    let read = yaml::value(&text).unwrap();
-    assert_eq!(read["password"], "a\u{7f}\u{85}\u{2028}\u{feff}b");
-}
-
-#[test]
-fn a_script_stands_for_everything_else_and_needs_no_source() {
-    let script = "#!/bin/sh\ndate\n";
-    let pairs = [
-        ("VirtletCloudInitUserDataScript", script),
-        ("cloud-init-user-data", "a: 1"),
-        ("cloud-init-user-data-source", "secret/seed"),
-    ];
-    assert!(parse(&pairs).unwrap().unwrap().sources().is_empty());
-    assert_eq!(files(&pairs, &BTreeMap::new()).1, script);
-}
-
-#[test]
 fn meta_data_name_the_guest_and_its_keys_and_the_pods_own_win() {
     let pairs = [
         ("ssh-keys", " ssh-ed25519 AAAA a \n\n ssh-rsa BBBB b\n"),
@@ -198,69 +113,6 @@ fn meta_data_name_the_guest_and_its_keys_and_the_pods_own_win() {
     assert_eq!(named.0["instance-id"], "i-1");
     // The line alone stops some versions of cloud-init.
     assert_eq!(named.1, "#cloud-config\n{}\n");
-}
-
-#[test]
-fn a_source_is_the_base_and_the_pods_own_map_is_merged_over_it() {
-    let held = source(
-        SourceKind::ConfigMap,
-        "base",
-        &[
-            ("runcmd", "[a]"),
-            ("users", "{x: {uid: 1, gid: 1}}"),
-            ("locale", "C"),
-        ],
-    );
-    let own = "runcmd: [b]\nusers: {x: {uid: 2}}\nlocale: [de]\nmode: 0644\n";
-    let mut pairs = vec![
-        ("cloud-init-user-data-source", "ConfigMap/base"),
-        ("cloud-init-user-data", own),
-    ];
-    let wanted = json!({
-        "runcmd": ["a", "b"], "users": {"x": {"uid": 2, "gid": 1}}, "locale": ["de"], "mode": 420,
-    });
-    assert_eq!(user_data(&pairs, &held), wanted);
-    pairs.push(("VirtletCloudInitUserDataOverwrite", "true"));
-    assert!(parse(&pairs).unwrap().unwrap().sources().is_empty());
-    assert_eq!(user_data(&pairs, &BTreeMap::new())["runcmd"], json!(["b"]));
-}
-
-#[rstest]
-#[case::own_annotation(&[("cloud-init-user-data-source", "secret/seed"), ("cloud-init-user-data-source-key", "user-data")])]
-#[case::in_the_source(&[("cloud-init-user-data-source", "secret/seed/user-data")])]
-fn one_key_of_a_source_is_passed_on_as_it_is(#[case] pairs: &[(&str, &str)]) {
-    let held = source(
-        SourceKind::Secret,
-        "seed",
-        &[("user-data", "#!/bin/sh\n: é\n")],
-    );
-    assert_eq!(files(pairs, &held).1, "#!/bin/sh\n: é\n");
-}
-
-#[test]
-fn an_encoded_key_is_decoded() {
-    let held = source(SourceKind::Secret, "seed", &[("k", "IyEv\nYmlu\n")]);
-    let pairs = [
-        ("VirtletCloudInitUserDataSource", "secret/seed"),
-        ("VirtletCloudInitUserDataSourceKey", "k"),
-        ("VirtletCloudInitUserDataSourceEncoding", "base64"),
-    ];
-    assert_eq!(files(&pairs, &held).1, "#!/bin");
-}
-
-#[test]
-fn keys_of_a_source_come_before_those_of_the_pod() {
-    let held = source(
-        SourceKind::Secret,
-        "keys",
-        &[("authorized_keys", "one\ntwo\n")],
-    );
-    let pairs = [
-        ("VirtletSSHKeySource", "secret/keys"),
-        ("VirtletSSHKeys", "three"),
-    ];
-    let keys = json!(["one", "two", "three"]);
-    assert_eq!(files(&pairs, &held).0["public-keys"], keys);
 }
 
 #[rstest]
@@ -305,32 +157,6 @@ fn aliases_do_not_blow_a_text_up() {
     parse(&[("cloud-init-user-data", &text)]).unwrap_err();
 }
 
-#[rstest]
-#[case(&[("cloud-init-user-data-source", "secret/seed")], &[("k", "a: hunter2: {")], "key k of secret seed")]
-#[case(&[("cloud-init-user-data-source", "secret/seed/x")], &[("k", "hunter2")], "secret seed has no key x")]
-#[case(&[("ssh-keys-source", "secret/seed")], &[("k", "hunter2")], "no key authorized_keys")]
-#[case(&[("cloud-init-user-data-source", "secret/seed/k")], &[("k", "#cloud-config\n- hunter2\n")], "YAML map")]
-#[case(&[("cloud-init-user-data-source", "secret/seed/k")], &[("k", "#cloud-config\na: 1\n hunter2: 2\n")], "line 3, column 9")]
-#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2")], "no key k_path")]
-#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2"), ("k_path", "/etc/../x")], "key k_path of secret seed")]
-#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2!"), ("k_path", "/x")], "no base64")]
-#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2"), ("k_path", "/x"), ("k_encoding", "gzip")], "key k_encoding")]
-fn a_source_that_is_unfit_is_named_and_not_repeated(
-    #[case] pairs: &[(&str, &str)],
-    #[case] held: &[(&str, &str)],
-    #[case] words: &str,
-) {
-    let data = parse(pairs).unwrap().unwrap();
-    let held = source(SourceKind::Secret, "seed", held);
-    let error = data.assemble(&GUEST, &held).unwrap_err().to_string();
-    assert!(
-        error.contains(words) && !error.contains("hunter2"),
-        "{error}"
-    );
-    let shown = format!("{data:?} {held:?}");
-    assert!(!shown.contains("hunter2"), "{shown}");
-}
-
 #[test]
 fn what_is_logged_of_files_and_sources_is_how_much_there_is() {
     let data = parse(&[("cloud-init-user-data", "a: hunter2")]).unwrap();
@@ -353,15 +179,6 @@ fn a_plain_key_is_taken_as_it_is() {
         ("cloud-init-user-data-source-encoding", "plain"),
     ];
     assert_eq!(files(&pairs, &held).1, "IyEv");
-}
-
-#[test]
-fn an_unread_source_differs_from_an_empty_one() {
-    let data = parse(&[("ssh-keys-source", "secret/keys")])
-        .unwrap()
-        .unwrap();
-    let error = data.assemble(&GUEST, &BTreeMap::new()).unwrap_err();
-    assert!(matches!(error, GuestDataError::Unread(_)), "{error}");
 }
 
 #[test]
@@ -466,64 +283,6 @@ fn a_mount_script_goes_into_scripts_only() {
     assert_eq!(with(script), "#!/bin/sh\nln -s a b\n\ndate\nln -s a b\n");
     let map = "#cloud-config\na: '@virtlet-mount-script@'\n";
     assert_eq!(with(map), map);
-}
-
-#[test]
-fn the_network_configuration_of_a_source_replaces_the_generated_one() {
-    let text = "# by hand\nversion: 2\nethernets: {}\n";
-    let held = source(
-        SourceKind::Secret,
-        "net",
-        &[("network-config", text), ("other", "a: [")],
-    );
-    let named = |value: &'static str| [("cloud-init-network-config-source", value)];
-    let made = |pairs: &[(&str, &str)]| {
-        let data = parse(pairs).unwrap().unwrap();
-        assert!(data.is_requested() && !data.has_addresses() && data.has_searches());
-        assert_eq!(data.sources(), held.keys().cloned().collect());
-        data.assemble(&GUEST, &held)
-    };
-    for value in ["secret/net", "secret/net/network-config"] {
-        let network = made(&named(value)).unwrap().network;
-        assert_eq!(network, NetworkData::Given(text.as_bytes().to_vec()));
-    }
-    let refused = made(&named("secret/net/other")).unwrap_err().to_string();
-    assert!(
-        refused.contains("key other of secret net: line 1, column"),
-        "{refused}"
-    );
-    let refused = made(&named("secret/net/none")).unwrap_err();
-    assert!(matches!(refused, GuestDataError::NoKey { .. }), "{refused}");
-    let drive = [
-        ("cloud-init-image-type", "configdrive"),
-        named("secret/net")[0],
-    ];
-    let refused = made(&drive).unwrap_err().to_string();
-    assert!(refused.contains("OpenStack"), "{refused}");
-}
-
-#[test]
-fn a_network_configuration_has_one_origin_and_needs_a_disk() {
-    let source = ("cloud-init-network-config-source", "secret/a");
-    for (other, words) in [
-        (
-            ("cloud-init-network-config", "version: 2"),
-            "use one of them",
-        ),
-        (("cloud-init", "off"), "need a cloud-init disk"),
-    ] {
-        let refused = parse(&[source, other]).unwrap_err();
-        assert!(refused.reason.contains(words), "{refused}");
-    }
-}
-
-#[test]
-fn a_source_may_have_the_longest_name_and_key() {
-    let name = "n".repeat(253);
-    let key = "k".repeat(253);
-    let value = format!("secret/{name}/{key}");
-    let data = parse(&[("cloud-init-network-config-source", &value)]);
-    assert_eq!(data.unwrap().unwrap().sources().len(), 1);
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(super) fn reason(error: &toml::de::Error) -> (Option<String>, String) {
     }
 }
 
-/// Where `before` ends.
+/// Line and column of what follows `before`.
 fn locate(before: &str) -> String {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;

@@ -76,22 +76,21 @@ fn a_websocket_has_channels(
 
 #[test]
 fn port_forward_has_a_tunnel_and_channels() {
-    let found = |offered| {
-        let found = negotiate(&Method::GET, &websocket(offered), Service::PortForward);
+    let found = |offered: &'static str| {
+        let found = negotiate(&Method::GET, &websocket(&[offered]), Service::PortForward);
         found
             .map(|agreed| agreed.transport)
             .map_err(|refusal| refusal.status)
     };
-    assert_eq!(
-        found(&["SPDY/3.1+portforward.k8s.io"]),
-        Ok(Transport::Tunnel)
-    );
-    let channels = found(&["v4.channel.k8s.io"]);
-    assert!(
-        matches!(channels, Ok(Transport::Channels(_))),
-        "{channels:?}"
-    );
-    assert_eq!(found(&["v5.channel.k8s.io"]), Err(StatusCode::FORBIDDEN));
+    assert_eq!(found("SPDY/3.1+portforward.k8s.io"), Ok(Transport::Tunnel));
+    for (version, closes) in [("v5.channel.k8s.io", true), ("v4.channel.k8s.io", false)] {
+        let channels = Transport::Channels(Channels {
+            coding: Coding::Binary,
+            has_close: closes,
+        });
+        assert_eq!(found(version), Ok(channels), "{version}");
+    }
+    assert_eq!(found("v6.channel.k8s.io"), Err(StatusCode::FORBIDDEN));
 }
 
 #[rstest]

@@ -71,7 +71,7 @@ enum Kind {
 }
 
 impl Record {
-    /// Of a directory that is served, and empty.
+    /// The record of a directory that is served, and empty.
     pub(super) fn new(behind: &Path) -> Result<Self> {
         let root = fs::metadata(behind)?.ino();
         let mut record = Self {

@@ -6,7 +6,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::disk::MergeInUse;
+use crate::disk::{Change, MergeInUse};
 
 /// A snapshot of a machine that runs, with its layer.
 async fn begun() -> (Node, Change) {

@@ -70,7 +70,8 @@ impl Found {
             return extent(line, sectors, grain);
         }
         let (key, value) = line.split_once('=').ok_or(Error::Malformed("descriptor"))?;
-        let (key, value) = (key.trim_ascii(), value.trim_ascii());
+        let key = key.trim_ascii();
+        let value = value.trim_ascii();
         let is = |name: &str| key.eq_ignore_ascii_case(name);
         if is("parentCID") {
             if !value.eq_ignore_ascii_case(NO_PARENT) {
@@ -104,8 +105,9 @@ fn extent(line: &str, sectors: u64, grain: u64) -> Result<(), Error> {
         return Err(Error::OtherFile);
     }
     let size: u64 = size.parse().map_err(|_| malformed)?;
-    match size.checked_next_multiple_of(grain) == Some(sectors) {
-        true => Ok(()),
-        false => Err(Error::OutOfRange("size of the extent")),
+    if size.checked_next_multiple_of(grain) == Some(sectors) {
+        Ok(())
+    } else {
+        Err(Error::OutOfRange("size of the extent"))
     }
 }

@@ -24,7 +24,8 @@ fn open(dir: &TempDir) -> Partial {
 /// Reads to the end in pieces of three bytes.
 fn reading(mut follower: Follower) -> JoinHandle<io::Result<Vec<u8>>> {
     spawn_blocking(move || {
-        let (mut all, mut piece) = (Vec::new(), [0; 3]);
+        let mut all = Vec::new();
+        let mut piece = [0; 3];
         loop {
             match follower.read(&mut piece)? {
                 0 => return Ok(all),
@@ -73,7 +74,8 @@ async fn a_download_that_ends_early_fails_its_follower() {
     let mut partial = open(&dir);
     partial.append(b"abcd").unwrap();
     let mut follower = partial.follow().unwrap();
-    let (waiting, late) = (partial.follow().unwrap(), partial.follow().unwrap());
+    let waiting = partial.follow().unwrap();
+    let late = partial.follow().unwrap();
     let waiting = reading(waiting);
     drop(partial);
     let error = waiting.await.unwrap().unwrap_err();
@@ -88,7 +90,8 @@ async fn a_new_start_is_followed_from_its_first_byte_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let mut partial = open(&dir);
     partial.append(b"abc").unwrap();
-    let (mut begun, fresh) = (partial.follow().unwrap(), partial.follow().unwrap());
+    let mut begun = partial.follow().unwrap();
+    let fresh = partial.follow().unwrap();
     let begun = spawn_blocking(move || {
         let first = begun.read(&mut [0; 3]).unwrap();
         (first, begun)

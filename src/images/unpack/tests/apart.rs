@@ -12,6 +12,7 @@ use clap::ValueEnum as _;
 use super::*;
 use crate::helper::{FIRST_USER, Helper};
 use crate::images::unpack::apart::Decoder;
+use crate::images::unpack::beginning::BEGINNING;
 
 /// The test that is the decoder.
 const ITSELF: &str = "images::unpack::tests::apart::the_decoder_of_the_other_tests";

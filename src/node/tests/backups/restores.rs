@@ -110,3 +110,32 @@ async fn a_file_that_names_others_is_not_followed_and_one_of_another_size_is_ref
         "{failure:?}"
     );
 }
+
+const CLAIM: &str = "claim:0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b01";
+
+#[tokio::test]
+async fn a_claim_that_no_pod_has_mounted_is_waited_for_and_its_deletion_releases_the_layer() {
+    let mut backups = Backups::of_disk(true).await;
+    let in_claim = backup_with(1, |desired| desired.target = CLAIM.to_owned());
+    let failed = backups.failure(in_claim).await;
+    let words = "no pod of namespace default";
+    assert!(
+        failed.transient && failed.message.contains(words),
+        "{failed:?}"
+    );
+    assert!(backups.node.disks.get(uid(VM)).unwrap().layers.is_none());
+    backups.done(1).await;
+    assert!(backups.node.disks.is_backup_base(uid(VM), object(1)));
+    // As where the claim is gone.
+    let stored = StoredBackup {
+        target: CLAIM.to_owned(),
+        ..stored(1, "default/vm")
+    };
+    let failed = backups.failure(Work::DeleteBackup { stored }).await;
+    assert!(
+        !failed.transient && failed.message.contains(words),
+        "{failed:?}"
+    );
+    assert!(!backups.node.disks.is_backup_base(uid(VM), object(1)));
+    assert_eq!(backups.layers(), 1);
+}

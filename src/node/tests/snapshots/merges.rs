@@ -8,6 +8,9 @@ use libvirt::{BlockCommit, Hypervisor as _, Pause, Power};
 use super::*;
 use crate::disk::{Change, Step};
 
+mod killed;
+mod late;
+
 fn delete(n: u32) -> Work {
     Work::DeleteSnapshot {
         snapshot: snapshot(n),
@@ -262,90 +265,6 @@ async fn killed_with(point: Point, runs: bool) -> (Node, Uuid) {
     (node.restarted().await, domain)
 }
 
-#[rstest::rstest]
-#[case(Point::Recorded)]
-#[case(Point::Copies)]
-#[case(Point::Paused)]
-#[case(Point::Pivoted)]
-#[case(Point::Committed)]
-#[tokio::test]
-async fn a_deletion_that_was_killed_anywhere_goes_on(#[case] point: Point) {
-    let (node, domain) = killed_at(point).await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    // It waits for requests that the daemon may have left.
-    tokio::time::pause();
-    let deleted = run(&agenda, 11, delete(1)).await;
-    assert_eq!(deleted.state, State::Success, "{deleted:?}");
-    assert!(node.disks.get(uid(9)).unwrap().layers.is_none());
-    assert_eq!(power(&node, domain).await, Power::On);
-    ensure_agreed(&node, domain).await;
-}
-
-/// No task is left that would.
-#[rstest::rstest]
-#[case(Point::Paused)]
-#[case(Point::Pivoted)]
-#[case(Point::Committed)]
-#[tokio::test]
-async fn reconciliation_resumes_the_guest_of_a_merge_that_was_killed(#[case] point: Point) {
-    let (node, domain) = killed_at(point).await;
-    let mut changes = node.disks.changes();
-    node.containers.reconcile().await.unwrap();
-    let settled = async {
-        while node.disks.change(uid(9)).is_some() {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(TIMEOUT, settled).await.unwrap();
-    assert_eq!(power(&node, domain).await, Power::On);
-    let is_merged = point >= Point::Pivoted;
-    assert_eq!(node.disks.files(uid(9)).below.is_empty(), is_merged);
-    assert_eq!(root(&node, domain).await, node.disks.file(uid(9)));
-    assert!(!node.hypervisor.has_job(domain));
-}
-
-/// Memory that was saved then would have a guest that is not resumed.
-#[tokio::test]
-async fn a_guest_that_is_paused_for_a_merge_is_saved_as_one_that_runs() {
-    let (node, _) = killed_at(Point::Paused).await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    let saved = run(&agenda, 11, Work::Save).await;
-    assert_eq!(saved.state, State::Success, "{saved:?}");
-    let memory = node.disks.get(uid(9)).unwrap().memory.clone();
-    assert!(memory.is_some_and(|memory| !memory.paused));
-}
-
-/// A request to run is the owner's, and comes back.
-#[tokio::test]
-async fn a_guest_is_not_resumed_in_the_middle_of_a_pivot() {
-    let (node, domain) = killed_at(Point::Paused).await;
-    let refused = node.containers.unpause(uid(9)).await.unwrap_err();
-    assert!(refused.is_transient(), "{refused:?}");
-    assert_eq!(power(&node, domain).await, Power::Paused(Pause::Asked));
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    tokio::time::pause();
-    assert_eq!(run(&agenda, 11, delete(1)).await.state, State::Success);
-    node.containers.unpause(uid(9)).await.unwrap();
-    ensure_agreed(&node, domain).await;
-}
-
-/// It was started so, and no request of this process says so.
-#[tokio::test]
-async fn a_guest_that_did_not_run_before_a_merge_that_was_killed_does_not_afterwards() {
-    let (node, domain) = killed_with(Point::Paused, false).await;
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    tokio::time::pause();
-    let deleted = run(&agenda, 11, delete(1)).await;
-    assert_eq!(deleted.state, State::Success, "{deleted:?}");
-    tokio::time::sleep(std::time::Duration::from_secs(100)).await;
-    assert_eq!(power(&node, domain).await, Power::Paused(Pause::Asked));
-    assert_eq!(node.hypervisor.resumes(domain), 0);
-}
-
 async fn settled(node: &Node) {
     let mut changes = node.disks.changes();
     node.containers.reconcile().await.unwrap();
@@ -356,74 +275,6 @@ async fn settled(node: &Node) {
     };
     let soon = std::time::Duration::from_secs(10);
     tokio::time::timeout(soon, settled).await.unwrap();
-}
-
-/// libvirtd may still have the pivot of the daemon that was killed: it would be about the next job.
-#[tokio::test]
-async fn a_merge_begins_when_no_request_of_a_killed_daemon_can_be_left() {
-    let (node, domain) = killed_at(Point::Paused).await;
-    settled(&node).await;
-    tokio::time::pause();
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    let begun = tokio::time::Instant::now();
-    let deleted = run(&agenda, 11, delete(1)).await;
-    assert_eq!(deleted.state, State::Success, "{deleted:?}");
-    assert!(begun.elapsed().as_secs() >= 30);
-    ensure_agreed(&node, domain).await;
-}
-
-/// Or the pause.
-#[rstest::rstest]
-#[case::by_the_daemon(false)]
-#[case::by_its_owner(true)]
-#[tokio::test]
-async fn a_guest_that_a_late_request_pauses_is_resumed_again(#[case] is_owner: bool) {
-    let (node, domain) = killed_at(Point::Paused).await;
-    settled(&node).await;
-    assert_eq!(power(&node, domain).await, Power::On);
-    if is_owner {
-        node.containers.pause(uid(9)).await.unwrap();
-    } else {
-        node.hypervisor.suspend(domain).await.unwrap();
-    }
-    tokio::time::pause();
-    tokio::time::sleep(std::time::Duration::from_secs(100)).await;
-    let is_on = power(&node, domain).await == Power::On;
-    assert_eq!(is_on, !is_owner);
-}
-
-/// A look at the guest takes long: the pause that it finds may be that of the next merge.
-#[tokio::test]
-async fn no_merge_begins_before_a_guest_is_resumed_for_the_last_time() {
-    let (node, domain) = killed_at(Point::Paused).await;
-    settled(&node).await;
-    let before = node.hypervisor.resumes(domain);
-    let looks = node.hypervisor.hold_looks().await;
-    tokio::time::pause();
-    let agenda = agenda(&node).await;
-    let _work = work(&agenda);
-    agenda.submit(uid(11), uid(9), delete(1)).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-    assert!(!node.hypervisor.has_job(domain));
-    assert_eq!(node.hypervisor.resumes(domain), before);
-    drop(looks);
-    let deleted = ended(&agenda, uid(11)).await;
-    assert_eq!(deleted.state, State::Success, "{deleted:?}");
-    assert_eq!(node.hypervisor.resumes(domain), before + 1);
-    ensure_agreed(&node, domain).await;
-}
-
-/// What waits for the repetition of a task sleeps for a minute.
-#[tokio::test]
-async fn a_guest_that_a_merge_left_paused_is_resumed_soon_whatever_waits_already() {
-    let (node, domain) = killed_at(Point::Copies).await;
-    node.containers.reconcile().await.unwrap();
-    tokio::task::yield_now().await;
-    node.disks.begin_pivot(uid(9), 0, true).await.unwrap();
-    node.hypervisor.suspend(domain).await.unwrap();
-    settled(&node).await;
-    assert_eq!(power(&node, domain).await, Power::On);
 }
 
 /// libvirtd has begun it for a daemon that was killed, after the next one had looked.

@@ -1,6 +1,6 @@
 //! Freezes by `vmlet-guest`, which the test plays.
 //!
-//! Invariant: as of all tests of snapshots; the QEMU guest agent answers, too, and is not requested anything.
+//! Invariant: as of all tests of snapshots; the QEMU guest agent would answer, too, and gets no command.
 //! Failure: a test prints the task that did not end as it should.
 
 use std::sync::{Mutex, PoisonError};

@@ -2,12 +2,15 @@
 //!
 //! Invariant: a q35 board with ACPI and APIC for every guest; what an emulator needs beside its
 //! guest's memory has an end.
-//! Failure: none.
+//! Failure: [`super::Error`] for a path that XML cannot carry.
+
+use std::path::Path;
 
 use podspec::MachineType;
 use serde::Serialize;
 
-use crate::vm::domain::DomainSpec;
+use super::{Result, text};
+use crate::vm::domain::{DomainSpec, Uefi};
 use crate::vm::host::accelerator::Accelerator;
 
 /// An element without content.
@@ -38,6 +41,20 @@ pub(super) struct Vcpus {
 pub(super) struct Os {
     #[serde(rename = "type")]
     kind: OsType,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loader: Option<Loader>,
+    #[serde(rename = "nvram", skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Loader {
+    #[serde(rename = "@readonly")]
+    read_only: &'static str,
+    #[serde(rename = "@type")]
+    kind: &'static str,
+    #[serde(rename = "$text")]
+    path: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,14 +131,23 @@ impl Vcpus {
 }
 
 impl Os {
-    pub(super) fn new(machine: &MachineType) -> Self {
-        Self {
+    /// libvirt makes no store where there is one already.
+    pub(super) fn new(machine: &MachineType, uefi: Option<&Uefi>) -> Result<Self> {
+        let path = |path: fn(&Uefi) -> &Path| uefi.map(|uefi| text(path(uefi))).transpose();
+        let loader = path(|uefi| &uefi.code)?.map(|path| Loader {
+            read_only: "yes",
+            kind: "pflash",
+            path,
+        });
+        Ok(Self {
             kind: OsType {
                 arch: "x86_64",
                 machine: machine.to_string(),
                 kind: "hvm",
             },
-        }
+            loader,
+            store: path(|uefi| &uefi.store)?,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: no text of a pod breaks out of its place in the XML.
 //! Failure: a snapshot that differs is shown as a difference of lines.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use podspec::MachineType;
@@ -15,7 +16,7 @@ use super::to_xml;
 use crate::block::Extent;
 use crate::vm::domain::{
     Console, CpuMode, Disk, DiskDevice, DiskFormat, DiskSource, DomainSpec, EMULATOR,
-    HANDOFF_SOCKET, NO_SHARED_PAGES, Room, START_TOKEN, Share, Spare, Variable,
+    HANDOFF_SOCKET, NO_SHARED_PAGES, Room, START_TOKEN, Share, Spare, Uefi, Variable,
 };
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::users::Owner;
@@ -33,6 +34,7 @@ fn spec() -> DomainSpec {
         accelerator: Accelerator::Tcg,
         translations_mib: 64,
         machine_type: MachineType::default(),
+        uefi: None,
         room: Room {
             vcpus: 2,
             max_vcpus: None,
@@ -124,6 +126,30 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
         },
     ];
     insta::assert_snapshot!(to_xml(&spec).unwrap());
+}
+
+#[test]
+fn a_guest_that_boots_by_uefi_has_the_code_of_all_and_a_store_of_its_own() {
+    let uefi = Uefi {
+        code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(),
+        store: "/var/lib/vmlet/disks/<vm>/uefi.fd".into(),
+    };
+    let bios = to_xml(&spec()).unwrap();
+    let spec = DomainSpec {
+        uefi: Some(uefi),
+        ..spec()
+    };
+    let xml = to_xml(&spec).unwrap();
+    let new: Vec<_> = xml.lines().filter(|line| !bios.contains(line)).collect();
+    let expected = [
+        "    <loader readonly=\"yes\" type=\"pflash\">/usr/share/OVMF/OVMF_CODE_4M.fd</loader>",
+        "    <nvram>/var/lib/vmlet/disks/&lt;vm&gt;/uefi.fd</nvram>",
+    ];
+    assert_eq!(new, expected);
+    let mut odd = spec;
+    let uefi = odd.uefi.as_mut().unwrap();
+    uefi.store = std::ffi::OsStr::from_bytes(b"/\xff").into();
+    assert!(matches!(to_xml(&odd), Err(Error::Path(_))));
 }
 
 #[test]

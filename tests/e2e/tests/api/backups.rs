@@ -6,17 +6,21 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use crds::names::{BACKUP_TARGET, DISK_BACKUPS};
 use e2e::machines::{condition, machine};
-use e2e::{Cluster, Control, eventually};
+use e2e::{Cluster, Control, Effect, Who, eventually};
 use serde_json::{Value, json};
 
+use crate::clones::allow_rules;
 use crate::played::{SYSTEM, installed, node, renewals};
+use crate::protected::denied;
 use crate::snapshots::{disk, success};
 use crate::vmletctl::Ctl;
 
 const SOON: Duration = Duration::from_secs(240);
+const BACKUP: &str = "VirtualMachineBackup";
+const SCHEDULE: &str = "VirtualMachineBackupSchedule";
 const KINDS: [&str; 4] = ["Backup", "VerifyBackup", "DeleteBackup", "RestoreBackup"];
 
 #[tokio::test]
@@ -211,6 +215,95 @@ async fn await_state(cluster: &Cluster, name: &str, kind: &str, status: &str) ->
         let state = condition(&backup, &format!("VirtualMachineBackup{kind}"));
         ensure!(state["status"] == status, "{}", backup["status"]);
         Ok(backup)
+    })
+    .await
+}
+
+/// Whoever mounts the claim reads the disk.
+pub(super) async fn a_backup_in_a_claim_needs_the_right_to_read_the_disk(
+    control: &Control,
+) -> Result<()> {
+    let namespace = "keepers";
+    control.namespace(namespace).await?;
+    let keeper = control.objects_as(&Who::user("keeper"), namespace)?;
+    let rule = |resources: Value, verbs: Value, names: Value| {
+        json!({
+            "apiGroups": ["vmlet.dev"], "resources": resources, "verbs": verbs,
+            "resourceNames": names,
+        })
+    };
+    let backups = rule(
+        json!(["virtualmachinebackups", "virtualmachinebackupschedules"]),
+        json!(["create", "get", "patch"]),
+        json!([]),
+    );
+    let backup = |vm: &str, place: Value| {
+        let mut backup = json!({ "metadata": { "name": "b" }, "spec": place });
+        backup["spec"]["vmName"] = json!(vm);
+        backup
+    };
+    let claim = || json!({ "targetClaimName": "store" });
+    let schedule = |place: Value| {
+        let mut schedule = json!({ "metadata": { "name": "s" }, "spec": place });
+        schedule["spec"]["schedule"] = json!("@daily");
+        schedule["spec"]["vmNames"] = json!(["a"]);
+        schedule
+    };
+    let words = "needs the right to create virtualmachines/source";
+    allow_rules(control, "keeper", namespace, "keeper", &json!([backups]))?;
+    eventually(Duration::from_secs(60), "the right to create", || async {
+        let in_target = backup("a", json!({ "target": "nfs" }));
+        let made = keeper.create(BACKUP, &in_target, Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
+    denied(
+        keeper
+            .create(BACKUP, &backup("a", claim()), Effect::DryRun)
+            .await?,
+        words,
+    );
+    denied(
+        keeper
+            .create(SCHEDULE, &schedule(claim()), Effect::DryRun)
+            .await?,
+        words,
+    );
+
+    // The right to the disk of one machine.
+    let source = |names: Value| rule(json!(["virtualmachines/source"]), json!(["create"]), names);
+    let rules = json!([backups, source(json!(["a"]))]);
+    allow_rules(control, "keeper", namespace, "keeper", &rules)?;
+    eventually(Duration::from_secs(60), "the right to read", || async {
+        let in_claim = backup("a", claim());
+        let made = keeper.create(BACKUP, &in_claim, Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
+    denied(
+        keeper
+            .create(BACKUP, &backup("b", claim()), Effect::DryRun)
+            .await?,
+        words,
+    );
+    denied(
+        keeper
+            .create(SCHEDULE, &schedule(claim()), Effect::DryRun)
+            .await?,
+        words,
+    );
+    let in_target = schedule(json!({}));
+    let made = keeper.create(SCHEDULE, &in_target, Effect::Real).await?;
+    made.map_err(Error::msg)?;
+    let change = json!({ "spec": claim() });
+    let refused = keeper.patch(SCHEDULE, "s", &change, Effect::DryRun);
+    denied(refused.await?, words);
+
+    let rules = json!([backups, source(json!([]))]);
+    allow_rules(control, "keeper", namespace, "keeper", &rules)?;
+    eventually(Duration::from_secs(60), "the right to all", || async {
+        let patched = keeper.patch(SCHEDULE, "s", &change, Effect::DryRun).await?;
+        patched.map(|_| ()).map_err(Error::msg)
     })
     .await
 }

@@ -43,7 +43,7 @@ fn allow(
 }
 
 /// Gives a user rights in a namespace.
-fn allow_rules(
+pub(super) fn allow_rules(
     control: &Control,
     who: &str,
     namespace: &str,

@@ -48,6 +48,7 @@ async fn a_node_says_what_it_has_for_machines_and_what_it_lacks() -> Result<()> 
     expected.extend(labels(&[
         ("node.vmlet.dev/accelerator", "kvm"),
         ("node.vmlet.dev/cgroup-version", "2"),
+        ("node.vmlet.dev/uefi", "true"),
         ("machine-type.node.vmlet.dev/pc-q35-7.1", "true"),
         ("machine-type.node.vmlet.dev/pc-q35-7.2", "true"),
         ("cpu-model.node.vmlet.dev/EPYC", "true"),
@@ -153,6 +154,7 @@ fn host(readiness: Readiness, reason: &str, models: &[&str]) -> Host {
             ..Kernel::default()
         }),
         cpu_models: models.iter().map(ToString::to_string).collect(),
+        uefi: Some(true),
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Error, ensure};
 use e2e::{Answer, Control, Effect, Objects, Who, cases, eventually};
 use serde_json::{Value, json};
 
-use crate::{clones, hostile, manifests};
+use crate::{backups, clones, hostile, manifests};
 
 const VM: &str = "VirtualMachine";
 const PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
@@ -86,6 +86,7 @@ async fn users_cannot_change_protected_fields_and_objects() -> anyhow::Result<()
             clones::clones_across_namespaces_need_the_authors_right,
             clones::a_data_volume_is_adopted_only_for_those_who_may_delete_it,
             clones::a_clone_needs_the_authors_right_to_its_source,
+            backups::a_backup_in_a_claim_needs_the_right_to_read_the_disk,
             hostile::whatever_is_taken_can_be_read_and_no_rule_gives_up,
             hostile::the_largest_machine_is_within_the_budget_of_the_rules,
             hostile::metadata_that_cannot_be_read_is_refused,

@@ -328,6 +328,8 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
     let cases = [
         create(on(json!({ "biosUUID": uuid, "instanceUUID": uuid }))),
         create(on(json!({ "biosUUID": "x" }))).refused(matches),
+        create(on(json!({ "firmware": "UEFI" }))),
+        create(on(json!({ "firmware": "uefi" }))).refused("Unsupported value"),
         create(on(json!({ "instanceUUID": uuid.to_uppercase() }))).refused(matches),
         create(net(
             json!({ "name": "eth0", "macAddr": "52:54:00:00:00:01" }),

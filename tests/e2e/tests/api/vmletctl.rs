@@ -192,29 +192,47 @@ impl Machines {
     }
 }
 
-/// With networks and a probe, which the server takes; then its guest's address is given to ssh.
+/// With networks and a probe, which the server takes; then ssh and scp get the way to its guest.
 async fn log_in(control: &Control, ctl: &Ctl, vms: &Api<VirtualMachine>) -> Result<()> {
     ctl.ok(
         "create vm shell --image debian --memory 64Mi --network blue --network team-b/red \
          --mac 52:54:00:12:34:56 --hostname www --readiness-probe tcp=22 --apply",
     )?;
-    let silent = ctl.refused("ssh root@shell")?;
-    ensure!(silent.contains("does not run"), "{silent}");
-    let runs = json!({ "status": {
-        "printableStatus": "Running", "network": { "primaryIP4": "10.88.0.7" },
-    }});
+    let off = ctl.refused("ssh root@shell")?;
+    ensure!(off.contains("does not run"), "{off}");
+    let none = ctl.refused("scp file none:/tmp")?;
+    ensure!(none.contains("there is no virtual machine none"), "{none}");
+    let runs = json!({ "status": { "printableStatus": "Running" } });
     let params = PatchParams::default();
     let vm = vms
         .patch_status("shell", &params, &Patch::Merge(runs))
         .await?;
     let folder = control.stack().dir().join("ssh");
     std::fs::create_dir(&folder)?;
-    std::os::unix::fs::symlink("/bin/echo", folder.join("ssh"))?;
-    let mut ssh = ctl.command("ssh root@shell -v uptime -p");
-    let output = program::output(ssh.env("PATH", &folder))?;
+    for name in ["ssh", "scp"] {
+        std::os::unix::fs::symlink("/bin/echo", folder.join(name))?;
+    }
     let uid = vm.metadata.uid.context("UID")?;
-    let expected = format!("-o HostKeyAlias=vmlet.dev/{uid} root@10.88.0.7 -v uptime -p\n");
-    ensure!(output.stdout == expected.as_bytes(), "{output:?}");
+    let way = format!(
+        "-o ProxyCommand={} --namespace=default --request-timeout=30 port-forward shell --stdio %p \
+         -o HostKeyAlias=vmlet.dev/{uid} -o UserKnownHostsFile=~/.ssh/vmlet_known_hosts",
+        ctl.program.canonicalize()?.display()
+    );
+    for (line, rest) in [
+        (
+            "ssh root@shell uptime -- -v",
+            "-l root shell.default.vmlet -v uptime",
+        ),
+        (
+            "scp -r shell:a root@shell:b c",
+            "-r -- shell.default.vmlet:a root@shell.default.vmlet:b c",
+        ),
+    ] {
+        let mut command = ctl.command(line);
+        let output = program::output(command.env("PATH", &folder))?;
+        let expected = format!("{way} {rest}\n");
+        ensure!(output.stdout == expected.as_bytes(), "{line}: {output:?}");
+    }
     ctl.ok("delete shell").map(drop)
 }
 

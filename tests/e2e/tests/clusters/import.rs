@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Cluster, eventually, program};
+use e2e::{Cluster, program};
 
 const READY: Duration = Duration::from_secs(600);
 const NAME: &str = "imported";

@@ -48,6 +48,7 @@ mod probes;
 mod processes;
 mod promotion;
 mod proxy;
+mod reach;
 mod reboot;
 mod recovery;
 mod registries;

@@ -54,4 +54,5 @@ mod storm;
 mod streaming;
 mod survival;
 mod sysprep;
+mod uefi;
 mod versions;

@@ -35,7 +35,7 @@ pub(crate) struct Expected {
 }
 
 impl Outcome {
-    /// From ginkgo's term for it.
+    /// The outcome for ginkgo's term.
     pub(crate) fn of_state(state: &str) -> Self {
         match state {
             "passed" => Self::Pass,
@@ -136,7 +136,7 @@ impl Expected {
         self.lines.iter().any(|line| line.spec == spec)
     }
 
-    /// Texts and outcomes.
+    /// The text of each specification, with its outcome.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (&str, Outcome)> {
         let lines = self.lines.iter();
         lines.map(|line| (line.spec.as_str(), line.outcome))

@@ -33,7 +33,7 @@ pub(super) fn all() -> Result<Vec<Spec>> {
 }
 
 impl<'a> Suite<'a> {
-    /// For pods that have the runtime handler `handler`.
+    /// A suite for pods that have the runtime handler `handler`.
     pub(super) fn new(session: &'a Session, handler: Option<&'a str>) -> Result<Self> {
         let images = folder()?.join("images.yaml");
         let image = session.image();

@@ -16,6 +16,7 @@ pub(super) fn all(node: &Value) -> Vec<Finding> {
         offer(node, "cpu model", "cpuModels"),
         helpers(&node["helpers"]),
         vmlet_guest(&node["vmletGuest"]),
+        uefi(&node["uefi"]),
         copies(&node["disks"]),
     ];
     all.into_iter().flatten().collect()
@@ -73,6 +74,17 @@ fn vmlet_guest(program: &Value) -> Option<Finding> {
     ))
 }
 
+/// Both are well: most images boot by a BIOS.
+fn uefi(firmware: &Value) -> Option<Finding> {
+    let check = "uefi";
+    if firmware["present"].as_bool()? {
+        return Some(Finding::ok(check, "machines can boot by UEFI"));
+    }
+    let why = firmware["message"].as_str().unwrap_or_default();
+    let found = format!("machines boot by a BIOS alone: {why}");
+    Some(Finding::ok(check, found))
+}
+
 /// Both are well: disks work on every file system.
 fn copies(disks: &Value) -> Option<Finding> {
     let check = "copies";
@@ -109,6 +121,7 @@ mod tests {
             "machineTypes": ["pc-q35-7.1", "pc-q35-7.2"], "cpuModels": ["qemu64"],
             "helpers": { "apart": false, "message": "not permitted" },
             "vmletGuest": { "present": false, "message": "failed to find /x" },
+            "uefi": { "present": false, "message": "install the package ovmf" },
             "disks": { "shareBlocks": false },
         });
         let found: Vec<_> = all(&node).iter().map(|f| (f.check, f.level)).collect();
@@ -119,6 +132,7 @@ mod tests {
             ("cpu model", Level::Ok),
             ("helpers", Level::Warn),
             ("vmlet-guest", Level::Warn),
+            ("uefi", Level::Ok),
             ("copies", Level::Ok),
         ];
         assert_eq!(found, expected);
@@ -128,6 +142,7 @@ mod tests {
             "{}",
             guest.what
         );
+        assert!(all(&node)[6].what.ends_with("the package ovmf"));
         assert_eq!(all(&node)[2].what, "2, the last is pc-q35-7.2");
     }
 

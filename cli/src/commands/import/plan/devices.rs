@@ -4,7 +4,7 @@
 //! the user gives for those of the package.
 //! Failure: a network that the package does not have.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::ovf::{Description, Item, kind};
 use super::super::report::{Fate, Report};
@@ -132,18 +132,24 @@ fn mac(text: &str) -> Option<String> {
     (!is_group && !is_empty).then(|| pairs.join(":"))
 }
 
-/// Firmware, and what machines do not have.
-pub(super) fn others(package: &Description, report: &mut Report) {
+/// What boots the guest. The machine has new variables of the firmware.
+pub(super) fn firmware(package: &Description, spec: &mut Map<String, Value>, report: &mut Report) {
     if package.is_efi() {
-        let text = "machines boot by BIOS: a disk that only EFI boots does not start, and its image has the \
-                    condition Bootable False";
-        report.add(Fate::Changed, "firmware EFI", text);
+        spec.insert("firmware".into(), json!("UEFI"));
+        let text = "UEFI, without the variables of the package: the boot loader must be the file \
+                    \\EFI\\BOOT\\BOOTX64.EFI, too";
+        report.add(Fate::Kept, "firmware", text);
     } else {
         report.add(Fate::Kept, "firmware", "BIOS");
     }
     if package.has_secure_boot {
-        report.add(Fate::LeftOut, "secure boot", "machines boot by BIOS");
+        let text = "the firmware of machines does not verify what it boots";
+        report.add(Fate::LeftOut, "secure boot", text);
     }
+}
+
+/// What machines do not have.
+pub(super) fn others(package: &Description, report: &mut Report) {
     if let Some(version) = &package.hardware.version {
         let text = "the machine type is that of the node, q35";
         report.add(Fate::Changed, &format!("hardware {version}"), text);

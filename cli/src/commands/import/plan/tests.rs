@@ -33,6 +33,7 @@ fn a_machine_of_vmware_is_what_the_report_says() {
             "image": {"kind": "VirtualMachineImage", "name": "web-disk"},
             "hardware": {"cpus": 4, "memory": "8192Mi"},
             "bootDiskCapacity": "40Gi",
+            "firmware": "UEFI",
             "nodeSelector": {"kubernetes.io/hostname": "n1"},
             "network": {"interfaces": [
                 {"name": "eth0"}, {"name": "eth1", "networkRef": "lab/storage"},
@@ -53,8 +54,8 @@ fn a_machine_of_vmware_is_what_the_report_says() {
     changed   NIC Ethernet 1 on "VM Network"  model VmxNet3: it is a virtio NIC
     changed   NIC Ethernet 2 on "Storage"     it is on lab/storage
     changed   NIC Ethernet 2 on "Storage"     model E1000: it is a virtio NIC
-    changed   firmware EFI                    machines boot by BIOS: a disk that only EFI boots does not start, and its image has the condition Bootable False
-    left out  secure boot                     machines boot by BIOS
+    kept      firmware                        UEFI, without the variables of the package: the boot loader must be the file \EFI\BOOT\BOOTX64.EFI, too
+    left out  secure boot                     the firmware of machines does not verify what it boots
     changed   hardware vmx-19                 the machine type is that of the node, q35
     left out  2 cores per socket              the node chooses sockets and cores
     left out  CD or DVD drive CD-ROM 1        machines have no such device

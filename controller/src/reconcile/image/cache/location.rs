@@ -194,9 +194,10 @@ fn answer(facts: &Facts<'_>, state: &State, (waits, is_pre_pulled): (Option<i64>
             // What the task showed is on record by now.
             let is_recorded = ready(facts).is_some_and(|ready| ready.status == "True");
             Answer {
-                effect: match is_over && is_recorded {
-                    true => Effect::Clean,
-                    false => Effect::None,
+                effect: if is_over && is_recorded {
+                    Effect::Clean
+                } else {
+                    Effect::None
                 },
                 again: suspect_after(facts, waits),
                 ..Answer::new(Status::True, reason, String::new())
@@ -250,10 +251,7 @@ fn answer(facts: &Facts<'_>, state: &State, (waits, is_pre_pulled): (Option<i64>
 }
 
 fn state(facts: &Facts<'_>, waits: Option<i64>) -> State {
-    let has = match facts.is_listed {
-        true => State::Has(LISTED),
-        false => State::Has(PULLED),
-    };
+    let has = State::Has(if facts.is_listed { LISTED } else { PULLED });
     if facts.want.is_some_and(|want| want.is_seen) {
         return has;
     }

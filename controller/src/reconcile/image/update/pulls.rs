@@ -87,6 +87,10 @@ pub(super) async fn observe(
         nodes: &nodes,
         recorded: last.nodes.iter().cloned().collect(),
         message: last.message.clone(),
+        hold: match step.tag.checksum_url {
+            Some(_) => pre_pull::Hold::Since(newest.found_time.0.as_second()),
+            None => pre_pull::Hold::Long,
+        },
     };
     let mut pulls = pre_pull::observe_version(step.ctx, step.object, &named, &holders, set).await?;
     if let Some(status) = &mut pulls.status {

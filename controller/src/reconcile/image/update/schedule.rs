@@ -58,9 +58,12 @@ pub(super) fn due(
     };
     let request = update.check_request.as_ref();
     let is_requested = request.is_some() && request != known.observed_check_request.as_ref();
+    let list = known.observed_checksum_url.as_ref();
+    // A check of an earlier version has none on record.
+    let is_of_another_list = list.is_some() && list != update.checksum_url.as_ref();
     let now = now.as_second();
     let last = last.0.as_second();
-    if is_requested || last > now + SKEW {
+    if is_requested || is_of_another_list || last > now + SKEW {
         return Due::Now;
     }
     let last = last.min(now);
@@ -194,6 +197,23 @@ mod tests {
         assert_eq!(due(&update, &known, None, at(NOW)), Due::Now);
         known.observed_check_request = Some("a".to_owned());
         assert_eq!(due(&update, &known, None, at(NOW)), Due::OnRequest);
+    }
+
+    #[test]
+    fn another_file_of_checksums_is_due_at_once_and_the_same_one_is_not() {
+        let with = |list: &str| ImageUpdate {
+            checksum_url: Some(list.to_owned()),
+            ..ImageUpdate::default()
+        };
+        let mut known = checked(NOW, 3);
+        assert_eq!(
+            due(&with("b"), &known, None, at(NOW)),
+            Due::At(NOW + 240),
+            "checked by an earlier version"
+        );
+        known.observed_checksum_url = Some("a".to_owned());
+        assert_eq!(due(&with("a"), &known, None, at(NOW)), Due::At(NOW + 240));
+        assert_eq!(due(&with("b"), &known, None, at(NOW)), Due::Now);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn record(pass: &Pass<'_>) -> Option<DiskRecord> {
     DiskRecord::from_json(text).ok()
 }
 
-/// One step.
+/// One step on the way to a disk that the machine takes over.
 pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let record = checked(pass)?;
     let words = format!(

@@ -1,7 +1,8 @@
 //! Makes the root disk of a clone, on the node of its source, or from a backup, on a node that reaches its target.
 //!
 //! ```text
-//! source ready ─► slot of the node ─► status.nodeName ─► CloneDisk or RestoreBackup task ─► Created
+//! source runs ─► snapshot of it ([`snapshot`]) ─┐
+//! source ready ─────────────────────────────────┴─► slot of the node ─► status.nodeName ─► CloneDisk or RestoreBackup task ─► Created
 //! ```
 //!
 //! Invariant: no scheduler chooses the node: the disk is copied where its source is. The node is recorded
@@ -12,6 +13,7 @@
 //! `VirtualMachineCreated`, and the pass is repeated.
 
 mod right;
+pub(crate) mod snapshot;
 
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use crds::{DiskSource, TaskKind, VirtualMachineTask};
 use super::tasks::{self, Progress};
 use super::{promotion, provision, slot};
 use crate::flow::{Flow, Outcome};
+use crate::reconcile::backup::claim::{self, Desired, Mount, Usable};
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::promotion::back_off;
@@ -60,11 +63,19 @@ pub(super) fn kind(pass: &Pass<'_>) -> TaskKind {
 pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     unsupported::run(pass, None);
     let mut source = prerequisites::source(pass);
-    if source.is_ok()
-        && provision::task(pass).is_none()
-        && let Some(why) = right::refusal(pass).await?
-    {
+    let begins = provision::task(pass).is_none();
+    let is_usable = source
+        .as_ref()
+        .map_or_else(|missing| missing.needs_snapshot, |_| true);
+    let refusal = if begins && is_usable {
+        right::refusal(pass).await?
+    } else {
+        None
+    };
+    if let Some(why) = refusal {
         source = Err(Missing::new(FORBIDDEN, why).unwatched());
+    } else if let Err(missing) = &source {
+        snapshot::prepare(pass, missing).await?;
     }
     prerequisites::show_source(pass, &source);
     // All that is missing shows at once.
@@ -100,6 +111,12 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
         // The source has grown since an earlier attempt.
         patch::status(pass).await?;
     }
+    if let Some(claim) = &source.claim
+        && let Mount::Waits(why) = mount(pass, claim, &node).await?
+    {
+        pass.condition(SOURCE_READY, Status::True, COPYING, &why);
+        return Ok(Flow::RequeueAfter(PROGRESS));
+    }
     let mut spec = tasks::spec(pass, &node, kind(pass));
     spec.image = source.image;
     spec.image_url = source.image_url;
@@ -132,6 +149,25 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     slot.keep();
     pass.postpone_status();
     Ok(slot::is_being_made(pass))
+}
+
+/// Has the claim with the backup mounted on the node, by a pod of this machine.
+async fn mount(pass: &Pass<'_>, claim: &Usable, node: &str) -> Outcome<Mount> {
+    let desired = Desired {
+        namespace: &pass.key.namespace,
+        claim,
+        node,
+        owner: pass.owner(),
+    };
+    claim::mount(pass.ctx, &desired).await
+}
+
+/// The disk is made: no node needs the claim for this machine any more.
+pub(super) async fn leave_claim(pass: &Pass<'_>) -> Outcome<()> {
+    if !is_wanted(pass) || kind(pass) != TaskKind::RestoreBackup {
+        return Ok(());
+    }
+    claim::unmount(pass.ctx, &pass.key.namespace, &pass.owner()).await
 }
 
 /// The failure of the last attempt, if that may pass and the next one is not due yet.

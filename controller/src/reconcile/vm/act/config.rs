@@ -152,7 +152,7 @@ fn is_on_node(pass: &Pass<'_>, text: &str) -> Outcome<()> {
     Err(Error::MachineType(why).into())
 }
 
-/// Whether a start would come to its pod, as far as that is known while the guest runs.
+/// Whether a start would get as far as its pod, by what is known while the guest runs.
 ///
 /// # Errors
 ///

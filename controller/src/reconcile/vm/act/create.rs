@@ -71,6 +71,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         status.image.clone_from(&task.spec.image);
         status.image_url.clone_from(&task.spec.image_url);
         provision::has_place_and_image(pass);
+        clone::leave_claim(pass).await?;
         return done(pass);
     }
     if let Some(why) = group::holds_disk(pass) {

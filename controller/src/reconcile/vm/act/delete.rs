@@ -12,7 +12,7 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
-use super::{config, effects, handover, provision, tasks};
+use super::{clone, config, effects, handover, provision, tasks};
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::{find, pods, view};
@@ -39,6 +39,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         forget(pass);
         return Ok(Flow::Continue);
     }
+    clone::snapshot::abandon(pass).await?;
     if view::is_orphaning(&pass.vm) {
         handover::clean_up(pass).await?;
         release(pass);

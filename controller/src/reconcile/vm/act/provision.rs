@@ -51,7 +51,7 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     tasks::find(pass, &name)
 }
 
-/// One step.
+/// One step on the way to a disk on a node.
 pub(crate) async fn run(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,

@@ -42,7 +42,7 @@ impl Mode {
     }
 }
 
-/// Decides.
+/// Decides how the root disk of a machine is made.
 pub(crate) fn resolve(ctx: &Context, vm: &VirtualMachine) -> Mode {
     // A clone stands alone.
     if vm.spec.source.is_some() {

@@ -13,6 +13,9 @@ pub(crate) const INSTANCE: &str = "instance";
 /// Role of the pod that chooses a node.
 pub(crate) const PROVISION: &str = "provision";
 
+/// Role of the pod that has a claim with backups mounted.
+pub(crate) const BACKUP_TARGET: &str = "backup-target";
+
 pub(crate) fn role(pod: &Pod) -> &str {
     pod.labels()
         .get(names::POD_ROLE_LABEL)
@@ -68,7 +71,7 @@ pub(crate) fn waiting(pod: &Pod) -> Option<(&str, &str)> {
     Some((waiting.reason.as_deref()?, message))
 }
 
-/// Its guest runs.
+/// Whether the guest of a pod runs.
 pub(crate) fn runs(pod: &Pod) -> bool {
     !is_final(pod) && state(pod).is_some_and(|s| s.running.is_some())
 }

@@ -141,7 +141,7 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
     decision
 }
 
-/// Facts from metadata.
+/// What the metadata of a machine say.
 fn meta(vm: &VirtualMachine) -> Meta {
     let deletion = match vm.metadata.deletion_timestamp {
         None => Deletion::No,

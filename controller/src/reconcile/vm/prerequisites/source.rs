@@ -1,22 +1,27 @@
-//! The snapshot or machine that a machine is a clone of, or the backup that it is restored from ([`backup`]).
+//! The snapshot or machine that a machine is a clone of, or the backup that it is restored from ([`backup`]). Of a machine that
+//! runs a snapshot is taken first ([`running`]).
 //!
 //! Invariant: all are of the namespace of the machine. What a node copies is named by the UIDs of disk and snapshot:
 //! a later snapshot or machine of the same name is another source.
 //! Failure: a source that does not exist or cannot be copied; one that is not ready yet is waited for.
 
 mod backup;
+mod running;
 
 use std::sync::Arc;
 
 use crds::conditions::{CREATED, is_true};
-use crds::{BackupRequest, PowerState, TaskKind, VirtualMachine, VirtualMachineSnapshot, names};
+use crds::{BackupRequest, TaskKind, VirtualMachine, VirtualMachineSnapshot, names};
 use kube::ResourceExt;
 
 use super::{Missing, bytes};
 use crate::context::Key;
-use crate::reconcile::vm::observe::{pods, snapshots, view};
+use crate::reconcile::backup::claim::Usable;
+use crate::reconcile::vm::observe::{snapshots, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::stores::own_root_claim;
+
+pub(crate) use self::running::OwnSnapshot;
 
 /// Reason of the condition: the source is there, and is not ready yet.
 const WAITS: &str = "NotReady";
@@ -32,6 +37,8 @@ pub(crate) struct Source {
     pub(crate) snapshot_uid: Option<String>,
     /// The backup that the disk is made from, in place of another disk.
     pub(crate) backup: Option<BackupRequest>,
+    /// The claim that has the backup.
+    pub(crate) claim: Option<Usable>,
     /// The image that it was made from.
     pub(crate) image: Option<String>,
     /// The URL of that image.
@@ -122,33 +129,10 @@ fn of_machine(pass: &Pass<'_>, name: &str) -> Result<Source, Missing> {
         let message = format!("machine {name} reverts to a snapshot");
         return Err(Missing::new(WAITS, message));
     }
-    if status.power_state != Some(PowerState::PoweredOff) {
-        let state = status
-            .power_state
-            .map_or_else(|| "in no known state".to_owned(), |s| format!("{s:?}"));
-        let message = format!(
-            "machine {name} is {state}, and its disk changes or lacks its memory: power it off, or clone a snapshot of it"
-        );
-        return Err(Missing::new(WAITS, message));
+    match running::check(pass, &vm)? {
+        Some(snapshot) => of_snapshot(pass, &snapshot),
+        None => Ok(found),
     }
-    if is_to_run(pass, &vm) {
-        let message = format!(
-            "machine {name} is off for a moment only, and is to run: power it off, or clone a snapshot of it"
-        );
-        return Err(Missing::new(WAITS, message));
-    }
-    Ok(found)
-}
-
-/// Whether the machine is to be on, or something of it is left that runs: between two of its pods it is off, and its
-/// next start would meet the copy.
-fn is_to_run(pass: &Pass<'_>, vm: &VirtualMachine) -> bool {
-    let status = vm.status.clone().unwrap_or_default();
-    let desired = lifecycle::desired_power_state(&vm.spec, &status, None);
-    let pods = pass.ctx.stores.pods_of(&vm.uid().unwrap_or_default());
-    !matches!(desired, Ok(PowerState::PoweredOff))
-        || !status.state_change_requests.is_empty()
-        || pods.iter().any(|pod| !pods::is_over(pod))
 }
 
 fn machine(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachine>> {
@@ -202,6 +186,7 @@ fn disk_of(pass: &Pass<'_>, name: &str, vm: &VirtualMachine) -> Result<Source, M
         disk_uid: disk_uid(vm).to_owned(),
         snapshot_uid: None,
         backup: None,
+        claim: None,
         image: status.image,
         image_url: status.image_url,
         virtual_bytes: (status.storage.as_ref())

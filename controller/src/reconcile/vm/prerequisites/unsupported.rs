@@ -57,7 +57,7 @@ fn message(fields: &[String], lost: &[String]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// In the order of the fields.
+/// What is not supported, in the order of the fields.
 fn list(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<String> {
     let value = serde_json::to_value(spec).unwrap_or_default();
     let partly = partly(spec, facts);

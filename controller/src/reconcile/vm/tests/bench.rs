@@ -6,6 +6,8 @@
 mod agents;
 mod backups;
 mod groups;
+mod life;
+mod looks;
 mod outcomes;
 mod replica_sets;
 mod snapshots;
@@ -13,7 +15,6 @@ mod snapshots;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crds::conditions;
 use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineBackup, VirtualMachineBackupSchedule,
     VirtualMachineClass, VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache,
@@ -22,13 +23,14 @@ use crds::{
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub(super) use self::backups::{BACKUPS, SCHEDULES};
 pub(super) use self::groups::GROUPS;
+pub(super) use self::life::alive;
 pub(super) use self::outcomes::{failure, is_conflict, is_quiet, is_wait, seconds};
 pub(super) use self::replica_sets::SETS;
 pub(super) use self::snapshots::SNAPSHOTS;
@@ -221,67 +223,6 @@ impl Bench {
         self.server.lock().unwrap().most_pods = Some(most);
     }
 
-    pub(super) fn try_get(&self, collection: &str, name: &str) -> Option<Value> {
-        let place = (collection.to_owned(), name.to_owned());
-        self.server.lock().unwrap().objects.get(&place).cloned()
-    }
-
-    pub(super) fn get(&self, collection: &str, name: &str) -> Value {
-        let found = self.try_get(collection, name);
-        found.unwrap_or_else(|| panic!("there is no {collection}/{name}: {:?}", self.names()))
-    }
-
-    fn names(&self) -> Vec<String> {
-        let server = self.server.lock().unwrap();
-        server
-            .objects
-            .keys()
-            .map(|(c, n)| format!("{}/{n}", c.rsplit('/').next().unwrap()))
-            .collect()
-    }
-
-    pub(super) fn vm(&self) -> VirtualMachine {
-        serde_json::from_value(self.get(VMS, "vm")).unwrap()
-    }
-
-    pub(super) fn status(&self) -> crds::VirtualMachineStatus {
-        self.vm().status.unwrap_or_default()
-    }
-
-    pub(super) fn pod(&self) -> Value {
-        self.get(PODS, "vm")
-    }
-
-    pub(super) fn has_pod(&self) -> bool {
-        self.try_get(PODS, "vm").is_some()
-    }
-
-    /// The task of that kind; panics unless there is exactly one.
-    pub(super) fn task(&self, kind: &str) -> Value {
-        let all = self.tasks(kind);
-        assert_eq!(all.len(), 1, "{kind}: {:?}", self.names());
-        all[0].clone()
-    }
-
-    pub(super) fn tasks(&self, kind: &str) -> Vec<Value> {
-        let server = self.server.lock().unwrap();
-        let is_task = |c: &str| c == TASKS || c == SYSTEM_TASKS;
-        let all = server.objects.iter().filter(|((c, _), _)| is_task(c));
-        all.map(|(_, t)| t.clone())
-            .filter(|t| t["spec"]["kind"] == kind)
-            .collect()
-    }
-
-    pub(super) fn condition(&self, kind: &str) -> Option<Condition> {
-        conditions::find(&self.status().conditions, kind).cloned()
-    }
-
-    /// Status and reason of a condition, `-` when it is not there.
-    pub(super) fn condition_text(&self, kind: &str) -> String {
-        self.condition(kind)
-            .map_or("-".to_owned(), |c| format!("{}/{}", c.status, c.reason))
-    }
-
     pub(super) fn forward(&self, seconds: i64) {
         self.clock.fetch_add(seconds, Ordering::Relaxed);
     }
@@ -397,165 +338,6 @@ impl Bench {
         panic!("never settles: {:?}", self.writes());
     }
 
-    /// A machine whose root disk is to be created by a task that no agent has started.
-    pub(super) async fn provisioning(&mut self, changes: Value) -> String {
-        let uid = self.machine(changes);
-        self.settle().await.ok();
-        self.placeholder_is_bound("vm", "n1");
-        self.settle().await.ok();
-        self.placeholder_runs("vm");
-        self.settle().await.ok();
-        uid
-    }
-
-    /// A machine whose root disk is ready, without a running pod yet.
-    pub(super) async fn created(&mut self, changes: Value) -> String {
-        let uid = Box::pin(self.provisioning(changes)).await;
-        self.task_ends("Provision", "Success");
-        self.pass().await.ok();
-        uid
-    }
-
-    /// A machine that runs.
-    pub(super) async fn running(&mut self, changes: Value) -> String {
-        let uid = Box::pin(self.booting(changes)).await;
-        self.facts(alive());
-        self.settle().await.ok();
-        self.writes();
-        self.events();
-        uid
-    }
-
-    /// A machine whose guest has shown no sign of life yet.
-    pub(super) async fn booting(&mut self, changes: Value) -> String {
-        let uid = self.created(changes).await;
-        self.settle().await.ok();
-        self.run("n1");
-        self.settle().await.ok();
-        self.writes();
-        self.events();
-        uid
-    }
-
-    /// The scheduler binds a pod.
-    pub(super) fn bind(&mut self, pod: &str, node: &str) {
-        self.edit(
-            PODS,
-            pod,
-            json!({ "spec": { "nodeName": node }, "status": { "phase": "Pending" } }),
-        );
-    }
-
-    fn placeholder_name(&self, vm: &str) -> String {
-        let uid = self.get(VMS, vm)["metadata"]["uid"].clone();
-        format!(
-            "{vm}-placeholder-of-virtual-machine-{}",
-            uid.as_str().unwrap()
-        )
-    }
-
-    /// The pod that holds the place of a machine.
-    pub(super) fn placeholder(&self, vm: &str) -> Option<Value> {
-        self.try_get(PODS, &self.placeholder_name(vm))
-    }
-
-    pub(super) fn placeholder_is_bound(&mut self, vm: &str, node: &str) {
-        let name = self.placeholder_name(vm);
-        self.bind(&name, node);
-    }
-
-    /// kubelet has removed it.
-    pub(super) fn placeholder_is_gone(&mut self, vm: &str) {
-        let name = self.placeholder_name(vm);
-        self.remove(PODS, &name);
-        self.sync();
-    }
-
-    /// The image is there.
-    pub(super) fn placeholder_runs(&mut self, vm: &str) {
-        let name = self.placeholder_name(vm);
-        let node = self.get(PODS, &name)["spec"]["nodeName"].clone();
-        self.pod_runs(&name, node.as_str().unwrap());
-    }
-
-    /// The machine's pod is bound and runs.
-    pub(super) fn run(&mut self, node: &str) {
-        self.pod_runs("vm", node);
-    }
-
-    fn pod_runs(&mut self, pod: &str, node: &str) {
-        let now = self.time();
-        self.edit(
-            PODS,
-            pod,
-            json!({
-                "spec": { "nodeName": node },
-                "status": {
-                    "phase": "Running",
-                    "podIPs": [{ "ip": "10.1.0.7" }],
-                    "conditions": [{ "type": "Ready", "status": "True" }],
-                    "containerStatuses": [{
-                        "name": "vm", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-                        "state": { "running": { "startedAt": now } },
-                    }],
-                },
-            }),
-        );
-    }
-
-    /// A pod's container ends.
-    pub(super) fn end(&mut self, pod: &str, code: i32, reason: &str) {
-        let now = self.time();
-        let old = self.get(PODS, pod);
-        let state = "/status/containerStatuses/0/state/running/startedAt";
-        let started = old.pointer(state).cloned().unwrap_or(json!(now));
-        self.edit(
-            PODS,
-            pod,
-            json!({ "status": {
-                "phase": if code == 0 { "Succeeded" } else { "Failed" },
-                "conditions": [{ "type": "Ready", "status": "False" }],
-                "containerStatuses": [{
-                    "name": "vm", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-                    "state": { "terminated": {
-                        "exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now,
-                    }},
-                }],
-            }}),
-        );
-    }
-
-    /// The node's agent reports how all tasks of a kind that are not over ended.
-    pub(super) fn task_ends(&mut self, kind: &str, state: &str) {
-        let now = self.time();
-        for task in self.tasks(kind) {
-            let old = task["status"]["state"].as_str().unwrap_or_default();
-            if !matches!(old, "Success" | "Error" | "Cancelled") {
-                let name = task["metadata"]["name"].as_str().unwrap().to_owned();
-                let is_own = task["metadata"]["namespace"] == "ns";
-                self.edit(
-                    if is_own { TASKS } else { SYSTEM_TASKS },
-                    &name,
-                    json!({ "status": {
-                        "state": state, "transient": false, "message": "said the node",
-                        "completionTime": now, "progressPercent": 0,
-                    }}),
-                );
-            }
-        }
-    }
-
-    /// The agent publishes facts about the guest.
-    pub(super) fn facts(&mut self, facts: Value) {
-        self.edit(
-            PODS,
-            "vm",
-            json!({ "metadata": { "annotations": {
-                "vmlet.dev/guest-facts": facts.to_string(),
-            }}}),
-        );
-    }
-
     pub(super) fn time(&self) -> String {
         (self.ctx.clock)().0.to_string()
     }
@@ -585,9 +367,4 @@ pub(super) fn image(name: &str) -> Value {
         "metadata": { "name": name, "namespace": "ns" },
         "spec": { "source": { "http": { "url": "https://images.example/debian.qcow2" } } },
     })
-}
-
-/// Facts of a guest that has booted.
-pub(super) fn alive() -> Value {
-    json!({ "power": "On", "agent": "Connected" })
 }

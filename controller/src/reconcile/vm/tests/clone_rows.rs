@@ -124,20 +124,23 @@ async fn a_clone_of_a_snapshot_is_made_on_the_node_of_its_machine() {
 }
 
 #[tokio::test]
-async fn a_clone_of_a_machine_waits_until_that_is_off() {
+async fn a_clone_of_a_machine_waits_while_that_is_suspended() {
     let mut bench = Bench::new();
     let disk = with_source(&mut bench, &NEW);
-    for state in ["PoweredOn", "Suspended"] {
-        bench.edit(VMS, "source", json!({ "status": { "powerState": state } }));
-        bench.machine(of_machine());
-        let result = bench.settle().await;
-        assert!(matches!(result, Ok(Flow::Waiting(_))), "{result:?}");
-        let text = message(&bench, SOURCE_READY);
-        assert!(text.contains(&format!("is {state}")), "{text}");
-        assert_eq!(bench.condition_text(SOURCE_READY), "False/NotReady");
-        assert!(bench.tasks("CloneDisk").is_empty() && bench.status().node_name.is_none());
-        bench.remove(VMS, "vm");
-    }
+    let suspended = json!({ "status": { "powerState": "Suspended" } });
+    bench.edit(VMS, "source", suspended);
+    let uid = bench.machine(of_machine());
+    let result = bench.settle().await;
+    assert!(matches!(result, Ok(Flow::Waiting(_))), "{result:?}");
+    let text = message(&bench, SOURCE_READY);
+    assert!(
+        text.contains("is suspended") && text.contains("resume it"),
+        "{text}"
+    );
+    assert_eq!(bench.condition_text(SOURCE_READY), "False/NotReady");
+    assert!(bench.tasks("CloneDisk").is_empty() && bench.status().node_name.is_none());
+    assert!(bench.try_get(SNAPSHOTS, &format!("clone-{uid}")).is_none());
+    bench.remove(VMS, "vm");
     bench.edit(
         VMS,
         "source",
@@ -160,16 +163,17 @@ async fn a_clone_of_a_machine_waits_until_that_is_off() {
 #[case::to_be_on(json!({ "spec": { "runStrategy": "Always" } }))]
 #[case::requested(json!({ "status": { "stateChangeRequests": [{ "action": "Start" }] } }))]
 #[tokio::test]
-async fn a_machine_that_is_off_for_a_moment_only_is_not_copied(#[case] change: Value) {
+async fn a_machine_that_is_off_for_a_moment_only_is_copied_from_a_snapshot(#[case] change: Value) {
     let mut bench = Bench::new();
     with_source(&mut bench, &NEW);
     bench.edit(VMS, "source", change);
-    bench.machine(of_machine());
+    let uid = bench.machine(of_machine());
     let result = bench.settle().await;
     assert!(matches!(result, Ok(Flow::Waiting(_))), "{result:?}");
     let text = message(&bench, SOURCE_READY);
-    assert!(text.contains("off for a moment only"), "{text}");
+    assert!(text.contains("is taken first"), "{text}");
     assert!(bench.tasks("CloneDisk").is_empty());
+    assert!(bench.try_get(SNAPSHOTS, &format!("clone-{uid}")).is_some());
 }
 
 #[tokio::test]
@@ -186,6 +190,8 @@ async fn a_machine_whose_pod_is_still_there_is_not_copied() {
     bench.machine(of_machine());
     let result = bench.settle().await;
     assert!(matches!(result, Ok(Flow::Waiting(_))), "{result:?}");
+    let text = message(&bench, SOURCE_READY);
+    assert!(text.contains("is being powered off"), "{text}");
     bench.remove(PODS, "source");
     bench.settle().await.ok();
     bench.task("CloneDisk");

@@ -55,21 +55,29 @@ const ROWS: [(&str, u8); 46] = [
 ];
 const LAST: (&str, u8) = ("b1", 5);
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 22] = [
     include_str!("backup_rows.rs"),
     include_str!("cache_rows.rs"),
+    include_str!("cache_rows/disk.rs"),
+    include_str!("cache_rows/pulls.rs"),
     include_str!("group_rows.rs"),
     include_str!("reconcile_rows.rs"),
     include_str!("delete_rows.rs"),
+    include_str!("delete_rows/left_objects.rs"),
     include_str!("normal_rows.rs"),
     include_str!("create_rows.rs"),
+    include_str!("create_rows/secrets.rs"),
     include_str!("update_rows.rs"),
     include_str!("status_rows.rs"),
     include_str!("config_rows.rs"),
+    include_str!("config_rows/class_edits.rs"),
     include_str!("power_rows.rs"),
+    include_str!("power_rows/off.rs"),
+    include_str!("power_rows/restarts.rs"),
     include_str!("probe_rows.rs"),
     include_str!("revert_rows.rs"),
     include_str!("snapshot_rows.rs"),
+    include_str!("snapshot_rows/deletions.rs"),
 ];
 
 #[test]

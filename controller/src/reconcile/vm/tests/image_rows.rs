@@ -261,7 +261,7 @@ async fn a_disk_that_only_uefi_boots_is_reported() {
     passes(&mut bench, 1).await.ok();
     assert_eq!(ready(&bench).0, "True/Available");
     let (says, message) = condition(&bench, "Bootable").unwrap();
-    assert_eq!(says, "False/NeedsUEFI");
+    assert_eq!(says, "True/BootsByUEFI");
     assert!(message.contains("only UEFI boots it"), "{message}");
     assert_eq!(bench.get(IMAGES, "debian")["status"]["firmware"], "efi");
 }
@@ -271,7 +271,7 @@ async fn a_qcow2_boots_as_far_as_its_boot_sector_is_known() {
     for (firmware, bootable, expected) in [
         (None, true, "Unknown/BootSectorNotSeen"),
         (Some("bios"), true, "True/BootSectorFound"),
-        (Some("efi"), false, "False/NeedsUEFI"),
+        (Some("efi"), false, "True/BootsByUEFI"),
     ] {
         let mut bench = Bench::new();
         bench.agents(&["n1"]);

@@ -138,10 +138,28 @@ pub(crate) async fn delete_unchanged(
     ctx: &Context,
     snapshot: &VirtualMachineSnapshot,
 ) -> Outcome<()> {
-    let only_this = DeleteParams::background().preconditions(Preconditions {
+    let this = Preconditions {
         uid: snapshot.uid(),
         resource_version: snapshot.resource_version(),
-    });
+    };
+    delete_if(ctx, snapshot, this).await
+}
+
+/// Deletes it, whatever of it changed meanwhile.
+pub(crate) async fn delete(ctx: &Context, snapshot: &VirtualMachineSnapshot) -> Outcome<()> {
+    let this = Preconditions {
+        uid: snapshot.uid(),
+        resource_version: None,
+    };
+    delete_if(ctx, snapshot, this).await
+}
+
+async fn delete_if(
+    ctx: &Context,
+    snapshot: &VirtualMachineSnapshot,
+    this: Preconditions,
+) -> Outcome<()> {
+    let only_this = DeleteParams::background().preconditions(this);
     let name = snapshot.name_any();
     match api(ctx, snapshot).delete(&name, &only_this).await {
         Ok(_) => Ok(()),

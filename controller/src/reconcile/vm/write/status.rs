@@ -27,7 +27,7 @@ use crate::reconcile::vm::prerequisites::unsupported;
 
 pub(crate) use network::is_enabled;
 
-/// All parts.
+/// Drafts all parts of the status.
 pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome {
     remember_disk(pass);
     create::exists(pass);

@@ -26,6 +26,8 @@ const BOOT: Duration = Duration::from_secs(900);
 const TASK: Duration = Duration::from_secs(600);
 /// How often one machine starts in each way.
 const REPEATED: u32 = 3;
+/// The cloud-init image of a machine, beside its disk.
+const SEED: &str = "seed.iso";
 /// Digits of an id in the names of its files.
 const DIGITS: usize = 20;
 
@@ -195,7 +197,6 @@ impl Bench<'_> {
         let pod = self.pod(0);
         let booted = self.stack.boot(&self.cri, &pod).await?.0;
         let id = booted.container[..DIGITS].to_owned();
-        let seeds = self.stack.path("state/seeds");
         let sockets = self.stack.path("state/console").join(&id);
         let pid = emulator(&format!("vmlet-{}", vm(0)))?;
         let mut folders = Vec::new();
@@ -203,10 +204,11 @@ impl Bench<'_> {
             let path = self.stack.path(&format!("by-hand-{number}"));
             std::fs::create_dir(&path)?;
             std::fs::copy(&pristine, path.join("root.qcow2"))?;
-            let seed = format!("{id}.iso");
-            std::fs::copy(seeds.join(&seed), path.join(&seed))?;
+            let seed = disks.join(SEED);
+            std::fs::copy(&seed, path.join(SEED))
+                .with_context(|| format!("copy {}", seed.display()))?;
             folders.push(Folder {
-                recipe: Recipe::of(pid, &[&disks, &seeds, &sockets], &path)?,
+                recipe: Recipe::of(pid, &[&disks, &sockets], &path)?,
                 path,
                 disk: pristine.clone(),
                 image: image.clone(),

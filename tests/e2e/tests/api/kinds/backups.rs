@@ -36,12 +36,18 @@ fn of_backups() -> Vec<Case> {
         changed(&json!({ "target": "nfs", "mode": "Full", "verify": true })),
         changed(&json!({ "target": "/srv/backups" })).refused("should match"),
         changed(&json!({ "target": "../x" })).refused("should match"),
+        changed(&json!({ "targetClaimName": "store" })),
+        changed(&json!({ "targetClaimName": "store", "target": "default" }))
+            .refused("at most one of target and targetClaimName"),
+        changed(&json!({ "targetClaimName": "../x" })).refused("should match"),
+        changed(&json!({ "targetClaimName": "" })).refused("at least 1 chars"),
         changed(&json!({ "mode": "Differential" })).refused("Unsupported value"),
         changed(&json!({ "deletionPolicy": "Keep" })).refused("Unsupported value"),
         changed(&json!({ "quiesce": { "timeout": "11m" } })).refused("must be at most 10m"),
         changed(&json!({ "verifyRequest": "" })).refused("at least 1 chars"),
         edit(json!({ "vmName": "b" })).refused("vmName is immutable"),
         edit(json!({ "target": "nfs" })).refused("target is immutable"),
+        edit(json!({ "targetClaimName": "store" })).refused("targetClaimName is immutable"),
         edit(json!({ "mode": "Full" })).refused("mode is immutable"),
         edit(json!({ "quiesce": null })).refused("quiesce is immutable"),
         edit(json!({ "verifyRequest": "1", "deletionPolicy": "Retain", "description": "x" })),
@@ -65,6 +71,9 @@ fn of_schedules() -> Vec<Case> {
         changed(&json!({ "vmNames": ["a", "a"] })).refused("Duplicate value"),
         changed(&json!({ "schedule": "@daily" })),
         changed(&json!({ "schedule": "daily" })).refused("should match"),
+        changed(&json!({ "targetClaimName": "store" })),
+        changed(&json!({ "targetClaimName": "store", "target": "nfs" }))
+            .refused("at most one of target and targetClaimName"),
         changed(&json!({ "fullEvery": 0 })).refused("greater than or equal to 1"),
         changed(&json!({ "retention": { "keepLast": 0 } })).refused("greater than or equal to 1"),
         changed(&json!({ "retention": { "keepLast": 1, "keepFor": "720h" } })),
@@ -85,10 +94,14 @@ fn of_tasks() -> Vec<Case> {
     let about =
         |backup: Value| Case::create(TASK, with(work.clone(), &json!({ "backup": backup })));
     let digest = "a".repeat(64);
+    let claim = "claim:0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b01";
     vec![
         Case::create(TASK, work.clone()),
         about(json!({ "uid": "b" })).refused("Required value"),
         about(json!({ "uid": "b", "target": "../x" })).refused("should match"),
+        about(json!({ "uid": "b", "target": claim })),
+        about(json!({ "uid": "b", "target": "claim:store" })).refused("should match"),
+        about(json!({ "uid": "b", "target": format!("{claim}0") })).refused("should match"),
         about(json!({ "uid": "b", "target": "nfs", "diskUID": "/" })).refused("should match"),
         about(json!({ "uid": "b", "target": "nfs", "quiesceSeconds": 601 }))
             .refused("less than or equal to 600"),

@@ -189,7 +189,7 @@ impl State {
         shown
     }
 
-    fn answer(&mut self, head: &hyper::http::request::Parts, body: &Bytes) -> Answer {
+    fn answer(&mut self, head: &http::request::Parts, body: &Bytes) -> Answer {
         let given = head.headers.get(header::AUTHORIZATION);
         let given = given.map_or("", |value| value.to_str().unwrap()).to_owned();
         let password = format!("Basic {}", STANDARD.encode("me:hush"));
@@ -255,7 +255,7 @@ impl State {
         plain(201)
     }
 
-    fn upload(&mut self, head: &hyper::http::request::Parts, number: &str, body: &Bytes) -> Answer {
+    fn upload(&mut self, head: &http::request::Parts, number: &str, body: &Bytes) -> Answer {
         if head.method == Method::POST {
             if let Some(Fault::Refuses(status)) = self.fault {
                 let words = "{\"errors\":[{\"code\":\"DENIED\",\"message\":\"no\"}]}";
@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    fn piece(&mut self, head: &hyper::http::request::Parts, number: u32, body: &Bytes) -> Answer {
+    fn piece(&mut self, head: &http::request::Parts, number: u32, body: &Bytes) -> Answer {
         let range = head.headers.get(header::CONTENT_RANGE);
         let range = range.map(|range| range.to_str().unwrap().to_owned());
         if self.fault == Some(Fault::DemandsLargePieces) && range.is_some() {
@@ -331,7 +331,7 @@ impl State {
         self.accepted(202, number)
     }
 
-    fn end(&mut self, head: &hyper::http::request::Parts, number: u32) -> Answer {
+    fn end(&mut self, head: &http::request::Parts, number: u32) -> Answer {
         let query = head.uri.query().unwrap_or_default();
         let wanted = query.split("digest=").nth(1).unwrap().replace("%3A", ":");
         let blob = self.uploads.remove(&number).unwrap();

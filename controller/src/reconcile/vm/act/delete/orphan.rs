@@ -18,9 +18,11 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{Pass, find};
+use crate::context::Key;
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::{again, is_conflict, is_gone};
 use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::observe::pods;
 use crate::stores::DataVolume;
 
 pub(super) async fn run(pass: &Pass<'_>) -> Outcome<()> {
@@ -30,6 +32,12 @@ pub(super) async fn run(pass: &Pass<'_>) -> Outcome<()> {
     if let Some(placeholder) = find::placeholder(pass) {
         pods.remove(&placeholder.name_any());
     }
+    // One that has a claim with backups mounted for the machine goes, too.
+    pods.retain(|name| {
+        let key = Key::new(&pass.key.namespace, name);
+        let found = stores.pods.get(&key.reference());
+        !found.is_some_and(|pod| pods::role(&pod) == pods::BACKUP_TARGET)
+    });
     strip::<Pod>(pass, pods).await?;
     strip::<VirtualMachineTask>(pass, owned(pass, &stores.tasks)).await?;
     // The stores may be behind what an earlier pass, or CDI, made: what the machine names counts,

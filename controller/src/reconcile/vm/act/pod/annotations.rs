@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crds::vm::Firmware;
 use crds::{IpAssurance, names};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
@@ -52,6 +53,13 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     }
     if let Some(machine) = plan.machine_type {
         set(names::MACHINE_TYPE, machine.to_owned());
+    }
+    if let Some(firmware) = spec.firmware {
+        let word = match firmware {
+            Firmware::Bios => "bios",
+            Firmware::Uefi => "uefi",
+        };
+        set(names::FIRMWARE, word.to_owned());
     }
     for (key, value) in image(plan) {
         set(key, value.to_owned());

@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use crds::VirtualMachine;
+use crds::vm::Firmware;
+use crds::{VirtualMachine, names};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     PreferredSchedulingTerm, Toleration, TopologySpreadConstraint,
@@ -59,16 +60,32 @@ pub(crate) fn asked(
         size.limits,
     ])];
     all.extend(grouping.map(Grouping::asked));
-    // Without a group it is the text of earlier versions: no placeholder is made again for an upgrade.
+    all.extend(needs_uefi(vm, prerequisites).then(|| json!(names::NODE_UEFI)));
+    // Without a group and UEFI it is the text of earlier versions: no placeholder is made again for an upgrade.
     let all: Vec<_> = all.iter().map(ToString::to_string).collect();
     let digest = Sha256::digest(all.concat().as_bytes());
     digest.iter().take(8).map(|b| format!("{b:02x}")).collect()
 }
 
-/// The labels of nodes that machine and class name; where both name one, the class decides.
+/// Whether the machine boots by UEFI, as far as its specification and its image say it.
+fn needs_uefi(vm: &VirtualMachine, prerequisites: &Prerequisites) -> bool {
+    let image = prerequisites.image.object.as_ref();
+    let of_image = image.and_then(|image| image.status()?.firmware.as_deref());
+    match vm.spec.firmware {
+        Some(firmware) => firmware == Firmware::Uefi,
+        None => of_image == Some("efi"),
+    }
+}
+
+/// The labels of nodes that machine and class name; where both name one, the class decides. A machine that
+/// has no node yet gets one that has its firmware.
 pub(super) fn node_selector(plan: &Plan<'_>) -> Option<BTreeMap<String, String>> {
     let mut all = plan.vm.spec.node_selector.clone();
     all.extend(plan.prerequisites.size.node_selector.clone());
+    if plan.node.is_none() && needs_uefi(plan.vm, plan.prerequisites) {
+        let label = (names::NODE_UEFI.to_owned(), names::UEFI_VALUE.to_owned());
+        all.extend([label]);
+    }
     Some(all).filter(|all| !all.is_empty())
 }
 

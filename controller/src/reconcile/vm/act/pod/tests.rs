@@ -8,13 +8,13 @@
     reason = "tests write values where they are used"
 )]
 
-use crds::{IpAssurance, VirtualMachine};
+use crds::{IpAssurance, VirtualMachine, names};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use super::{Plan, instance, placeholder};
+use super::{Plan, instance, placeholder, placement};
 use crate::reconcile::vm::prerequisites::{Attachments, Disk, Image, Prerequisites, Size};
 
 const UID: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
@@ -421,7 +421,7 @@ fn preferences(spec: Value, avoid: &[String], prefer: &[String]) -> Vec<(i32, St
         prefer,
         ..plan(&vm, &prerequisites)
     };
-    let affinity = super::placement::of(&plan).unwrap().node_affinity.unwrap();
+    let affinity = placement::of(&plan).unwrap().node_affinity.unwrap();
     assert!(
         affinity
             .required_during_scheduling_ignored_during_execution
@@ -474,4 +474,36 @@ fn the_image_decides_between_equal_nodes_only_and_not_beside_own_preferences() {
     let spec = json!({ "runStrategy": "Always", "affinity": { "nodeAffinity": own } });
     let shown = preferences(spec, &[], &one);
     assert_eq!(shown, [(7, "disk Exists".to_owned())]);
+}
+
+#[test]
+fn a_machine_that_boots_by_uefi_gets_a_node_that_has_it() {
+    let prerequisites = prerequisites();
+    let plain = json!({ "runStrategy": "Always", "className": "small", "imageName": "debian" });
+    let of = |firmware: Value| {
+        let mut spec = plain.clone();
+        spec["firmware"] = firmware;
+        machine(spec)
+    };
+    let asked = |vm: &VirtualMachine| placement::asked(vm, &prerequisites, None);
+    for (firmware, word, is_bound) in [
+        (Value::Null, None, false),
+        (json!("BIOS"), Some("bios"), false),
+        (json!("UEFI"), Some("uefi"), true),
+    ] {
+        let vm = of(firmware);
+        let mut plan = plan(&vm, &prerequisites);
+        let pod = instance(&plan);
+        let annotations = pod.metadata.annotations.unwrap();
+        let found = annotations.get(names::FIRMWARE).map(String::as_str);
+        assert_eq!(found, word);
+        let selects = |plan: &Plan<'_>| {
+            let labels = placement::node_selector(plan).unwrap_or_default();
+            labels.get(names::NODE_UEFI).map(String::as_str) == Some("true")
+        };
+        assert!(!selects(&plan), "its node has its disk");
+        plan.node = None;
+        assert_eq!(selects(&plan), is_bound, "{word:?}");
+        assert_eq!(asked(&vm) != asked(&of(Value::Null)), is_bound, "{word:?}");
+    }
 }

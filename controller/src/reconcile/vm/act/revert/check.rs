@@ -14,6 +14,7 @@ use crate::reconcile::answers::{again, is_conflict, is_gone, is_refused};
 use crate::reconcile::vm::error::{self, Error};
 use crate::reconcile::vm::observe::snapshots;
 use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::has_content;
 
 /// A snapshot that a machine can revert to.
 pub(super) struct Usable {
@@ -50,6 +51,13 @@ pub(super) async fn run(pass: &Pass<'_>, name: &str) -> Result<Usable, Refusal> 
         return Err(refusal(format!(
             "the root disk is claim {claim}, and the snapshot is of a disk of a node: edit the machine so that no volume has \
              root: true"
+        )));
+    }
+    if let Some(claim) = pass.own_root_claim().filter(|_| !has_content(pass)) {
+        // What the guest writes to the new claim would count as that of this one, whenever it is the root disk again.
+        return Err(refusal(format!(
+            "claim {claim}, which was made for the machine, has no content yet: power the machine on, and revert after its guest \
+             has run"
         )));
     }
     let desired = pass.base.spec.power_state;

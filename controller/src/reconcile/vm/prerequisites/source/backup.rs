@@ -6,12 +6,13 @@
 //! is waited for.
 
 use crds::conditions::BACKUP_READY;
-use crds::{BackupRequest, TaskKind, VirtualMachineBackup, names};
+use crds::{BackupPlace, BackupRequest, TaskKind, VirtualMachineBackup, names};
 use kube::ResourceExt;
 
 use super::{Missing, Source, WAITS, bytes};
 use crate::context::Key;
-use crate::reconcile::backup::{Reach, reach};
+use crate::reconcile::backup::claim::{self, Claim, Usable};
+use crate::reconcile::backup::{Reach, place_name, reach};
 use crate::reconcile::vm::observe::view;
 use crate::reconcile::vm::pass::Pass;
 
@@ -24,9 +25,14 @@ pub(super) fn check(pass: &Pass<'_>, name: &str) -> Result<Source, Missing> {
     };
     is_usable(name, &backup)?;
     let status = backup.status.clone().unwrap_or_default();
-    let target = &backup.spec.target;
+    let place = backup.spec.place();
     let node =
-        node(pass, target, status.node_name.as_deref()).map_err(|why| Missing::new(WAITS, why))?;
+        node(pass, place, status.node_name.as_deref()).map_err(|why| Missing::new(WAITS, why))?;
+    let claim_uid = status.target_claim_uid.as_deref();
+    let claim = match place {
+        BackupPlace::Target(_) => None,
+        BackupPlace::Claim(claim) => Some(claim_of(pass, claim, claim_uid)?),
+    };
     let size = status.storage.as_ref().and_then(|s| s.requested.as_ref());
     let disk_uid = status.disk_uid.unwrap_or_default();
     Ok(Source {
@@ -35,12 +41,13 @@ pub(super) fn check(pass: &Pass<'_>, name: &str) -> Result<Source, Missing> {
         snapshot_uid: None,
         backup: Some(BackupRequest {
             uid: backup.uid().unwrap_or_default(),
-            target: target.clone(),
+            target: place_name(&backup, claim_uid),
             disk_uid: Some(disk_uid),
             manifest_sha256: status.manifest_sha256,
             full: false,
             quiesce_seconds: None,
         }),
+        claim,
         image: status.image,
         image_url: status.image_url,
         virtual_bytes: size.and_then(bytes),
@@ -81,8 +88,8 @@ fn is_usable(name: &str, backup: &VirtualMachineBackup) -> Result<(), Missing> {
 
 /// The node on record; else the one that made the backup, or another one that reaches the target. Machines that are
 /// restored from one backup are spread.
-fn node(pass: &Pass<'_>, target: &str, made_by: Option<&str>) -> Result<String, String> {
-    let able = |node: &str| reach(pass.ctx, node, TaskKind::RestoreBackup, target);
+fn node(pass: &Pass<'_>, place: BackupPlace<'_>, made_by: Option<&str>) -> Result<String, String> {
+    let able = |node: &str| reach(pass.ctx, node, TaskKind::RestoreBackup, place);
     if let Some(begun) = pass.node_name() {
         return match able(&begun) {
             Reach::Able => Ok(begun),
@@ -102,11 +109,25 @@ fn node(pass: &Pass<'_>, target: &str, made_by: Option<&str>) -> Result<String, 
     let mut fit = pass.ctx.stores.agents.able(&kind);
     fit.retain(|node| is_fit(node));
     let sum: usize = pass.uid().bytes().map(usize::from).sum();
-    let place = sum.checked_rem(fit.len());
-    place.map(|place| fit.swap_remove(place)).ok_or_else(|| {
-        format!(
+    let turn = sum.checked_rem(fit.len());
+    turn.map(|turn| fit.swap_remove(turn)).ok_or_else(|| match place {
+        BackupPlace::Target(target) => format!(
             "no node that takes machines, and has a vmlet-agent that renews its lease, has the backup target {target}: add it to \
              backup.targets of a node that reaches it"
-        )
+        ),
+        BackupPlace::Claim(_) => {
+            "no node that takes machines has a vmlet-agent that renews its lease, and programs that keep backups in claims: \
+             upgrade vmlet and vmlet-agent"
+                .to_owned()
+        }
     })
+}
+
+/// The claim that has the backup. The machine is not woken by a change of it.
+fn claim_of(pass: &Pass<'_>, name: &str, recorded: Option<&str>) -> Result<Usable, Missing> {
+    match claim::look(pass.ctx, &pass.key.namespace, name, recorded) {
+        Claim::Usable(usable) => Ok(usable),
+        Claim::Waits(why) => Err(Missing::new(WAITS, why).unwatched()),
+        Claim::Unfit(why) | Claim::Gone(why) => Err(Missing::new("NotFound", why).unwatched()),
+    }
 }

@@ -29,6 +29,13 @@ impl Bench {
         self.agent_reports(node, &facts);
     }
 
+    /// The same, and it keeps backups in claims.
+    pub(in crate::reconcile::vm::tests) fn keeps_claims(&mut self, node: &str) {
+        let features = [names::DISK_BACKUPS, names::BACKUP_CLAIMS];
+        let facts = json!({ "daemon": { "taskKinds": KINDS }, "features": features });
+        self.agent_reports(node, &facts);
+    }
+
     /// A machine that is off, with its disk on node `n1`, which reaches the target `default`; returns its UID.
     pub(in crate::reconcile::vm::tests) fn with_disk(&mut self, name: &str) -> String {
         self.agents(&["n1"]);

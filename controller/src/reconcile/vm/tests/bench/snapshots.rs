@@ -59,6 +59,12 @@ impl Bench {
         self.feeds.snapshots.apply(Event::Apply(snapshot));
     }
 
+    /// The watch of snapshots does not show this one until the next write.
+    pub(in crate::reconcile::vm::tests) fn hide_snapshot(&mut self, name: &str) {
+        let snapshot = serde_json::from_value(self.get(SNAPSHOTS, name)).unwrap();
+        self.feeds.snapshots.apply(Event::Delete(snapshot));
+    }
+
     /// The same as [`Self::snapshot`], taken by the node of a machine that runs.
     pub(in crate::reconcile::vm::tests) async fn taken(&mut self, name: &str) -> String {
         let uid = self.snapshot(name, json!({}));

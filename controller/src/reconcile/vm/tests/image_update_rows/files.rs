@@ -7,6 +7,8 @@ use crds::names::IMAGE_CHECKSUM_UPDATES;
 
 use super::*;
 
+mod late;
+
 const URL: &str = "https://images.example/pool/disk.img";
 const LIST: &str = "https://images.example/pool/SHA256SUMS";
 
@@ -228,6 +230,39 @@ async fn a_file_that_is_gone_before_nodes_have_it_is_followed_by_the_next_one_wi
     file_pull_ends(&mut bench, "n1", 'c', "Success");
     settle(&mut bench).await.ok();
     assert_eq!(versions(&bench), "c! a! >c");
+}
+
+/// kubelet reports so many images of a node that it may have others.
+fn lists_a_part(bench: &mut Bench, node: &str, has: &[String]) {
+    let images = json!([{ "names": has, "sizeBytes": 1 }, {}]);
+    bench.edit(NODES, node, json!({ "status": { "images": images } }));
+}
+
+#[tokio::test]
+async fn a_node_whose_list_of_images_is_not_whole_may_have_a_former_file() {
+    let mut bench = with_first_file(&["n1"], &["n1"]).await;
+    publishes(&mut bench, "1", 'b').await;
+    file_pull_ends(&mut bench, "n1", 'b', "Success");
+    settle(&mut bench).await.ok();
+    lists_a_part(&mut bench, "n1", &[file('b')]);
+    // It runs no machines.
+    bench.node("n2", true);
+    lists_a_part(&mut bench, "n2", &[]);
+    update(&mut bench, json!({ "digest": digest('a') }));
+    let waits = settle(&mut bench).await;
+    assert_eq!(seconds(&waits), Some(60), "the lists change");
+    let (says, message) = condition(&bench, "Ready");
+    assert_eq!(says, "Unknown/VersionNotSeen");
+    assert!(message.ends_with(": n1"), "{message}");
+    assert_eq!(status(&bench)["type"], "qcow2");
+    assert!(bench.tasks("InspectImage").is_empty());
+    assert_eq!(new_machine_uses(&mut bench, "vm").await, file('a'));
+    bench.writes();
+    settle(&mut bench).await.ok();
+    assert!(bench.writes().is_empty());
+    bench.node_has("n1", &[file('b')]);
+    settle(&mut bench).await.ok();
+    assert_eq!(condition(&bench, "Ready").0, "False/VersionGone");
 }
 
 #[tokio::test]

@@ -140,3 +140,44 @@ async fn the_owner_ends_a_revert_on_a_node_that_does_not_report() {
     assert!(bench.status().snapshot_revert.is_none());
     assert_eq!(claims(&bench), ["data"]);
 }
+
+/// A tool that applies the author's files removes the volume of the new claim: the machine would then start from the claim
+/// of its storage class without an image, and that claim is empty.
+#[tokio::test]
+async fn a_machine_whose_own_claim_is_empty_does_not_revert_until_its_guest_has_run() {
+    let mut bench = in_class("Halted").await;
+    taken(&mut bench).await;
+    bench.edit(VMS, "vm", to(Some("s")));
+    let text = failure(&bench.settle().await);
+    assert!(
+        text.contains("claim vm-root") && text.contains("has no content yet"),
+        "{text}"
+    );
+    let failed = "False/VirtualMachineSnapshotRevertFailed";
+    assert_eq!(bench.condition_text(REVERT), failed);
+    assert!(bench.status().snapshot_revert.is_none());
+    assert_eq!(all_claims(&bench).len(), 2, "no claim is made");
+
+    bench.edit(VMS, "vm", to(None));
+    let on = json!({ "spec": { "runStrategy": "Always" } });
+    bench.edit(VMS, "vm", on.clone());
+    bench.settle().await.ok();
+    runs(&mut bench).await;
+    reverts(&mut bench).await;
+    bind(&mut bench).await;
+    bench.edit(VMS, "vm", on);
+    bench.settle().await.ok();
+    runs(&mut bench).await;
+    // As the author's files have it.
+    let data = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } });
+    bench.edit(VMS, "vm", json!({ "spec": { "volumes": [data] } }));
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    let claims = bench.pod()["spec"]["volumes"].to_string();
+    assert!(claims.contains("\"vm-root\""), "{claims}");
+    assert_eq!(image_of_pod(&bench), "vmlet.dev/none", "it has content");
+}

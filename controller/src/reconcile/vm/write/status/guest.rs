@@ -52,4 +52,7 @@ pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
     if let Some(machine) = reported(&facts.machine_type) {
         status.machine_type = Some(machine);
     }
+    if let Some(firmware) = reported(&facts.firmware) {
+        status.firmware = Some(firmware);
+    }
 }
