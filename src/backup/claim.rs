@@ -131,7 +131,7 @@ impl MountPoint {
         let (pods, volume) = path.split_at(at);
         let volume = volume.strip_prefix("/pods/")?;
         let mut parts = volume.strip_prefix(&*volumes)?.split('/');
-        let is_of_pod = |plugin: &str| OF_PODS.iter().any(|name| plugin == *name);
+        let is_of_pod = |plugin: &str| OF_PODS.contains(&plugin);
         let is_plain = |part: &str| !["", ".", ".."].contains(&part);
         let has_plugin = parts
             .next()
