@@ -189,7 +189,7 @@ async fn the_policies_are_well_typed(control: &Control) -> anyhow::Result<()> {
         let seen = |policy: &Value| {
             policy["status"]["observedGeneration"] == policy["metadata"]["generation"]
         };
-        ensure!(items.len() == 7 && items.iter().all(seen), "{list}");
+        ensure!(items.len() == 8 && items.iter().all(seen), "{list}");
         Ok(items)
     })
     .await?;
