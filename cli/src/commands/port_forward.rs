@@ -70,7 +70,7 @@ fn ended(carried: Result<Ended, Broken>) -> anyhow::Result<()> {
     match carried {
         Ok(Ended::Closed) => Ok(()),
         Ok(Ended::Failed(words)) => bail!("{words}"),
-        // Whoever connected has seen enough.
+        // The client that connected has seen enough.
         Err(Broken::Write(_) | Broken::Read(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -219,7 +219,7 @@ async fn await_state(cluster: &Cluster, name: &str, kind: &str, status: &str) ->
     .await
 }
 
-/// Whoever mounts the claim reads the disk.
+/// A user who mounts the claim reads the disk.
 pub(super) async fn a_backup_in_a_claim_needs_the_right_to_read_the_disk(
     control: &Control,
 ) -> Result<()> {
