@@ -39,7 +39,7 @@ fn all_policies_have_the_same_privileged_principals() {
         named.next().unwrap()["expression"].clone()
     };
     let first = privileged(&policies[0]);
-    assert_eq!(policies.len(), 4, "policies with principals");
+    assert_eq!(policies.len(), 5, "policies with principals");
     for name in [
         "vmlet-controller",
         "vmlet-agent",

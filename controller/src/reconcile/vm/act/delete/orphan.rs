@@ -36,7 +36,7 @@ pub(super) async fn run(pass: &Pass<'_>) -> Outcome<()> {
     pods.retain(|name| {
         let key = Key::new(&pass.key.namespace, name);
         let found = stores.pods.get(&key.reference());
-        !found.is_some_and(|pod| pods::role(&pod) == pods::BACKUP_TARGET)
+        found.is_none_or(|pod| pods::role(&pod) != pods::BACKUP_TARGET)
     });
     strip::<Pod>(pass, pods).await?;
     strip::<VirtualMachineTask>(pass, owned(pass, &stores.tasks)).await?;
