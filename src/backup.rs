@@ -44,7 +44,7 @@ pub use write::{Draft, Original};
 
 use crate::foreign::Foreign;
 use bucket::Bucket;
-use claim::{ClaimTargets, Root, namespace_of};
+use claim::{ClaimTargets, Found, Root, namespace_of};
 use mount::Mount;
 use s3::Client;
 use store::Store;
@@ -126,15 +126,19 @@ impl Targets {
             (Ok(claim), _) => {
                 let namespace = namespace_of(machine);
                 let found = self.claims.find(claim, namespace);
-                let (root, threads) = found.ok_or_else(|| Error::NotMounted {
+                let found = found.ok_or_else(|| Error::NotMounted {
                     claim: claim.uid(),
                     namespace: namespace.to_owned(),
                 })?;
-                Store::Mount(self.mount(name, vm, root, threads))
+                Store::Mount(self.mount(name, vm, found))
             }
             (Err(()), Some(Place::Directory { path, threads })) => {
-                let root = Root::Directory(path.clone());
-                Store::Mount(self.mount(name, vm, root, Arc::clone(threads)))
+                let found = Found {
+                    root: Root::Directory(path.clone()),
+                    threads: Arc::clone(threads),
+                    shared: None,
+                };
+                Store::Mount(self.mount(name, vm, found))
             }
             (Err(()), Some(Place::Bucket(client))) => {
                 Store::Bucket(Bucket::new(Arc::clone(client), vm))
@@ -148,13 +152,14 @@ impl Targets {
         })
     }
 
-    fn mount(&self, target: &str, vm: VmUid, root: Root, threads: Arc<Semaphore>) -> Mount {
+    fn mount(&self, target: &str, vm: VmUid, found: Found) -> Mount {
         Mount {
             target: target.to_owned(),
-            root,
+            root: found.root,
             vm,
             foreign: self.foreign.clone(),
-            threads,
+            threads: found.threads,
+            shared: found.shared,
         }
     }
 }

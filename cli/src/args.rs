@@ -28,8 +28,7 @@ Exit codes: 0 success; 1 refused or failed; 2 invalid command line.";
 /// The daemon's socket on each node.
 pub(crate) const DAEMON: &str = "unix:///run/vmlet/vmlet.sock";
 
-/// Manages the virtual machines of a Kubernetes cluster, and the pods of this node without
-/// Kubernetes.
+/// Manages the virtual machines of a Kubernetes cluster, and the pods of this node without Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "vmletctl", version, after_help = AFTER)]
 pub(crate) struct Args {

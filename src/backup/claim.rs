@@ -39,12 +39,26 @@ pub trait Claims: fmt::Debug + Send + Sync {
     fn mounted(&self, claim: Uuid, namespace: &str) -> Option<MountPoint>;
 }
 
+/// The most threads of this node that work on claims: users say how many there are, and where their servers are.
+const MOST: usize = 4 * THREADS;
+
 /// The claims of this node; clones share what waits for them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct ClaimTargets {
     pods: Option<Arc<dyn Claims>>,
     /// Places of the threads that work on each.
     threads: Arc<Mutex<HashMap<Uuid, Arc<Semaphore>>>>,
+    /// Places of the threads that work on all.
+    all: Arc<Semaphore>,
+}
+
+/// A target that is a directory, and the places of the threads that work on it.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) root: Root,
+    pub(super) threads: Arc<Semaphore>,
+    /// Places that it shares with other targets, if it does.
+    pub(super) shared: Option<Arc<Semaphore>>,
 }
 
 /// Where the directory of a target is.
@@ -73,20 +87,26 @@ impl FromStr for ClaimTarget {
     }
 }
 
+impl Default for ClaimTargets {
+    fn default() -> Self {
+        Self {
+            pods: None,
+            threads: Arc::default(),
+            all: Arc::new(Semaphore::new(MOST)),
+        }
+    }
+}
+
 impl ClaimTargets {
     pub(super) fn new(pods: Arc<dyn Claims>) -> Self {
         Self {
             pods: Some(pods),
-            threads: Arc::default(),
+            ..Self::default()
         }
     }
 
-    /// Where a claim is for machines of a namespace, and the places of the threads that work on it.
-    pub(super) fn find(
-        &self,
-        claim: ClaimTarget,
-        namespace: &str,
-    ) -> Option<(Root, Arc<Semaphore>)> {
+    /// Where a claim is for machines of a namespace.
+    pub(super) fn find(&self, claim: ClaimTarget, namespace: &str) -> Option<Found> {
         let pods = self.pods.as_ref()?;
         let mount = pods.mounted(claim.0, namespace)?;
         let mut all = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +114,11 @@ impl ClaimTargets {
         all.retain(|uid, threads| *uid == claim.0 || threads.available_permits() < THREADS);
         let threads = all.entry(claim.0);
         let threads = threads.or_insert_with(|| Arc::new(Semaphore::new(THREADS)));
-        Some((Root::Claim(mount), Arc::clone(threads)))
+        Some(Found {
+            root: Root::Claim(mount),
+            threads: Arc::clone(threads),
+            shared: Some(Arc::clone(&self.all)),
+        })
     }
 }
 

@@ -48,7 +48,8 @@ impl Directory {
         let inside =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let file = match openat2(&self.file, below, flags, Mode::empty(), inside) {
-            Err(Errno::LOOP | Errno::NOTDIR) => return Err(Error::NotPlain(path)),
+            // It says nothing of what is in the claim.
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(Error::NoMount(path)),
             opened => opened.map_err(|e| files::failed("open the mount", &path)(e.into()))?,
         };
         let found = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::empty());

@@ -29,8 +29,11 @@ pub enum Error {
         /// That of the machine.
         namespace: String,
     },
-    /// The mount of a claim is gone.
-    #[error("{} is no mount: the claim is not mounted, or no longer", .0.display())]
+    /// The mount of a claim is gone, or its path leads elsewhere.
+    #[error(
+        "{} is no mount, or a link is on the way: the claim is not mounted, or no longer",
+        .0.display()
+    )]
     NoMount(PathBuf),
     /// The target does not answer.
     #[error(
@@ -38,6 +41,13 @@ pub enum Error {
         seconds = super::DEADLINE.as_secs()
     )]
     Hung(String),
+    /// Other claims take all threads.
+    #[error(
+        "backup target {0} was not reached within {seconds} s: other claims of this node do not answer, and take all its \
+         threads for claims; check the servers of these",
+        seconds = super::DEADLINE.as_secs()
+    )]
+    Crowded(String),
     /// The daemon stops.
     #[error("failed to reach the backup target: {0}")]
     Aborted(String),
@@ -153,7 +163,8 @@ impl Error {
     /// Whether the same request may succeed later without a change of the target by a user.
     pub const fn is_transient(&self) -> bool {
         match self {
-            Self::NoTarget(_) | Self::Hung(_) | Self::Aborted(_) | Self::Files(_) => true,
+            Self::NoTarget(_) | Self::Hung(_) | Self::Crowded(_) => true,
+            Self::Aborted(_) | Self::Files(_) => true,
             Self::Bucket { .. } | Self::NotMounted { .. } | Self::NoMount(_) => true,
             Self::Needed { .. } | Self::ParentRemoved(_) | Self::Empty { .. } => true,
             Self::NotPlain(_) | Self::Grown(_) | Self::Unknown(_) | Self::Large { .. } => false,

@@ -37,6 +37,8 @@ pub(super) struct Mount {
     pub(super) vm: VmUid,
     pub(super) foreign: Foreign,
     pub(super) threads: Arc<Semaphore>,
+    /// Places of threads that work on targets of this kind, where those are bounded.
+    pub(super) shared: Option<Arc<Semaphore>>,
 }
 
 impl Mount {
@@ -53,16 +55,34 @@ impl Mount {
             let aborted = |error: &dyn std::fmt::Display| Error::Aborted(error.to_string());
             let place = Arc::clone(&self.threads).acquire_owned().await;
             let place = place.map_err(|error| aborted(&error))?;
+            // Last: what waits for its own target takes no place of others.
+            let shared = match &self.shared {
+                Some(all) => Some(Arc::clone(all).acquire_owned().await),
+                None => None,
+            };
+            let shared = shared.transpose().map_err(|error| aborted(&error))?;
             let work = move || {
-                // One that never returns keeps its place.
-                let _place = place;
+                // One that never returns keeps its places.
+                let _places = (place, shared);
                 unclaimed.claim()(&this)
             };
             let worked = self.foreign.run(&owner, work).await;
             worked.unwrap_or_else(|error| Err(aborted(&error)))
         };
         let in_time = tokio::time::timeout(DEADLINE, worked).await;
-        in_time.unwrap_or_else(|_| Err(Error::Hung(self.target.clone())))
+        in_time.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    /// Why it took too long.
+    fn late(&self) -> Error {
+        let target = self.target.clone();
+        let shared = self.shared.as_ref();
+        let is_full = shared.is_some_and(|all| all.available_permits() == 0);
+        if is_full && self.threads.available_permits() > 0 {
+            Error::Crowded(target)
+        } else {
+            Error::Hung(target)
+        }
     }
 
     /// Whom threads work for, one at a time.

@@ -416,6 +416,28 @@ async fn a_target_that_hangs_takes_some_threads_and_no_more() {
     place.target.sweep().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn threads_that_other_claims_take_are_not_said_to_be_those_of_the_target() {
+    let place = Place::new();
+    let shared = Arc::new(Semaphore::new(1));
+    let mount = Mount {
+        shared: Some(Arc::clone(&shared)),
+        ..place.mount().clone()
+    };
+    let taken = shared.acquire().await.unwrap();
+    let crowded = mount.sweep().await.unwrap_err();
+    assert!(matches!(crowded, Error::Crowded(_)), "{crowded}");
+    assert!(crowded.is_transient());
+    let of_target = u32::try_from(THREADS).unwrap();
+    let of_target = mount.threads.acquire_many(of_target).await.unwrap();
+    let hung = mount.sweep().await.unwrap_err();
+    assert!(matches!(hung, Error::Hung(_)), "{hung}");
+    drop(of_target);
+    drop(taken);
+    mount.sweep().await.unwrap();
+    assert_eq!(shared.available_permits(), 1);
+}
+
 /// Something that is open in the target: shows which thread closes it.
 struct Opened(mpsc::Sender<ThreadId>);
 

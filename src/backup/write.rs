@@ -128,7 +128,7 @@ impl Target {
     /// A target that is full has room for others again after an error.
     async fn tidied<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done
-            && !matches!(error, Error::Hung(_))
+            && !matches!(error, Error::Hung(_) | Error::Crowded(_))
         {
             // The error is what counts.
             let _ = self.sweep().await;

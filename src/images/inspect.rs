@@ -47,7 +47,7 @@ pub struct Inspected {
     pub virtual_bytes: u64,
     /// Size of the file, in bytes; 0: the server does not say.
     pub file_bytes: u64,
-    /// Whether a machine boots from the disk; true where that is not known.
+    /// Whether a BIOS boots from the disk; true where that is not known.
     pub bootable: bool,
     /// What boots from the disk, where that is known.
     #[serde(default)]

@@ -351,7 +351,7 @@ impl<P: Platform> Agenda<P> {
 
 /// Whether this node does nothing more for a deletion that has failed: another one that has the target goes on.
 const fn is_over(error: &backup::Error) -> bool {
-    // A claim without a pod is one that the controller has none for: it is gone.
+    // A claim without a pod is one that is gone, for which the controller has none; or its pod ended a moment ago.
     let has_none = matches!(
         error,
         backup::Error::NoTarget(_) | backup::Error::NotMounted { .. }

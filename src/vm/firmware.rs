@@ -1,10 +1,11 @@
 //! The firmware that boots a guest, and the variable store of UEFI.
 //!
 //! Invariant: what the pod requests counts; else a machine that has a store boots by UEFI as before, and
-//! one without a store if its image has a system partition of UEFI and no boot code. A store is the
-//! board's, not the content of the disk: it lies beside the root disk, is made of the node's template before
+//! one without a store if its image has a system partition of UEFI and no boot code; saved memory returns to the
+//! firmware that it was saved with. A store that no firmware has written, as a start that failed leaves it, counts as
+//! none. A store is the board's, not the content of the disk: it lies beside the root disk, is made of the node's template before
 //! the first start, complete and on the device before it has its name, and is removed with the directory
-//! of the disk. No program but the emulator reads it.
+//! of the disk. The emulator alone reads what is in it; the daemon compares it with the template.
 //! Failure: [`Error`]; a store that was begun is made again by the next start.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -18,6 +19,7 @@ use podspec::{Firmware, Instance, Mib, Role, VmUid};
 use crate::files;
 use crate::images::{Boot, Format, boot_of};
 use crate::platform::Platform;
+use crate::tasks::Aborted;
 use crate::vm::disks::instance::Root;
 use crate::vm::domain;
 use crate::vm::host::uefi::{self, LARGEST_STORE, Uefi};
@@ -33,7 +35,7 @@ const STORE: &str = "<nvram";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The node has no such firmware.
-    #[error("the machine boots by UEFI, and the node has none: {0}")]
+    #[error("the machine boots by UEFI, and the node has no firmware for it: {0}")]
     Missing(String),
     /// The firmware does not start in so little memory.
     #[error(
@@ -73,11 +75,22 @@ impl<P: Platform> Containers<P> {
                 problem: None,
             });
         }
+        let store = instance.vm.map(|vm| self.parts.disks.store_file(vm));
+        if let Some(saved) = self.saved_description(instance).await? {
+            let uefi = boots_by_uefi(false, Some(&saved));
+            if uefi {
+                self.uefi(store).await?;
+            }
+            return Ok(Chosen {
+                uefi,
+                problem: None,
+            });
+        }
         let boot = self.boot_of_root(root, instance.vm).await;
-        let had = || instance.vm.is_some_and(|vm| self.has_store(vm));
         let chosen = match machine.firmware {
             Some(firmware) => firmware,
-            None if had() || boot == Some(Boot::Efi) => Firmware::Uefi,
+            None if boot == Some(Boot::Efi) => Firmware::Uefi,
+            None if self.had_uefi(store.clone()).await? => Firmware::Uefi,
             None => Firmware::Bios,
         };
         if chosen == Firmware::Bios {
@@ -86,7 +99,7 @@ impl<P: Platform> Containers<P> {
                 problem: boot.and_then(Boot::problem),
             });
         }
-        self.uefi().await?;
+        self.uefi(store).await?;
         if machine.memory < LEAST_MEMORY {
             return Err(Error::Memory(machine.memory).into());
         }
@@ -115,16 +128,21 @@ impl<P: Platform> Containers<P> {
         Some((disks.first_file(vm), Format::Qcow2))
     }
 
-    fn has_store(&self, vm: VmUid) -> bool {
-        self.parts.disks.store_file(vm).is_file()
+    /// Whether a machine booted by UEFI before, as its store shows it.
+    async fn had_uefi(&self, store: Option<PathBuf>) -> crate::vm::Result<bool> {
+        let directory = self.settings.firmware.clone();
+        let look = move || store.is_some_and(|store| is_written(&store, &directory));
+        Ok(tokio::task::spawn_blocking(look)
+            .await
+            .map_err(Aborted::from)?)
     }
 
-    /// The firmware of the node.
-    pub(in crate::vm) async fn uefi(&self) -> crate::vm::Result<Uefi> {
+    /// The firmware of the node for a store, if that is there.
+    async fn uefi(&self, store: Option<PathBuf>) -> crate::vm::Result<Uefi> {
         let directory = self.settings.firmware.clone();
-        let found = tokio::task::spawn_blocking(move || uefi::find(&directory)).await;
-        let found = found.map_err(crate::tasks::Aborted::from)?;
-        Ok(found.map_err(Error::Missing)?)
+        let find = move || uefi::find(&directory, store.as_deref().and_then(length_of));
+        let found = tokio::task::spawn_blocking(find).await;
+        Ok(found.map_err(Aborted::from)?.map_err(Error::Missing)?)
     }
 
     /// The firmware for a start, with the store of the machine, which is made if there is none. Saved
@@ -137,14 +155,14 @@ impl<P: Platform> Containers<P> {
         if !boots_by_uefi(row.spec.uefi, saved) {
             return Ok(None);
         }
-        let Uefi { code, template } = self.uefi().await?;
         let store = match row.vm() {
             Some(vm) => self.parts.disks.store_file(vm),
             None => self.paths.variable_store(&row.sandbox),
         };
+        let Uefi { code, template, .. } = self.uefi(Some(store.clone())).await?;
         let target = store.clone();
         let made = tokio::task::spawn_blocking(move || make(&target, &template)).await;
-        let made = made.map_err(crate::tasks::Aborted::from)?;
+        let made = made.map_err(Aborted::from)?;
         if made.map_err(files::failed("make", &store))? {
             tracing::info!(container = %row.id, store = %store.display(), "variable store created");
         }
@@ -167,15 +185,38 @@ fn boots_by_uefi(chosen: bool, saved: Option<&str>) -> bool {
     saved.map_or(chosen, |description| description.contains(STORE))
 }
 
+/// The length of a store that is there.
+fn length_of(store: &Path) -> Option<u64> {
+    let found = std::fs::symlink_metadata(store).ok()?;
+    found.is_file().then(|| found.len())
+}
+
+/// Whether firmware has written a store. Blocks.
+fn is_written(store: &Path, directory: &Path) -> bool {
+    let Some(length) = length_of(store) else {
+        return false;
+    };
+    let Ok(found) = uefi::find(directory, Some(length)) else {
+        return true;
+    };
+    let written = open_regular(store).and_then(content).ok();
+    let template = File::open(found.template).and_then(content).ok();
+    written.is_none() || written != template
+}
+
+/// All of a store, or of a template.
+fn content(file: File) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(LARGEST_STORE).read_to_end(&mut content)?;
+    Ok(content)
+}
+
 /// Makes a store unless it is there; whether it was made.
 fn make(store: &Path, template: &Path) -> io::Result<bool> {
     if store.try_exists()? {
         return Ok(false);
     }
-    let mut content = Vec::new();
-    File::open(template)?
-        .take(LARGEST_STORE)
-        .read_to_end(&mut content)?;
+    let content = content(File::open(template)?)?;
     if let Some(directory) = store.parent() {
         // A sandbox whose root disk is a volume has none yet. QEMU's user may traverse it, no user may
         // list it.

@@ -1,11 +1,13 @@
 //! Consoles and ports of guests, by the API server alone: the subresources of the pod, over WebSocket.
 //!
 //! Invariant: a connection needs `pods/attach` or `pods/portforward` and no right to read anything; what is read
-//! besides, for better words, may be forbidden.
+//! besides, for better words, may be forbidden ([`Seen::Hidden`]); a read that fails otherwise is an error.
 //! Failure: [`ReachError`]. An end of a connection is none: [`Ended`] has the reason of the other side.
 
 mod carry;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -17,11 +19,19 @@ use kube::api::{AttachParams, PostParams};
 use kube::client::{Connection, UpgradeConnectionError};
 use kube::core::Request;
 use kube::{Api, Resource};
+use tokio::time::{Instant, sleep};
 
 pub(crate) use carry::{Broken, Ended, Line, carry};
 
 use super::{Cluster, ClusterArgs, ClusterError};
 use crate::table::printable;
+
+/// Time for which an API server that has just started may refuse what this user may do.
+const STARTING: Duration = Duration::from_secs(60);
+/// Pause before the next attempt meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The API server's words about a pod that the scheduler has not placed yet.
+const UNPLACED: &str = "does not have a host assigned";
 
 /// A way to the guest of one pod.
 #[derive(Clone)]
@@ -30,6 +40,26 @@ pub(crate) struct Reach {
     /// Of the machine and its pod.
     pub(crate) name: String,
     answer: Option<Duration>,
+    /// The API server has shown that this user may connect.
+    was_allowed: Arc<AtomicBool>,
+}
+
+/// An object that is read for better words.
+#[derive(Debug)]
+pub(crate) enum Seen<K> {
+    There(K),
+    Absent,
+    /// This user may not read it.
+    Hidden,
+}
+
+impl<K> Seen<K> {
+    pub(crate) fn object(self) -> Option<K> {
+        match self {
+            Self::There(object) => Some(object),
+            Self::Absent | Self::Hidden => None,
+        }
+    }
 }
 
 /// No connection to a pod.
@@ -58,6 +88,12 @@ pub(crate) enum ReachError {
         #[source]
         source: ClusterError,
     },
+    #[error("failed to read {name} from the API server")]
+    Look {
+        name: String,
+        #[source]
+        source: ClusterError,
+    },
 }
 
 impl ReachError {
@@ -69,6 +105,7 @@ impl ReachError {
             Self::Connect { source, .. } => {
                 source.is_transient() || matches!(source, ClusterError::NotFound { .. })
             }
+            Self::Look { source, .. } => source.is_transient(),
         }
     }
 }
@@ -97,6 +134,7 @@ impl Reach {
             cluster: args.connect_to_follow().await?,
             name: name.to_owned(),
             answer: args.request_timeout.0,
+            was_allowed: Arc::default(),
         })
     }
 
@@ -153,32 +191,53 @@ impl Reach {
             .and_then(|review| review.status);
         match status {
             Some(status) if !status.allowed => Err(self.forbidden(Line::Port)),
-            _ => Ok(()),
+            Some(_) => {
+                self.was_allowed.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 
-    /// Reads an object of the machine's name, if that is allowed: none, if it is not there.
-    pub(crate) async fn look<K>(&self) -> Result<Option<K>, Unknown>
+    /// Reads an object of the machine's name.
+    pub(crate) async fn look<K>(&self) -> Result<Seen<K>, ReachError>
     where
         K: Resource<Scope = NamespaceResourceScope> + Clone + std::fmt::Debug,
         K: serde::de::DeserializeOwned,
         K::DynamicType: Default,
     {
         let api = self.cluster.api::<K>();
-        let read = api.get_opt(&self.name);
+        let read = api.get(&self.name);
         let answered = match self.answer {
             Some(limit) => tokio::time::timeout(limit, read)
                 .await
-                .map_err(|_| Unknown)?,
+                .map_err(|_| ReachError::Late(limit))?,
             None => read.await,
         };
-        answered.map_err(|_| Unknown)
+        self.seen(answered)
+    }
+
+    fn seen<K>(&self, answered: kube::Result<K>) -> Result<Seen<K>, ReachError> {
+        let error = match answered {
+            Ok(object) => return Ok(Seen::There(object)),
+            Err(error) => error,
+        };
+        match ClusterError::about(&self.cluster.namespace, &self.name, error) {
+            ClusterError::NotFound { .. } | ClusterError::NoKinds => Ok(Seen::Absent),
+            ClusterError::Forbidden(_) => Ok(Seen::Hidden),
+            source => Err(ReachError::Look {
+                name: self.name.clone(),
+                source,
+            }),
+        }
     }
 
     fn pods(&self) -> String {
         Pod::url_path(&(), Some(&self.cluster.namespace))
     }
 
+    /// Connects. A right that this user had is awaited, since an API server that has just started may not know
+    /// it yet.
     async fn connect<E>(
         &self,
         line: Line,
@@ -191,6 +250,24 @@ impl Reach {
             name: self.name.clone(),
             words: error.to_string(),
         })?;
+        let begin = Instant::now();
+        loop {
+            match self.connect_once(line, request.clone()).await {
+                Err(ReachError::Forbidden { .. })
+                    if self.was_allowed.load(Ordering::Relaxed) && begin.elapsed() < STARTING =>
+                {
+                    sleep(PAUSE).await;
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    async fn connect_once(
+        &self,
+        line: Line,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<Connection, ReachError> {
         let connecting = self.cluster.client.connect(request);
         let connected = match self.answer {
             Some(limit) => tokio::time::timeout(limit, connecting)
@@ -198,7 +275,9 @@ impl Reach {
                 .map_err(|_| ReachError::Late(limit))?,
             None => connecting.await,
         };
-        connected.map_err(|error| self.refused(line, error))
+        let connection = connected.map_err(|error| self.refused(line, error))?;
+        self.was_allowed.store(true, Ordering::Relaxed);
+        Ok(connection)
     }
 
     fn refused(&self, line: Line, error: kube::Error) -> ReachError {
@@ -214,6 +293,12 @@ impl Reach {
         match (code, error) {
             (403, _) => self.forbidden(line),
             (404, _) => ReachError::NoPod { namespace, name },
+            (400, kube::Error::Api(status)) if status.message.contains(UNPLACED) => {
+                ReachError::Away {
+                    name,
+                    words: "the pod has no node yet".to_owned(),
+                }
+            }
             (400 | 422, kube::Error::Api(status)) => ReachError::Refused {
                 name,
                 words: printable(status.message.trim()),
@@ -238,17 +323,19 @@ impl Reach {
     }
 }
 
-/// An object that could not be read.
-#[derive(Debug)]
-pub(crate) struct Unknown;
-
-/// The name alone of a machine or a VM pod, with the kind before it as users of kubectl and virtctl type it.
-fn name(word: &str) -> anyhow::Result<&str> {
-    let name = match super::Names::machine(word).split_once('/') {
+/// The name alone of a machine or a VM pod, with the kind before it as users of kubectl and virtctl type it. A word
+/// whose kind has no guest stays as it is.
+pub(crate) fn without_kind(word: &str) -> &str {
+    match super::Names::machine(word).split_once('/') {
         Some(("vmi" | "vmis" | "pod" | "pods" | "po", name)) => name,
         Some(_) => word,
         None => super::Names::machine(word),
-    };
+    }
+}
+
+/// The same, if it may be the name of an object.
+fn name(word: &str) -> anyhow::Result<&str> {
+    let name = without_kind(word);
     let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(is_valid) {
         anyhow::bail!(
@@ -260,57 +347,4 @@ fn name(word: &str) -> anyhow::Result<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_may_have_its_kind_before_it_and_is_no_option_and_no_path() {
-        for word in [
-            "web",
-            "vm/web",
-            "vmi/web",
-            "pod/web",
-            "virtualmachine.vmlet.dev/web",
-        ] {
-            assert_eq!(name(word).unwrap(), "web", "{word}");
-        }
-        for word in [
-            "",
-            "-oProxyCommand=x",
-            "node/web",
-            "../web",
-            "a b",
-            "vm/",
-            "we\u{1b}b",
-        ] {
-            assert!(name(word).is_err(), "{word:?}");
-        }
-    }
-
-    #[test]
-    fn a_console_waits_for_a_pod_and_not_for_a_right() {
-        let namespace = || "default".to_owned();
-        let name = || "web".to_owned();
-        let gone = ReachError::NoPod {
-            namespace: namespace(),
-            name: name(),
-        };
-        assert!(gone.is_passing());
-        let away = ReachError::Connect {
-            name: name(),
-            source: ClusterError::Unreachable("refused".to_owned()),
-        };
-        assert!(away.is_passing());
-        let forbidden = ReachError::Forbidden {
-            verb: Line::Console.verb(),
-            resource: Line::Console.resource(),
-            namespace: namespace(),
-        };
-        assert!(!forbidden.is_passing());
-        let words = forbidden.to_string();
-        assert!(
-            words.contains("get and create on pods/attach in namespace default"),
-            "{words}"
-        );
-    }
-}
+mod tests;

@@ -1,9 +1,9 @@
 //! `console`: the serial console of a machine of the cluster, or of a VM pod, through the API server.
 //!
 //! Invariant: the user's terminal is as before when the command ends. A terminal gets the console back after each
-//! interruption; input of a pipe is sent to one connection, since a part of it may be lost with that.
-//! Failure: a right that is missing, a name that nothing has, a machine that is off, and a pipe whose connection
-//! is cut.
+//! interruption; input of a pipe is sent to the first connection alone, since a part of it may be lost with that.
+//! Failure: a right that is missing, a name that nothing has, a machine that is off, and input of a pipe that may not
+//! have been sent whole.
 
 use std::fmt::Display;
 use std::io::stdin;
@@ -21,7 +21,7 @@ use tokio::io::{duplex, split};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::ClusterArgs;
-use crate::cluster::reach::{Ended, Line, Reach, ReachError, Unknown, carry};
+use crate::cluster::reach::{Broken, Ended, Line, Reach, ReachError, Seen, carry};
 use crate::console::{self, End, Escape, Input};
 use crate::interrupt::Interrupts;
 use crate::terminal::RawMode;
@@ -61,9 +61,8 @@ pub(crate) struct ConsoleArgs {
 
 pub(crate) async fn run(args: &ConsoleArgs) -> anyhow::Result<ExitCode> {
     let reach = Reach::new(&args.cluster, &args.name).await?;
-    let mut interrupts = Interrupts::listen()?;
     // What cannot be connected to is an error before the terminal is changed.
-    let machine = reach.look::<VirtualMachine>().await.ok().flatten();
+    let machine = reach.look::<VirtualMachine>().await?.object();
     let first = match reach
         .attach(args.container.as_deref(), !args.no_input)
         .await
@@ -71,6 +70,8 @@ pub(crate) async fn run(args: &ConsoleArgs) -> anyhow::Result<ExitCode> {
         Err(error) if error.is_passing() => Err(awaited(machine.as_ref(), error)?),
         first => Ok(first?),
     };
+    // Until here an interrupt ends the process by itself.
+    let mut interrupts = Interrupts::listen()?;
     let raw = if args.no_input {
         None
     } else {
@@ -139,10 +140,10 @@ impl Session<'_> {
                         reason,
                         was_settled,
                     } => {
-                        if matches!(self.input, Input::Pipe(_)) {
+                        if self.is_pipe() {
                             bail!(
-                                "the console of {} has ended the connection: {reason}; a part of the input may not \
-                                 have arrived",
+                                "the connection to the console of {} has ended: {reason}; a part of the input may \
+                                 not have arrived",
                                 self.reach.name
                             );
                         }
@@ -152,6 +153,7 @@ impl Session<'_> {
                         reason
                     }
                 },
+                Err(error) if self.is_pipe() => return Err(error),
                 Err(error) => format!("{error:#}"),
             };
             self.say(&format!("no console: {reason}; connecting again"));
@@ -165,6 +167,10 @@ impl Session<'_> {
                 None => return Ok(End::Escaped),
             };
         }
+    }
+
+    const fn is_pipe(&self) -> bool {
+        matches!(self.input, Input::Pipe(_))
     }
 
     /// Connects. An error inside is one that may pass; none: the user has left.
@@ -212,36 +218,33 @@ impl Session<'_> {
         };
         // A session that is over has dropped its side: what it has written is sent, then the connection ends.
         let carried = match end {
-            End::Closed => carrying.await,
-            End::Escaped | End::InputDone => match timeout(FLUSH, carrying).await {
-                Ok(carried) => carried,
-                Err(_) => return Ok(Outcome::Left(end)),
+            End::Closed => Some(carrying.await),
+            End::Escaped | End::InputDone => timeout(FLUSH, carrying).await.ok(),
+        };
+        let carried = carried.transpose().context("carry the console")?;
+        Ok(match reason(end, carried) {
+            None => Outcome::Left(end),
+            Some(reason) => Outcome::Lost {
+                reason,
+                was_settled: is_settled,
             },
-        };
-        let reason = match (end, carried.context("carry the console")?) {
-            (End::Closed, Ok(Ended::Closed)) => "it was closed".to_owned(),
-            (End::Closed, Ok(Ended::Failed(words))) => words,
-            (End::Closed, Err(error)) => format!("{:#}", anyhow::Error::from(error)),
-            _ => return Ok(Outcome::Left(end)),
-        };
-        Ok(Outcome::Lost {
-            reason,
-            was_settled: is_settled,
         })
     }
 
     /// What keeps the pod away, in words; an error if no later attempt finds one by itself.
     fn absent(
         &self,
-        machine: Result<Option<VirtualMachine>, Unknown>,
+        machine: Result<Seen<VirtualMachine>, ReachError>,
         error: ReachError,
     ) -> anyhow::Result<anyhow::Error> {
         let name = &self.reach.name;
         let machine = match machine {
-            Ok(Some(machine)) if self.was_connected => machine,
-            Ok(Some(machine)) => return awaited(Some(&machine), error),
-            Ok(None) => return Err(error).context(format!("{name} was deleted")),
-            Err(Unknown) => return Ok(error.into()),
+            Ok(Seen::There(machine)) if self.was_connected => machine,
+            Ok(Seen::There(machine)) => return awaited(Some(&machine), error),
+            Ok(Seen::Absent) => return Err(error).context(format!("{name} was deleted")),
+            Ok(Seen::Hidden) => return Ok(error.into()),
+            Err(failed) if failed.is_passing() => return Ok(failed.into()),
+            Err(failed) => return Err(failed.into()),
         };
         let state = machine.status.and_then(|status| status.printable_status);
         Ok(match state {
@@ -267,6 +270,21 @@ impl Session<'_> {
             notice(text, self.is_raw);
             text.clone_into(&mut self.said);
         }
+    }
+}
+
+/// Why a connection has ended before its time; none: the user has left, or the input was sent whole. Nothing carried:
+/// the last input was not sent in time.
+fn reason(end: End, carried: Option<Result<Ended, Broken>>) -> Option<String> {
+    match (end, carried) {
+        (End::Escaped, _) | (End::InputDone, Some(Ok(Ended::Left))) => None,
+        (_, None) => Some(format!(
+            "the last input was not sent within {} s",
+            FLUSH.as_secs()
+        )),
+        (_, Some(Ok(Ended::Closed | Ended::Left))) => Some("it was closed".to_owned()),
+        (_, Some(Ok(Ended::Failed(words)))) => Some(words),
+        (_, Some(Err(error))) => Some(format!("{:#}", anyhow::Error::from(error))),
     }
 }
 
@@ -306,6 +324,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn input_of_a_pipe_counts_as_sent_only_when_it_was_sent_whole() {
+        let failed = || Some(Ok(Ended::Failed("off".to_owned())));
+        let done = |carried| reason(End::InputDone, carried);
+        assert_eq!(done(Some(Ok(Ended::Left))), None);
+        assert_eq!(done(failed()).as_deref(), Some("off"));
+        let lost = [None, Some(Ok(Ended::Closed)), Some(Err(Broken::Silent))];
+        for carried in lost {
+            let words = format!("{carried:?}");
+            assert!(done(carried).is_some(), "{words}");
+        }
+        // The user who leaves does not wait for the other side.
+        assert_eq!(reason(End::Escaped, None), None);
+        assert_eq!(reason(End::Escaped, failed()), None);
+        assert_eq!(reason(End::Closed, failed()).as_deref(), Some("off"));
+    }
 
     #[test]
     fn a_machine_that_is_off_is_not_waited_for() {

@@ -2,8 +2,10 @@
 //!
 //! Invariant: a host key is stored for the identity of a machine, not for its name or address: a machine that is made
 //! again under a name is a new one, and another key of the same machine is reported by ssh. The way is a command
-//! of ours that ssh runs, so that no port is opened on this computer.
-//! Failure: a program that is not installed, and an argument that a shell cannot get.
+//! of ours that ssh runs, so that no port is opened on this computer. `ssh` and `scp` use no connection that another
+//! ssh keeps open: its name has no cluster.
+//! Failure: a program that is not installed, an argument that a shell cannot get, and a name of the API server that
+//! would be more than a word of a configuration.
 
 mod words;
 
@@ -18,18 +20,19 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 use self::words::quoted;
-use crate::cluster::reach::Reach;
+use crate::cluster::reach::{Reach, Seen};
 use crate::cluster::{ClusterArgs, ClusterError};
+use crate::table::printable;
 
 /// Host keys of machines, beside those of other computers.
 const KNOWN_HOSTS: &str = "~/.ssh/vmlet_known_hosts";
 /// The end of the names that ssh knows guests by.
-const DOMAIN: &str = "vmlet";
+pub(super) const DOMAIN: &str = "vmlet";
 
 /// A guest as ssh knows it.
 pub(super) struct Guest {
-    /// NAME.NAMESPACE.vmlet.
-    pub(super) host: String,
+    /// NAME.NAMESPACE.
+    place: String,
     /// The name of its host key.
     alias: String,
     /// The command that connects to it.
@@ -49,14 +52,15 @@ impl Guest {
     /// Of a machine, or of a VM pod.
     pub(super) async fn new(args: &ClusterArgs, word: &str) -> anyhow::Result<Self> {
         let reach = Reach::new(args, word).await?;
-        let namespace = &reach.cluster.namespace;
-        let machine = reach.look::<VirtualMachine>().await;
+        let namespace = plain("namespace", &reach.cluster.namespace)?;
+        let machine = reach.look::<VirtualMachine>().await?;
         let uid = match &machine {
-            Ok(Some(machine)) => machine.uid(),
-            other => uid_of_pod(&reach, other.is_ok()).await?,
+            Seen::There(machine) => machine.uid(),
+            Seen::Absent => uid_of_pod(&reach, true).await?,
+            Seen::Hidden => uid_of_pod(&reach, false).await?,
         };
         let alias = match uid {
-            Some(uid) => format!("{}{uid}", names::PREFIX),
+            Some(uid) => format!("{}{}", names::PREFIX, plain("UID", &uid)?),
             // A user who may read neither machine nor pod has its name alone.
             None => {
                 let server = &reach.cluster.server;
@@ -68,10 +72,10 @@ impl Guest {
             .to_str()
             .context("the path of this program is no text")?;
         Ok(Self {
-            host: format!("{}.{namespace}.{DOMAIN}", reach.name),
+            place: format!("{}.{namespace}", reach.name),
             alias,
             proxy: proxy(program, args, namespace, &reach.name)?,
-            resting: machine.ok().flatten().and_then(|machine| resting(&machine)),
+            resting: machine.object().as_ref().and_then(resting),
         })
     }
 
@@ -83,11 +87,16 @@ impl Guest {
         }
     }
 
+    /// The name that ssh has for it.
+    pub(super) fn host(&self) -> String {
+        format!("{}.{DOMAIN}", self.place)
+    }
+
     /// The target for ssh and scp.
     pub(super) fn target(&self, user: Option<&str>) -> String {
         match user {
-            Some(user) => format!("{user}@{}", self.host),
-            None => self.host.clone(),
+            Some(user) => format!("{user}@{}", self.host()),
+            None => self.host(),
         }
     }
 
@@ -100,18 +109,19 @@ impl Guest {
         ]
     }
 
-    /// The same as arguments of ssh and scp.
+    /// The same as arguments of ssh and scp, which have a connection of their own.
     pub(super) fn options(&self) -> Vec<String> {
         let settings = self.settings();
         let options = settings
             .iter()
+            .chain(&[("ControlPath", "none")])
             .flat_map(|(key, value)| ["-o".to_owned(), format!("{key}={value}")]);
         options.collect()
     }
 
     /// The same as a block of ~/.ssh/config.
-    pub(super) fn block(&self) -> String {
-        let mut text = format!("Host {}\n", self.host);
+    pub(super) fn block(&self, domain: &str) -> String {
+        let mut text = format!("Host {}.{domain}\n", self.place);
         for (key, value) in self.settings() {
             text += &format!("  {key} {value}\n");
         }
@@ -120,19 +130,32 @@ impl Guest {
 }
 
 /// The identity behind a pod; none: the user may not read it. An error if neither machine nor pod is there.
-async fn uid_of_pod(reach: &Reach, no_machine: bool) -> Result<Option<String>, ClusterError> {
-    match reach.look::<Pod>().await {
-        Ok(Some(pod)) => Ok(pod
+async fn uid_of_pod(reach: &Reach, no_machine: bool) -> anyhow::Result<Option<String>> {
+    match reach.look::<Pod>().await? {
+        Seen::There(pod) => Ok(pod
             .labels()
             .get(names::VM_UID_LABEL)
             .cloned()
             .or_else(|| pod.uid())),
-        Ok(None) if no_machine => Err(ClusterError::NotFound {
+        Seen::Absent if no_machine => Err(ClusterError::NotFound {
             namespace: reach.cluster.namespace.clone(),
             name: reach.name.clone(),
-        }),
-        Ok(None) | Err(_) => Ok(None),
+        }
+        .into()),
+        Seen::Absent | Seen::Hidden => Ok(None),
     }
+}
+
+/// A word that is one in a configuration of ssh, too.
+pub(super) fn plain<'a>(what: &str, word: &'a str) -> anyhow::Result<&'a str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
+    if word.is_empty() || word.starts_with('-') || !word.chars().all(is_plain) {
+        bail!(
+            "the {what} {:?} cannot be used with ssh: it may have letters, digits, - and .",
+            printable(word)
+        );
+    }
+    Ok(word)
 }
 
 /// The command that ssh runs by a shell, with the flags that lead to the cluster.
@@ -184,7 +207,7 @@ pub(super) fn become_program(program: &str, arguments: &[String]) -> anyhow::Err
     ))
 }
 
-/// The user before the name of a machine, if there is one.
+/// The user before the name of a machine, if there is one; the name may have its kind before it.
 pub(super) fn login(word: &str) -> Login<'_> {
     match word.rsplit_once('@') {
         Some((user, name)) => Login {
@@ -224,7 +247,7 @@ mod tests {
     impl Guest {
         pub(in crate::commands) fn for_tests(name: &str) -> Self {
             Self {
-                host: format!("{name}.team.vmlet"),
+                place: format!("{name}.team"),
                 alias: "vmlet.dev/u1".to_owned(),
                 proxy: format!("/usr/bin/vmletctl port-forward {name} --stdio %p"),
                 resting: None,
@@ -251,19 +274,37 @@ mod tests {
     }
 
     #[test]
-    fn options_and_block_say_the_same() {
+    fn options_and_block_lead_the_same_way_and_options_share_no_connection() {
         let guest = Guest::for_tests("web");
         assert_eq!(
             guest.options().join(" "),
             "-o ProxyCommand=/usr/bin/vmletctl port-forward web --stdio %p -o HostKeyAlias=vmlet.dev/u1 \
-             -o UserKnownHostsFile=~/.ssh/vmlet_known_hosts"
+             -o UserKnownHostsFile=~/.ssh/vmlet_known_hosts -o ControlPath=none"
         );
         assert_eq!(
-            guest.block(),
+            guest.block(DOMAIN),
             "Host web.team.vmlet\n  ProxyCommand /usr/bin/vmletctl port-forward web --stdio %p\n  \
              HostKeyAlias vmlet.dev/u1\n  UserKnownHostsFile ~/.ssh/vmlet_known_hosts\n"
         );
         assert_eq!(guest.target(Some("root")), "root@web.team.vmlet");
+        let other = guest.block("prod");
+        assert!(other.starts_with("Host web.team.prod\n"), "{other}");
+    }
+
+    #[test]
+    fn a_name_of_the_server_is_one_word_of_a_configuration() {
+        assert_eq!(plain("UID", "0b1c-2D.x").unwrap(), "0b1c-2D.x");
+        for word in [
+            "",
+            "u\n  ProxyCommand x",
+            "a b",
+            "a\"b",
+            "*",
+            "-x",
+            "u\u{e9}",
+        ] {
+            assert!(plain("UID", word).is_err(), "{word:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariant: each connection has a connection to the API server of its own, so that one that fails disturbs no
 //! other one, and the command outlives every restart of node, pod and machine. At most [`MOST`] exist at once.
 //! Failure: a port that cannot be listened on, and a right that is missing, end the command. What fails of one
-//! connection is a line on standard error.
+//! connection is a line on standard error, and a reset for its client, which gets an end only from the guest.
 
 mod spec;
 
@@ -68,9 +68,9 @@ async fn stdio(reach: &Reach, port: u16) -> anyhow::Result<()> {
 /// The result of one connection.
 fn ended(carried: Result<Ended, Broken>) -> anyhow::Result<()> {
     match carried {
-        Ok(Ended::Closed) => Ok(()),
+        Ok(Ended::Closed | Ended::Left) => Ok(()),
         Ok(Ended::Failed(words)) => bail!("{words}"),
-        // The client that connected has seen enough.
+        // The client has gone.
         Err(Broken::Write(_) | Broken::Read(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -123,28 +123,82 @@ struct Listening {
 impl Listening {
     async fn serve(self, listener: TcpListener) -> anyhow::Result<()> {
         loop {
-            let place = Arc::clone(&self.places).acquire_owned().await?;
             let accepted = listener.accept().await;
             let stream = accepted.context("accept a connection")?.0;
+            let place = match Arc::clone(&self.places).try_acquire_owned() {
+                Ok(place) => place,
+                Err(_) => {
+                    eprintln!(
+                        "all {MOST} connections are in use: another one waits until one of them ends"
+                    );
+                    Arc::clone(&self.places).acquire_owned().await?
+                }
+            };
             tokio::spawn(self.clone().connected(stream, place));
         }
     }
 
-    async fn connected(self, client: TcpStream, _place: OwnedSemaphorePermit) {
+    async fn connected(self, mut client: TcpStream, _place: OwnedSemaphorePermit) {
         let outcome = match self.reach.forward(self.port).await {
             Ok(connection) => {
-                let (from, to) = client.into_split();
-                ended(carry(connection, Line::Port, from, to).await)
+                let (from, to) = client.split();
+                let carried = carry(connection, Line::Port, from, to).await;
+                if !matches!(carried, Ok(Ended::Closed)) {
+                    reset(&client);
+                }
+                ended(carried)
             }
-            Err(error) if !error.is_passing() => {
-                // The command ends with the first one.
-                let _ = self.refuse.send(error).await;
-                return;
+            Err(error) => {
+                reset(&client);
+                if matches!(error, ReachError::Forbidden { .. }) {
+                    // The command ends with the first one.
+                    let _ = self.refuse.send(error).await;
+                    return;
+                }
+                Err(error.into())
             }
-            Err(error) => Err(error.into()),
         };
         if let Err(error) = outcome {
             eprintln!("{}: {error:#}", connection_to(&self.reach, self.port));
         }
+    }
+}
+
+/// Makes the end of this client's connection an error for it, so that it does not take a part for the whole.
+fn reset(client: &TcpStream) {
+    // A client that has gone needs none.
+    let _ = client.set_zero_linger();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_takes_no_part_for_the_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let mut accepted = listener.accept().await.unwrap().0;
+        accepted.write_all(b"half").await.unwrap();
+        let mut content = [0; 4];
+        client.read_exact(&mut content).await.unwrap();
+        reset(&accepted);
+        drop(accepted);
+        let end = client.read(&mut content).await.unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn an_end_without_an_answer_of_the_guest_is_an_error() {
+        assert!(ended(Ok(Ended::Closed)).is_ok());
+        assert!(ended(Err(Broken::Read(ErrorKind::ConnectionReset.into()))).is_ok());
+        assert!(ended(Ok(Ended::Failed("refused".to_owned()))).is_err());
+        assert!(ended(Err(Broken::Silent)).is_err());
+        assert!(ended(Err(Broken::Unanswered)).is_err());
     }
 }

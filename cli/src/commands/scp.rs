@@ -12,9 +12,7 @@ use clap::{Args, ValueHint};
 
 use super::openssh::{Guest, Login, become_program, login};
 use crate::cluster::ClusterArgs;
-
-/// How users name a machine with its kind.
-const KINDS: [&str; 4] = ["vm/", "vmi/", "virtualmachine/", "pod/"];
+use crate::cluster::reach::without_kind;
 
 /// Files to copy.
 #[derive(Debug, Args)]
@@ -57,11 +55,14 @@ impl File<'_> {
         let Some((place, path)) = text.split_once(':') else {
             return here;
         };
-        let is_kind = KINDS.iter().any(|kind| place.starts_with(kind));
-        if place.is_empty() || place.contains('/') && !is_kind {
+        let login = login(place);
+        let user = login.user;
+        let name = without_kind(login.name);
+        let has_slash = name.contains('/') || user.is_some_and(|user| user.contains('/'));
+        if place.is_empty() || has_slash {
             return here;
         }
-        File::There(login(place), path)
+        File::There(Login { user, name }, path)
     }
 }
 
@@ -77,7 +78,7 @@ fn machine(files: &[String]) -> anyhow::Result<&str> {
         File::Here(_) => None,
     });
     let Some(name) = names.next() else {
-        bail!("none of these files is on a machine: name those of a guest as NAME:PATH");
+        bail!("none of these files is on a machine: name those of a guest as [USER@]NAME:PATH");
     };
     if let Some(other) = names.find(|other| *other != name) {
         bail!(
@@ -123,20 +124,25 @@ mod tests {
 
     fn given(line: &str) -> anyhow::Result<String> {
         let args = Line::try_parse_from(line.split(' ')).unwrap().args;
-        let guest = Guest::for_tests(machine(&args.files)?.trim_start_matches("vm/"));
+        let guest = Guest::for_tests(machine(&args.files)?);
         let ours = guest.options().join(" ");
         Ok(arguments(&args, &guest).join(" ").replace(&ours, "OURS"))
     }
 
     #[test]
     fn files_are_copied_both_ways() {
-        let given = |line| given(line).unwrap();
+        let given = |line: &str| given(line).unwrap();
         assert_eq!(given("scp a web:/tmp"), "OURS -- a web.team.vmlet:/tmp");
         assert_eq!(
             given("scp -r root@web:a root@web:b ./x:y/"),
             "OURS -r -- root@web.team.vmlet:a root@web.team.vmlet:b ./x:y/"
         );
         assert_eq!(given("scp -p vm/web: ."), "OURS -p -- web.team.vmlet: .");
+        for place in ["root@vm/web", "root@pods/web", "root@vmis/web", "root@web"] {
+            let line = format!("scp root@web:a {place}:b .");
+            let copied = "OURS -- root@web.team.vmlet:a root@web.team.vmlet:b .";
+            assert_eq!(given(&line), copied);
+        }
         assert_eq!(
             given("scp --local-ssh-opts=-O -n team a web:b"),
             "-O OURS -- a web.team.vmlet:b"
@@ -146,7 +152,14 @@ mod tests {
     #[test]
     fn one_machine_takes_part_on_one_side() {
         let words = |line| given(line).unwrap_err().to_string();
-        assert!(words("scp a b").contains("NAME:PATH"));
+        for line in [
+            "scp a b",
+            "scp a vm/root@web:/b",
+            "scp a ./x@web:/b",
+            "scp a node/web:/b",
+        ] {
+            assert!(words(line).contains("[USER@]NAME:PATH"), "{line}");
+        }
         assert!(words("scp web:a db:b").contains("at once"));
         assert!(words("scp web:a web:b").contains("vmletctl ssh web"));
         assert!(words("scp a web:b c").contains("commands of their own"));

@@ -11,7 +11,7 @@ use crds::VirtualMachine;
 use kube::ResourceExt;
 use kube::api::ListParams;
 
-use super::openssh::Guest;
+use super::openssh::{DOMAIN, Guest, plain};
 use crate::cluster::{ClusterArgs, ClusterError};
 
 /// Machines that ssh is to reach.
@@ -20,6 +20,9 @@ pub(crate) struct SshConfigArgs {
     /// Names of virtual machines or VM pods [default: all machines of the namespace].
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// The end of the host names: one of its own for each cluster, where several are used.
+    #[arg(long, value_name = "DOMAIN", default_value = DOMAIN, value_parser = domain)]
+    domain: String,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -35,10 +38,14 @@ pub(crate) async fn run(args: &SshConfigArgs) -> anyhow::Result<ExitCode> {
         if !text.is_empty() {
             text.push('\n');
         }
-        text += &Guest::new(&args.cluster, name).await?.block();
+        text += &Guest::new(&args.cluster, name).await?.block(&args.domain);
     }
     super::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn domain(text: &str) -> anyhow::Result<String> {
+    plain("domain", text).map(str::to_owned)
 }
 
 /// The names of all machines of the namespace.

@@ -153,6 +153,9 @@ pub const ROOT_CLAIM_UID: &str = "vmlet.dev/root-claim-uid";
 /// On a snapshot: its own UID, since it was requested from a node. An object that a backup tool has restored
 /// has that of an earlier object. Written by the controller.
 pub const SNAPSHOT_UID: &str = "vmlet.dev/snapshot-uid";
+/// On a snapshot that the controller takes for a clone: the UID of the clone, also when the garbage collector has
+/// removed that from the owners. Written by the controller.
+pub const CLONE_UID: &str = "vmlet.dev/clone-uid";
 /// Backup tools (Velero) leave an object with this label, and the value `true`, out.
 pub const EXCLUDE_FROM_BACKUP: &str = "velero.io/exclude-from-backup";
 /// Version of the controller that last looked whether the machine lacks a record of its own.

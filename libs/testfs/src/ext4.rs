@@ -72,19 +72,21 @@ impl Ext4 {
         done.map(drop).context("shut the file system down")
     }
 
-    /// Mounts what the cut has left. May be repeated: it fails as long as a program has a file open.
+    /// Mounts what the cut has left. A file that is still open stays one of the old file system, where each
+    /// access fails: a process that another thread forks has all files of this one until it executes its
+    /// program.
     ///
     /// # Errors
     ///
     /// The kernel's, and those of the programs.
     pub fn recover(&self) -> Result<()> {
-        match umount2(&self.place, MntFlags::empty()) {
+        match umount2(&self.place, MntFlags::MNT_DETACH) {
             Ok(()) | Err(Errno::EINVAL) => {}
             Err(errno) => return Err(errno).context("unmount"),
         }
         let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
-        // A mount namespace that was made meanwhile has the old mount, too: until its end the kernel writes to
-        // the old file what the journal has.
+        // An open file keeps the old mount, as does a mount namespace that was made meanwhile: until its end
+        // the kernel writes to the old file what the journal has.
         let copy = new_image(&self.place)?;
         run("cp", &["--sparse=always"], &[image.path(), copy.path()])?;
         mount(copy.path(), &self.place)?;
@@ -147,6 +149,7 @@ mod tests {
             fs::write(file("late"), "3").unwrap();
             disk.cut().unwrap();
             fs::write(file("failed"), "4").unwrap_err();
+            let _open = File::open(file("synced")).unwrap();
             disk.recover().unwrap();
             assert_eq!(fs::read_to_string(file("before")).unwrap(), "1");
             assert_eq!(fs::read_to_string(file("synced")).unwrap(), "2");

@@ -6,6 +6,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use libvirt::FakeHypervisor;
 use podspec::{ContainerId, VmUid};
 use serde_json::json;
 
@@ -29,7 +30,10 @@ fn directory(node: &Node) -> PathBuf {
 
 /// A node that has UEFI, and an image that nothing else boots.
 async fn node() -> Node {
-    let node = Node::new().await;
+    equipped(Node::new().await).await
+}
+
+async fn equipped(node: Node) -> Node {
     let directory = directory(&node);
     std::fs::create_dir(&directory).unwrap();
     let code = directory.join("code.fd");
@@ -139,7 +143,7 @@ async fn the_store_of_a_pod_is_made_once_and_goes_with_it() {
     assert_eq!(std::fs::read_to_string(&store).unwrap(), "template");
     let mode = std::fs::metadata(&store).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    std::fs::write(&store, "of the guest").unwrap();
+    std::fs::write(&store, "of guest").unwrap();
     node.hypervisor.power_off(node.row(&id).domain());
     node.until(&id, |row| row.phase == Phase::Exited).await;
     let again = node
@@ -147,7 +151,7 @@ async fn the_store_of_a_pod_is_made_once_and_goes_with_it() {
         .create(&sandbox, node.machine_of("efi", 1))
         .await;
     node.containers.start(&again.unwrap()).await.unwrap();
-    assert_eq!(std::fs::read_to_string(&store).unwrap(), "of the guest");
+    assert_eq!(std::fs::read_to_string(&store).unwrap(), "of guest");
     node.sandboxes.remove(&sandbox).await.unwrap();
     assert!(!store.exists() && !store.parent().unwrap().exists());
 }
@@ -168,17 +172,84 @@ async fn the_store_of_a_virtual_machine_is_kept_as_its_disk_is() {
         assert_eq!(xml(&node, &id).contains("pflash"), n < 2, "{n}");
         if n == 0 {
             assert_eq!(std::fs::read_to_string(&store).unwrap(), "template");
-            std::fs::write(&store, "of the guest").unwrap();
+            std::fs::write(&store, "of guest").unwrap();
         }
         empty(&node.disks.first_file(vm()));
         node.hypervisor.power_off(vm().uuid());
         node.until(&id, |row| row.phase == Phase::Exited).await;
         let sandbox = node.row(&id).sandbox.clone();
         node.sandboxes.remove(&sandbox).await.unwrap();
-        assert_eq!(std::fs::read_to_string(&store).unwrap(), "of the guest");
+        assert_eq!(std::fs::read_to_string(&store).unwrap(), "of guest");
     }
     node.disks.delete(vm()).await.unwrap();
     assert!(!store.exists());
+}
+
+/// Its store is as long as those of another build of the firmware.
+#[tokio::test]
+async fn a_store_that_no_firmware_of_the_node_fits_is_reported() {
+    let node = node().await;
+    make_disk(&node).await;
+    let store = node.disks.store_file(vm());
+    std::fs::write(&store, "of an earlier build").unwrap();
+    let refused = create(&node, "pod", "efi", &[("vm-disk", VM), ENOUGH]).await;
+    let words = refused.unwrap_err().to_string();
+    assert!(words.contains("which has 19 bytes"), "{words}");
+    std::fs::remove_file(&store).unwrap();
+    started(&node, "again", "efi", &[("vm-disk", VM), ENOUGH]).await;
+}
+
+#[tokio::test]
+async fn a_start_that_failed_chooses_no_firmware_for_the_next_one() {
+    let hypervisor = FakeHypervisor::default().refusing_start("no such CPU");
+    let node = equipped(Node::with(hypervisor).await).await;
+    make_disk(&node).await;
+    empty(&node.disks.first_file(vm()));
+    let tried = [("vm-disk", VM), UEFI, ENOUGH];
+    let id = create(&node, "tried", "efi", &tried).await.unwrap();
+    assert!(node.row(&id).spec.uefi);
+    node.containers.start(&id).await.unwrap_err();
+    assert!(node.disks.store_file(vm()).exists());
+    let sandbox = node.row(&id).sandbox.clone();
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    node.hypervisor.accept_starts();
+    let id = started(&node, "next", "efi", &[("vm-disk", VM), ENOUGH]).await;
+    assert!(!node.row(&id).spec.uefi);
+}
+
+/// Describes a machine in its saved memory, as libvirt does.
+fn describe(memory: &Path, xml: &str) {
+    let mut header = std::fs::read(memory).unwrap();
+    let length = u32::try_from(xml.len()).unwrap();
+    header.extend(2_u32.to_ne_bytes());
+    header.extend(length.to_ne_bytes());
+    header.resize(16 + 19 * 4, 0);
+    std::fs::write(memory, [&header, xml.as_bytes()].concat()).unwrap();
+}
+
+/// Whatever the pod requests, and however little memory the machine has.
+#[tokio::test]
+async fn a_machine_that_resumes_has_the_firmware_of_its_memory() {
+    let node = node().await;
+    make_disk(&node).await;
+    let store = node.disks.store_file(vm());
+    let rounds = [(BIOS, UEFI, false), (UEFI, BIOS, true)];
+    for (n, (saved, requested, by_uefi)) in rounds.into_iter().enumerate() {
+        let memory = if by_uefi { ENOUGH } else { ("memory", "128Mi") };
+        let boots = [("vm-disk", VM), saved, memory];
+        let id = started(&node, &format!("saved{n}"), "efi", &boots).await;
+        let description = xml(&node, &id);
+        node.containers.save(vm()).await.unwrap();
+        node.until(&id, |row| row.phase == Phase::Exited).await;
+        describe(&node.disks.memory_file(vm()), &description);
+        let resumes = [("vm-disk", VM), ("restore", "true"), requested, memory];
+        let id = started(&node, &format!("resumed{n}"), "efi", &resumes).await;
+        assert_eq!(node.row(&id).spec.uefi, by_uefi, "{n}");
+        assert_eq!(xml(&node, &id).contains("pflash"), by_uefi, "{n}");
+        assert_eq!(store.exists(), by_uefi, "{n}");
+        node.hypervisor.power_off(vm().uuid());
+        node.until(&id, |row| row.phase == Phase::Exited).await;
+    }
 }
 
 #[test]
@@ -194,9 +265,9 @@ fn what_a_crash_left_of_a_store_is_made_again() {
     assert!(make(&store, &template).unwrap());
     assert_eq!(std::fs::read_to_string(&store).unwrap(), "template");
     assert!(!unfinished(&store).exists());
-    std::fs::write(&store, "of the guest").unwrap();
+    std::fs::write(&store, "of guest").unwrap();
     assert!(!make(&store, &template).unwrap());
-    assert_eq!(std::fs::read_to_string(&store).unwrap(), "of the guest");
+    assert_eq!(std::fs::read_to_string(&store).unwrap(), "of guest");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl<P: Platform> Containers<P> {
             kernel: look(&cgroup_root, &node_root),
             helpers_together: crate::helper::refused_namespaces().map(str::to_owned),
             vmlet_guest_missing: vmlet_guest::missing(&program),
-            uefi_missing: uefi::find(&firmware).err(),
+            uefi_missing: uefi::find(&firmware, None).err(),
             copies_share_blocks: disks.copies_share_blocks(),
         };
         let Some(equipment) = self.equipment.thread.read((), LOOK, look).await else {

@@ -1,8 +1,9 @@
 //! The UEFI firmware that the node has for guests, as QEMU's descriptors of firmware say it.
 //!
 //! Invariant: the code and the template of its variables are files; the code fits every machine of the
-//! board q35, without System Management Mode. Of several the first by the name of its descriptor counts.
-//! All of it blocks.
+//! board q35, without System Management Mode. Of several the first by the name of its descriptor counts, of those
+//! whose template is as long as the machine's store, if it has one: code finds the variables at one place only. All of
+//! it blocks.
 //! Failure: a sentence that says what to install. A descriptor that cannot be read is passed over: the
 //! directory is the administrator's.
 
@@ -28,6 +29,8 @@ pub(in crate::vm) struct Uefi {
     pub(in crate::vm) code: PathBuf,
     /// What the variable store of a new machine has.
     pub(in crate::vm) template: PathBuf,
+    /// Of a store, in bytes.
+    pub(in crate::vm) length: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,15 +65,26 @@ struct Target {
     machines: Vec<String>,
 }
 
-/// The firmware that the descriptors in a directory name.
-pub(in crate::vm) fn find(directory: &Path) -> Result<Uefi, String> {
-    let found = descriptors(directory).iter().find_map(|path| read(path));
-    found.ok_or_else(|| {
-        format!(
-            "failed to find UEFI firmware for x86_64 and q35 by the descriptors in {}: install the package \
-             ovmf",
-            directory.display()
-        )
+/// The firmware that the descriptors in a directory name, for a store of that length if there is one.
+pub(in crate::vm) fn find(directory: &Path, store: Option<u64>) -> Result<Uefi, String> {
+    let all = descriptors(directory);
+    let mut all = all.iter().filter_map(|path| read(path)).peekable();
+    let has_any = all.peek().is_some();
+    let mut fitting = all.filter(|found| store.is_none_or(|length| found.length == length));
+    if let Some(found) = fitting.next() {
+        return Ok(found);
+    }
+    let directory = directory.display();
+    Err(match store {
+        Some(length) if has_any => format!(
+            "no UEFI firmware by the descriptors in {directory} fits the variable store of the machine, which has \
+             {length} bytes: install the version of the package ovmf that the machine booted by, or remove the \
+             store, uefi.fd beside its disk, for an empty one"
+        ),
+        _ => format!(
+            "failed to find UEFI firmware for x86_64 and q35 by the descriptors in {directory}: install the package \
+             ovmf"
+        ),
     })
 }
 
@@ -89,11 +103,11 @@ fn read(path: &Path) -> Option<Uefi> {
     let file = File::open(path).ok()?;
     file.take(LONGEST).read_to_end(&mut text).ok()?;
     let descriptor: Descriptor = serde_json::from_slice(&text).ok()?;
-    let uefi = descriptor.uefi()?;
+    let mut uefi = descriptor.uefi()?;
     let is_file = |path: &Path| path.is_absolute() && path.is_file();
-    let store = std::fs::metadata(&uefi.template).ok()?.len();
+    uefi.length = std::fs::metadata(&uefi.template).ok()?.len();
     let is_there = is_file(&uefi.code) && is_file(&uefi.template);
-    (is_there && (1..=LARGEST_STORE).contains(&store)).then_some(uefi)
+    (is_there && (1..=LARGEST_STORE).contains(&uefi.length)).then_some(uefi)
 }
 
 impl Descriptor {
@@ -111,6 +125,7 @@ impl Descriptor {
         Some(Uefi {
             code: mapping.executable?.raw()?,
             template: mapping.nvram_template?.raw()?,
+            length: 0,
         })
     }
 }
@@ -165,24 +180,46 @@ mod tests {
     fn the_first_descriptor_that_fits_is_chosen() {
         let node = node();
         let node = node.path();
-        let words = find(node).unwrap_err();
+        let words = find(node, None).unwrap_err();
         assert!(words.ends_with("install the package ovmf"), "{words}");
-        assert!(find(&node.join("absent")).is_err());
+        assert!(find(&node.join("absent"), None).is_err());
         std::fs::write(node.join("10-broken.json"), "{").unwrap();
         let mut secure = descriptor(node);
         secure["features"] = json!(["requires-smm"]);
         put(node, "20-secure.json", &secure);
         put(node, "30-other.txt", &descriptor(node));
-        assert!(find(node).is_err());
+        assert!(find(node, None).is_err());
         put(node, "60-uefi.json", &descriptor(node));
         let mut later = descriptor(node);
         later["mapping"]["executable"]["filename"] = json!(node.join("vars.fd"));
         put(node, "70-later.json", &later);
-        let found = find(node).unwrap();
+        let found = find(node, None).unwrap();
         assert_eq!(found.code, node.join("code.fd"));
         assert_eq!(found.template, node.join("vars.fd"));
         std::fs::remove_file(node.join("code.fd")).unwrap();
-        assert_eq!(find(node).unwrap().code, node.join("vars.fd"));
+        assert_eq!(find(node, None).unwrap().code, node.join("vars.fd"));
+    }
+
+    #[test]
+    fn a_store_gets_code_that_finds_its_variables() {
+        let node = node();
+        let node = node.path();
+        let words = find(node, Some(6)).unwrap_err();
+        assert!(words.ends_with("install the package ovmf"), "{words}");
+        put(node, "a.json", &descriptor(node));
+        std::fs::write(node.join("large.fd"), "larger").unwrap();
+        let mut large = descriptor(node);
+        large["mapping"]["nvram-template"]["filename"] = json!(node.join("large.fd"));
+        put(node, "b.json", &large);
+        for (length, template) in [
+            (None, "vars.fd"),
+            (Some(4), "vars.fd"),
+            (Some(6), "large.fd"),
+        ] {
+            assert_eq!(find(node, length).unwrap().template, node.join(template));
+        }
+        let words = find(node, Some(5)).unwrap_err();
+        assert!(words.contains("which has 5 bytes"), "{words}");
     }
 
     #[rstest]
@@ -200,10 +237,10 @@ mod tests {
         // A part that is optional.
         other["mapping"]["mode"] = json!("split");
         put(node.path(), "a.json", &other);
-        assert!(find(node.path()).is_ok());
+        assert!(find(node.path(), None).is_ok());
         *other.pointer_mut(pointer).unwrap() = value;
         put(node.path(), "a.json", &other);
-        assert!(find(node.path()).is_err(), "{other}");
+        assert!(find(node.path(), None).is_err(), "{other}");
     }
 
     #[test]
@@ -211,10 +248,10 @@ mod tests {
         let node = node();
         put(node.path(), "a.json", &descriptor(node.path()));
         let vars = File::create(node.path().join("vars.fd")).unwrap();
-        assert!(find(node.path()).is_err(), "it is empty");
+        assert!(find(node.path(), None).is_err(), "it is empty");
         vars.set_len(LARGEST_STORE).unwrap();
-        assert!(find(node.path()).is_ok());
+        assert!(find(node.path(), None).is_ok());
         vars.set_len(LARGEST_STORE + 1).unwrap();
-        assert!(find(node.path()).is_err());
+        assert!(find(node.path(), None).is_err());
     }
 }

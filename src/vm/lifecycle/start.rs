@@ -122,7 +122,7 @@ impl<P: Platform> Containers<P> {
         let files = self.offer_files(row).await?;
         self.follow(row).await?;
         self.give_sockets(row).await?;
-        let saved = self.saved_description(row).await?;
+        let saved = self.saved_description(&row.spec.instance).await?;
         let accelerator = fitting_accelerator(accelerator, saved.as_deref());
         let generation = self.generation(row, sandbox, saved.as_deref()).await?;
         let uefi = self.flash(row, saved.as_deref()).await?;

@@ -5,6 +5,7 @@
 //! Failure: none; a description that cannot be read leaves the pod's own.
 
 use libvirt::Layout;
+use podspec::Instance;
 
 use super::size::size;
 use crate::platform::Platform;
@@ -23,8 +24,10 @@ pub(super) const STEP: u64 = 2;
 impl<P: Platform> Containers<P> {
     /// The description that goes with the saved memory which a machine is about to resume; `None`
     /// for another start.
-    pub(in crate::vm) async fn saved_description(&self, row: &Container) -> Result<Option<String>> {
-        let instance = &row.spec.instance;
+    pub(in crate::vm) async fn saved_description(
+        &self,
+        instance: &Instance,
+    ) -> Result<Option<String>> {
         let Some(vm) = instance.vm.filter(|_| instance.restore) else {
             return Ok(None);
         };

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariant: bytes pass unchanged and in order, each direction as fast as its reader. A connection on which
-//! nothing arrives for [`SILENCE`], not even the answer to a ping, is lost.
+//! nothing arrives for [`SILENCE`], not even the answer to a ping, is lost. The reader gets an end only when the
+//! other side has ended the connection without a reason.
 //! Failure: [`Broken`]; an end that the other side gives a reason for is [`Ended::Failed`].
 
 use std::io;
@@ -17,7 +18,9 @@ use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::client::Connection;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as Failure, Message};
 
@@ -46,10 +49,12 @@ pub(crate) enum Line {
     Port,
 }
 
-/// How the other side has ended a connection.
+/// How a connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
     Closed,
+    /// By the end of the input of a console, all of which was sent.
+    Left,
     /// With these words.
     Failed(String),
 }
@@ -61,6 +66,13 @@ pub(crate) enum Broken {
     Cut(#[source] Failure),
     #[error("nothing has arrived from the API server for {} s", SILENCE.as_secs())]
     Silent,
+    /// From a node of an earlier version.
+    #[error(
+        "the input has ended and nothing has arrived from the guest for {} s; programs of an earlier version on its \
+         node do not pass on the end of the input",
+        SILENCE.as_secs()
+    )]
+    Unanswered,
     /// On this computer.
     #[error("failed to pass on what the guest sends")]
     Write(#[source] io::Error),
@@ -89,25 +101,48 @@ async fn carried(
     from: impl AsyncRead + Unpin,
     to: impl AsyncWrite + Unpin,
 ) -> Result<Ended, Broken> {
+    let progress = Progress::default();
     let up = async {
-        send(&mut sink, line, has_close, from).await?;
-        Ok(Ended::Closed)
+        send(&mut sink, line, has_close, from, &progress).await?;
+        Ok(Ended::Left)
     };
     let ended = tokio::select! {
-        ended = receive(source, line, to) => ended,
+        ended = receive(source, line, to, &progress) => ended,
         left = up => left,
+        () = progress.unanswered() => Err(Broken::Unanswered),
     };
     // The other side may be gone.
     let _ = timeout(PING, sink.close()).await;
     ended
 }
 
-/// Sends what is read, and pings. Ends only with an error, or when a console is left.
+/// What the two directions know of each other.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The input has ended, and the node has no message for that.
+    input_ended: watch::Sender<bool>,
+    /// Changes with all content that arrives.
+    content: watch::Sender<()>,
+}
+
+impl Progress {
+    /// Ends some time after the input has; begins again with all content.
+    async fn unanswered(&self) {
+        let mut input_ended = self.input_ended.subscribe();
+        // The sender lives as long as this.
+        let _ = input_ended.wait_for(|ended| *ended).await;
+        let mut content = self.content.subscribe();
+        while timeout(SILENCE, content.changed()).await.is_ok() {}
+    }
+}
+
+/// Sends what is read, and pings. Ends only when the input cannot be read, or when a console is left.
 async fn send(
     sink: &mut (impl Sink<Message, Error = Failure> + Unpin),
     line: Line,
     has_close: bool,
     mut from: impl AsyncRead + Unpin,
+    progress: &Progress,
 ) -> Result<(), Broken> {
     let mut piece = vec![0; PIECE];
     let mut pings = interval(PING);
@@ -121,6 +156,7 @@ async fn send(
                 0 => {
                     is_open = false;
                     if !has_close {
+                        progress.input_ended.send_replace(true);
                         continue;
                     }
                     Message::binary(vec![CLOSE, INPUT])
@@ -129,12 +165,9 @@ async fn send(
             },
             _ = pings.tick() => Message::Ping(Bytes::new()),
         };
-        // The reader of messages knows why a connection is closed.
-        match sink.send(message).await {
-            Err(Failure::ConnectionClosed | Failure::AlreadyClosed) => {
-                return std::future::pending().await;
-            }
-            sent => sent.map_err(Broken::Cut)?,
+        if sink.send(message).await.is_err() {
+            // The reader of messages learns why the connection ends.
+            return std::future::pending().await;
         }
     }
 }
@@ -144,6 +177,7 @@ async fn receive(
     mut source: impl Stream<Item = Result<Message, Failure>> + Unpin,
     line: Line,
     mut to: impl AsyncWrite + Unpin,
+    progress: &Progress,
 ) -> Result<Ended, Broken> {
     let mut greetings = match line {
         Line::Console => Vec::new(),
@@ -161,9 +195,8 @@ async fn receive(
             Message::Binary(content) => content,
             Message::Close(frame) => {
                 let frame = frame.filter(|frame| frame.code != CloseCode::Normal);
-                let words = frame.map(|frame| words(frame.reason.as_bytes()));
-                reason = reason.or(words);
-                continue;
+                reason = reason.or(frame.map(closed));
+                break;
             }
             _ => continue,
         };
@@ -177,6 +210,7 @@ async fn receive(
         }
         match (line, channel) {
             (Line::Console, 1) | (Line::Port, 0) => {
+                progress.content.send_replace(());
                 to.write_all(&content).await.map_err(Broken::Write)?;
                 to.flush().await.map_err(Broken::Write)?;
             }
@@ -185,9 +219,20 @@ async fn receive(
             _ => {}
         }
     }
+    if let Some(words) = reason {
+        return Ok(Ended::Failed(words));
+    }
     // The reader may have gone already.
     let _ = to.shutdown().await;
-    Ok(reason.map_or(Ended::Closed, Ended::Failed))
+    Ok(Ended::Closed)
+}
+
+/// Why the other side has closed a connection.
+fn closed(frame: CloseFrame) -> String {
+    match words(frame.reason.as_bytes()) {
+        words if words.is_empty() => format!("it was closed with code {}", u16::from(frame.code)),
+        words => words,
+    }
 }
 
 /// Why a console has ended; none: as it should.

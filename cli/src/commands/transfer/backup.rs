@@ -5,6 +5,9 @@
 //! read it by other means.
 //! Failure: a sentence that says why it cannot be had, and what to do.
 
+use std::convert::Infallible;
+use std::future::pending;
+
 use anyhow::{Context as _, bail};
 use crds::guard::Guarded;
 use crds::node_facts::{NodeFacts, is_fresh, node_of_lease};
@@ -104,6 +107,14 @@ async fn node_of(
 }
 
 impl ExportedBackup {
+    /// Has its claim stay mounted for as long as this runs.
+    pub(super) async fn hold(&self, cluster: &Cluster) -> Infallible {
+        match &self.claimed {
+            Some(name) => claim::hold(cluster, name).await,
+            None => pending().await,
+        }
+    }
+
     /// It was fetched: no node needs its claim any more.
     pub(super) async fn leave(&self, cluster: &Cluster) {
         if let Some(name) = &self.claimed {

@@ -1,9 +1,10 @@
 //! Has the claim mounted that a backup is in, while it is fetched.
 //!
 //! Invariant: the controller makes the pod, with the rights of the namespace; the command requests it for a time, which ends
-//! by itself if the command is killed. The request is taken back when the backup was fetched.
+//! by itself if the command is killed, and is renewed while the backup is fetched. It is taken back afterwards.
 //! Failure: the cluster's; a claim that no node mounts in time, with what the pod waits for.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -13,14 +14,16 @@ use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cluster::{Cluster, ClusterError};
 
 /// Role of the pod.
 const ROLE: &str = "backup-target";
-/// Time for a command that is killed, or whose user leaves: to read a backup takes less.
+/// How long the claim stays mounted for a command that is killed.
 const MOUNTED: SignedDuration = SignedDuration::from_hours(2);
+/// How often a command that runs renews its request: one renewal that fails ends nothing.
+const RENEWAL: Duration = Duration::from_secs(60 * 60);
 /// Time for the pod to run.
 const RUNS_WITHIN: Duration = Duration::from_secs(300);
 /// How often the pods are listed.
@@ -28,8 +31,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Requests the mount, and waits for it; returns the node that has it.
 pub(super) async fn mount(cluster: &Cluster, name: &str, uid: &str) -> anyhow::Result<String> {
-    let until = Timestamp::now().saturating_add(MOUNTED)?;
-    request(cluster, name, &json!(until.to_string())).await?;
+    renew(cluster, name).await?;
     eprintln!("backup {name} is in a claim: waiting for a pod that has it mounted");
     let begun = Instant::now();
     let mut looks = interval(LOOK);
@@ -51,9 +53,24 @@ pub(super) async fn mount(cluster: &Cluster, name: &str, uid: &str) -> anyhow::R
     )
 }
 
+/// Renews the request for as long as this runs, at once for the first time.
+pub(super) async fn hold(cluster: &Cluster, name: &str) -> Infallible {
+    let mut turns = interval(RENEWAL);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let _ = renew(cluster, name).await;
+    }
+}
+
 /// Takes the request back. One that stays ends by itself.
 pub(super) async fn unmount(cluster: &Cluster, name: &str) {
     let _ = request(cluster, name, &Value::Null).await;
+}
+
+async fn renew(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let until = Timestamp::now().saturating_add(MOUNTED)?;
+    request(cluster, name, &json!(until.to_string())).await
 }
 
 async fn request(cluster: &Cluster, name: &str, until: &Value) -> anyhow::Result<()> {

@@ -3,6 +3,9 @@
 //! Invariant: a snapshot is of the disk that the machine has now, as the objects say and the node checks.
 //! Failure: a sentence that says why it cannot be had, and what to do.
 
+use std::convert::Infallible;
+use std::future::pending;
+
 use anyhow::bail;
 use clap::Args;
 use crds::VirtualMachineSnapshot;
@@ -66,6 +69,14 @@ impl DiskArgs {
 }
 
 impl ExportedDisk {
+    /// Has its node reach it for as long as this runs.
+    pub(super) async fn hold(&self, cluster: &Cluster) -> Infallible {
+        match &self.backup {
+            Some(backup) => backup.hold(cluster).await,
+            None => pending().await,
+        }
+    }
+
     /// It was fetched: the node needs nothing more for it.
     pub(in crate::commands) async fn leave(&self, cluster: &Cluster) {
         if let Some(backup) = &self.backup {

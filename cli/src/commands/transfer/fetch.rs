@@ -34,6 +34,13 @@ pub(in crate::commands) struct Fetched(Program);
 impl Fetch<'_> {
     /// Receives the disk.
     pub(in crate::commands) async fn run<T: Target>(&self, to: &mut T) -> anyhow::Result<Fetched> {
+        tokio::select! {
+            received = self.received(to) => received,
+            never = self.disk.hold(self.cluster) => match never {},
+        }
+    }
+
+    async fn received<T: Target>(&self, to: &mut T) -> anyhow::Result<Fetched> {
         let mut attempts = Attempts::default();
         loop {
             let error = match self.attempt(to).await {
@@ -52,6 +59,13 @@ impl Fetch<'_> {
     /// Whether the disk makes this layer of a container disk, as its node finds out. A node that cannot be reached,
     /// or does not know, says nothing of it.
     pub(in crate::commands) async fn same_layer(&self, layer: &Layer) -> Option<Fetched> {
+        tokio::select! {
+            compared = self.compared(layer) => compared,
+            never = self.disk.hold(self.cluster) => match never {},
+        }
+    }
+
+    async fn compared(&self, layer: &Layer) -> Option<Fetched> {
         let node = &self.disk.node;
         let pod = NodePod::find(self.cluster.client.clone(), self.namespace, node).await;
         let mut command = self.command();

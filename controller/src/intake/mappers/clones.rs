@@ -4,8 +4,9 @@
 //! Failure: none.
 
 use crds::conditions::{CREATED, is_true};
-use crds::{VirtualMachine, VirtualMachineSnapshot};
+use crds::{VirtualMachine, VirtualMachineSnapshot, names};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 use super::with;
 use crate::stores::{Change, Key, Relation, Stores};
@@ -33,12 +34,22 @@ pub(super) fn of_snapshot(snapshot: &VirtualMachineSnapshot, stores: &Stores) ->
     with(stores, &Relation::Snapshot(Key::of(snapshot)))
 }
 
+/// Whether no snapshot of it is taken while it runs.
+fn is_paused(vm: &VirtualMachine) -> [bool; 3] {
+    [
+        vm.annotations().contains_key(names::PAUSED),
+        vm.annotations().contains_key(names::ADMIN_PAUSED),
+        vm.labels().contains_key(names::PAUSED_LABEL),
+    ]
+}
+
 /// What decides whether a machine can be copied.
 fn essence(vm: &VirtualMachine) -> impl PartialEq + '_ {
     let status = vm.status.as_ref();
     (
         (vm.spec.power_state, vm.spec.run_strategy, vm.spec.running),
         status.map(|status| status.state_change_requests.len()),
+        is_paused(vm),
         vm.metadata.uid.as_deref(),
         vm.metadata.deletion_timestamp.is_some(),
         status.and_then(|status| status.power_state),

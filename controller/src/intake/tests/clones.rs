@@ -5,7 +5,8 @@
 
 use crds::conditions::CREATED;
 use crds::vm::{CloneSource, SourceReference};
-use crds::{PowerState, VirtualMachine, VirtualMachineSnapshot};
+use crds::{PowerState, VirtualMachine, VirtualMachineSnapshot, names};
+use kube::ResourceExt;
 
 use super::*;
 
@@ -75,6 +76,40 @@ fn a_machine_that_goes_off_wakes_the_clones_that_are_to_be_made_of_it() {
     feeds.vms.apply(Event::Apply(made));
     let on = Event::Apply(source("6", PowerState::PoweredOn, "B"));
     assert_eq!(keys(adds!(intake, feeds.vms, on)), ["source"]);
+}
+
+#[test]
+fn what_pauses_a_machine_wakes_its_clones_when_it_is_removed() {
+    let (intake, mut feeds) = ours();
+    let of_machine = CloneSource {
+        virtual_machine: named("source"),
+        ..CloneSource::default()
+    };
+    feeds.vms.apply(Event::Apply(clone("1", of_machine)));
+    let keys = |adds: Vec<Add>| -> Vec<String> { adds.into_iter().map(|a| a.key.name).collect() };
+    feeds
+        .vms
+        .apply(Event::Apply(source("2", PowerState::PoweredOn, "A")));
+    let mut version = 3;
+    for mark in [
+        ("annotation", names::PAUSED),
+        ("annotation", names::ADMIN_PAUSED),
+        ("label", names::PAUSED_LABEL),
+    ] {
+        for is_paused in [true, false] {
+            let mut vm = source(&version.to_string(), PowerState::PoweredOn, "A");
+            let marks = match mark.0 {
+                "label" => vm.labels_mut(),
+                _ => vm.annotations_mut(),
+            };
+            if is_paused {
+                marks.insert(mark.1.to_owned(), "devops".to_owned());
+            }
+            version += 1;
+            let woken = keys(adds!(intake, feeds.vms, Event::Apply(vm)));
+            assert!(woken.contains(&"clone".to_owned()), "{mark:?}: {woken:?}");
+        }
+    }
 }
 
 #[test]

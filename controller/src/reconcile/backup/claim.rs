@@ -6,7 +6,7 @@
 //!
 //! Invariant: a claim is known by its UID once a node was requested to write to it: another claim of that name is another
 //! place. Each backup, and each machine that is restored, has one such pod at most, which it owns, under a name that follows
-//! from its owner: a controller that was killed finds it again.
+//! from its owner: a controller that was killed finds it again. One that ends at once is not made again within a minute.
 //! Failure: in words: what the API server, the scheduler or kubelet has reported of the pod.
 
 mod pod;
@@ -22,6 +22,9 @@ use crate::reconcile::answers::{is_conflict, is_ending, is_gone, is_refused};
 use crate::reconcile::vm::error::{Error, text};
 use crate::reconcile::vm::pods;
 
+/// Age in seconds at which a pod that has ended is made again.
+const SHORTEST: i64 = 60;
+
 /// What a claim is good for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -31,7 +34,7 @@ pub(crate) enum Claim {
     Waits(String),
     /// It can never have backups, and why.
     Unfit(String),
-    /// The claim that has the backup no longer exists, in words.
+    /// The claim that the backup was begun in no longer exists, in words.
     Gone(String),
 }
 
@@ -68,14 +71,14 @@ pub(crate) fn target(uid: &str) -> String {
     format!("{}{uid}", crds::names::CLAIM_TARGET)
 }
 
-/// Looks at a claim of the namespace. `recorded`: UID of the one that has the backup, if a node was requested to make it.
+/// Looks at a claim of the namespace. `recorded`: UID of the one that the backup was begun in, if it was.
 pub(crate) fn look(ctx: &Context, namespace: &str, name: &str, recorded: Option<&str>) -> Claim {
     let key = Key::new(namespace, name);
     let found = ctx.stores.claims.get(&key.reference());
     let Some(claim) = found else {
         return match recorded {
             Some(_) => Claim::Gone(format!(
-                "claim {name}, which has the backup, no longer exists"
+                "claim {name}, which the backup was begun in, no longer exists"
             )),
             None => Claim::Waits(format!("claim {name} does not exist in this namespace")),
         };
@@ -83,7 +86,7 @@ pub(crate) fn look(ctx: &Context, namespace: &str, name: &str, recorded: Option<
     let uid = claim.uid().unwrap_or_default();
     if recorded.is_some_and(|recorded| recorded != uid) {
         return Claim::Gone(format!(
-            "claim {name} is not the one that has the backup: that one was deleted"
+            "claim {name} is not the one that the backup was begun in: that one was deleted"
         ));
     }
     if claim.metadata.deletion_timestamp.is_some() {
@@ -117,7 +120,7 @@ fn judge(name: &str, uid: String, claim: &PersistentVolumeClaim) -> Claim {
 }
 
 /// Makes the pod where there is none, and says how far it is. One that is on another node, that has ended, or that has
-/// another claim makes way.
+/// another claim makes way; one that has ended does so when it is [`SHORTEST`] old.
 pub(crate) async fn mount(ctx: &Context, desired: &Desired<'_>) -> Outcome<Mount> {
     let wanted = pod::draft(desired)?;
     let name = wanted.name_any();
@@ -125,7 +128,11 @@ pub(crate) async fn mount(ctx: &Context, desired: &Desired<'_>) -> Outcome<Mount
     let Some(found) = ctx.stores.pods.get(&key.reference()) else {
         return create(ctx, desired, &wanted).await;
     };
-    if pods::is_deleting(&found) || !is_as_wanted(&found, &wanted) || pods::is_over(&found) {
+    let is_fit = !pods::is_deleting(&found) && is_as_wanted(desired, &found, &wanted);
+    if is_fit && pods::is_final(&found) && is_new(ctx, &found) {
+        return Ok(Mount::Waits(end(desired, &name, &found)));
+    }
+    if !is_fit || pods::is_over(&found) {
         delete(ctx, &found).await?;
         return Ok(Mount::Waits(format!("an earlier pod {name} ends first")));
     }
@@ -146,14 +153,24 @@ pub(crate) async fn unmount(ctx: &Context, namespace: &str, owner: &OwnerReferen
     }
 }
 
-fn is_as_wanted(found: &Pod, wanted: &Pod) -> bool {
-    let affinity = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.affinity.clone());
-    let claim = |pod: &Pod| {
-        let key = crds::names::BACKUP_TARGET_CLAIM;
-        pods::annotation(pod, key).map(str::to_owned)
-    };
+/// Whether owner, claim and node of a pod are those that are needed. A webhook may have changed the rest.
+fn is_as_wanted(desired: &Desired<'_>, found: &Pod, wanted: &Pod) -> bool {
     let is_owned = pods::controller_uid(found) == pods::controller_uid(wanted);
-    is_owned && affinity(found) == affinity(wanted) && claim(found) == claim(wanted)
+    let claim = pods::annotation(found, crds::names::BACKUP_TARGET_CLAIM);
+    let is_of_claim = claim == Some(&*desired.claim.uid);
+    let is_of_node = match pods::node(found) {
+        Some(node) => node == desired.node,
+        None => pod::is_bound_to(found, desired.node),
+    };
+    is_owned && is_of_claim && is_of_node
+}
+
+/// Whether the next pod is not due. A difference of the clocks counts as age, too.
+fn is_new(ctx: &Context, pod: &Pod) -> bool {
+    let now = (ctx.clock)().0.as_second();
+    let made = pod.metadata.creation_timestamp.as_ref();
+    let age = made.map(|made| now - made.0.as_second());
+    age.is_some_and(|age| age.abs() < SHORTEST)
 }
 
 async fn create(ctx: &Context, desired: &Desired<'_>, wanted: &Pod) -> Outcome<Mount> {
@@ -178,6 +195,15 @@ async fn create(ctx: &Context, desired: &Desired<'_>, wanted: &Pod) -> Outcome<M
 fn mounts(desired: &Desired<'_>, pod: &str) -> String {
     let Desired { claim, node, .. } = desired;
     format!("pod {pod} mounts claim {} on node {node}", claim.name)
+}
+
+/// How a pod has ended that is made again.
+fn end(desired: &Desired<'_>, name: &str, pod: &Pod) -> String {
+    let why = pods::end(pod).unwrap_or_else(|| pods::phase(pod).to_owned());
+    format!(
+        "pod {name}, which mounts the claim, ended on node {}: {why}; another one is made within a minute",
+        desired.node
+    )
 }
 
 /// What a pod waits for.

@@ -29,6 +29,9 @@ const DELETION_FAILED: &str = "VirtualMachineBackupDeletionFailed";
 const LEFT: &str = "What its volume may still have of the backup, no node reaches: set spec.deletionPolicy to Retain, and the \
                     object goes";
 
+/// What a user can do where a node does not reach the target.
+const RETAIN: &str = "or set spec.deletionPolicy to Retain, and the data stay";
+
 /// Longest delay before an attempt is repeated, in seconds.
 const LONGEST_HOLD: i64 = 1800;
 
@@ -143,7 +146,10 @@ async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
             let is_own = pass.draft.node_name.as_ref() == Some(&node);
             let why = match place::reach(pass, &node).await? {
                 Place::Ready => format!("node {node} deletes it from the target"),
-                Place::Waits(why) => return show(pass, DELETING, &why).await,
+                Place::Waits(why) => {
+                    let why = format!("{why}; {RETAIN}");
+                    return show(pass, DELETING, &why).await;
+                }
                 // Its task fails, and lets go of the layer before that.
                 Place::Gone(gone) if is_own => {
                     format!("{gone}; node {node} lets go of the layer that it keeps for it")
@@ -158,7 +164,7 @@ async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
             task::create(pass, &node, TaskKind::DeleteBackup, request).await
         }
         Err(why) => {
-            let why = format!("{why}; or set spec.deletionPolicy to Retain, and the data stay");
+            let why = format!("{why}; {RETAIN}");
             show(pass, DELETION_FAILED, &why).await
         }
     }
@@ -233,7 +239,10 @@ async fn follow(pass: &mut Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
                 return hand_over(pass, task, other).await;
             }
             let why = match place::claim(pass) {
-                Some(Claim::Gone(gone)) if has_let_go => format!("{gone}. {LEFT}"),
+                Some(Claim::Gone(gone)) if has_let_go => {
+                    base::release_earlier(pass).await?;
+                    format!("{gone}. {LEFT}")
+                }
                 _ if !has_let_go && waits_for_upgrade(pass, node) => format!(
                     "node {node} has the target no more, and still keeps a layer for the backup: its vmlet is of an earlier \
                      version, which waits for the target ({}). Upgrade vmlet and vmlet-agent there, or bring the target \

@@ -1,6 +1,6 @@
 //! Makes a backup: from the gates to the task's result.
 //!
-//! Invariant: disk, node and manifest are written before the task is created, and the result before anything else sees
+//! Invariant: disk, node and manifest are written just before the task is created, and the result before anything else sees
 //! the backup as made: each step can be repeated. A backup that failed stays so: another object is another backup.
 //! Failure: a failure that may pass is repeated with a growing delay, under the same UID; any other is final and has the
 //! node's words.
@@ -63,7 +63,6 @@ async fn begin(pass: &mut Pass<'_>) -> Outcome<()> {
     };
     write::claim(pass).await?;
     let node = disk.node.clone();
-    record(pass, &vm, disk);
     if let Some(Claim::Usable(claim)) = place::claim(pass) {
         pass.draft.target_claim_uid = Some(claim.uid);
         // Before the node can write there.
@@ -72,6 +71,8 @@ async fn begin(pass: &mut Pass<'_>) -> Outcome<()> {
     if let Place::Waits(why) | Place::Gone(why) = place::reach(pass, &node).await? {
         return wait(pass, WAITING, &why).await;
     }
+    // Not while the pod waits: what is on record a node may have.
+    record(pass, &vm, disk);
     show(pass, IN_PROGRESS, &format!("node {node} makes the backup"));
     pass.write().await?;
     let spec = &pass.backup.spec;

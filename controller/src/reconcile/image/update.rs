@@ -127,6 +127,11 @@ impl Step<'_> {
         let mut status = self.object.updates().cloned().unwrap_or_default();
         let mut versions = self.object.versions().to_vec();
         status.reference = self.object.followed().unwrap_or_default().to_owned();
+        if status.last_check_time.is_some() && status.observed_checksum_url.is_none() {
+            // A controller of an earlier version made the check: an edit from now on is seen.
+            let list = self.update.checksum_url.clone();
+            status.observed_checksum_url = list;
+        }
         let busy_until = self.busy_until(&status, &versions);
         let due = schedule::due(self.update, &status, busy_until, self.now.0);
         let due = self.sooner(due, &status, &versions);
@@ -178,8 +183,9 @@ impl Step<'_> {
                 if is_another
                     && self.update.digest.is_none()
                     && first::is_out_of_reach(self, versions)
+                    && first::is_unused(self)
                 {
-                    // No machine can have used it: the next one is the first.
+                    // The next one is the first.
                     versions.clear();
                 }
                 if is_another {

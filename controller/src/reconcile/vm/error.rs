@@ -82,6 +82,8 @@ pub(crate) enum Error {
     Unwatched(String),
     #[error("minMachineType: {0}")]
     MachineType(String),
+    #[error("firmware: {0}")]
+    Firmware(String),
     #[error("not stopped for its restart, since it could not start again")]
     NotStopped {
         #[source]
@@ -136,6 +138,7 @@ impl Error {
             | Self::NotReady(_)
             | Self::Unwatched(_)
             | Self::MachineType(_)
+            | Self::Firmware(_)
             | Self::NotStopped { .. }
             | Self::DataVolume { .. }
             | Self::RootClaim { .. }
@@ -187,7 +190,7 @@ pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
 pub(crate) fn word(error: &anyhow::Error) -> Option<PrintableStatus> {
     let word_of = |cause: &(dyn StdError + 'static)| match cause.downcast_ref()? {
         Error::Several(errors) => errors.iter().find_map(word),
-        Error::ForeignPod { .. } | Error::MachineType(_) => {
+        Error::ForeignPod { .. } | Error::MachineType(_) | Error::Firmware(_) => {
             Some(PrintableStatus::ErrorUnschedulable)
         }
         Error::CreatePod { source, .. } if is_lasting(source) => {
@@ -222,6 +225,7 @@ fn is_unwatched_cause(cause: &(dyn StdError + 'static)) -> bool {
         Some(
             Error::Invalid { .. }
                 | Error::MachineType(_)
+                | Error::Firmware(_)
                 | Error::ForeignPod { .. }
                 | Error::Unwatched(_)
         )

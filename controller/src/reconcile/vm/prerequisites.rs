@@ -46,8 +46,8 @@ pub(crate) struct Missing {
     pub(crate) message: String,
     /// No watch shows when the part is there.
     pub(crate) is_unwatched: bool,
-    /// The part is a machine that runs, of which a snapshot is to be taken first.
-    pub(crate) needs_snapshot: bool,
+    /// The part is a machine that runs on this node, of which a snapshot is to be taken first.
+    pub(crate) needs_snapshot: Option<String>,
 }
 
 impl Missing {
@@ -56,7 +56,7 @@ impl Missing {
             reason,
             message: message.into(),
             is_unwatched: false,
-            needs_snapshot: false,
+            needs_snapshot: None,
         }
     }
 

@@ -31,6 +31,7 @@ mod data_volume_rows;
 mod delete_rows;
 mod disk_backup_rows;
 mod edit_rows;
+mod firmware_rows;
 mod given_up_rows;
 mod group_rows;
 mod handover;

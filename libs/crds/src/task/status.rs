@@ -133,7 +133,7 @@ pub struct InspectedImage {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub file_bytes: i64,
-    /// Whether a machine boots from the disk; true where that is not known.
+    /// Whether a BIOS boots from the disk; true where that is not known.
     #[serde(default)]
     pub bootable: bool,
     /// What boots from the disk, where that is known: `bios` or `efi`.

@@ -191,7 +191,8 @@ pub struct VirtualMachineSpec {
     #[schemars(length(max = 32), regex(pattern = "^pc-q35-[0-9]{1,3}[.][0-9]{1,3}$"))]
     pub min_machine_type: Option<String>,
     /// Firmware that boots the guest. By default the node of the machine decides: `UEFI` if the image has a
-    /// partition table and no boot code, or if the machine booted by UEFI before, else `BIOS`.
+    /// partition table and no boot code, or if the machine booted by UEFI before, else `BIOS`. Set `UEFI` for a
+    /// root disk in a claim that UEFI boots and that is made of no image, until the machine has booted once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
     /// UUID in the SMBIOS tables of the guest. If empty, the controller generates it. Cannot change

@@ -110,8 +110,11 @@ impl Laptop {
             format!("-oUserKnownHostsFile={home}/known_hosts"),
             format!("-oIdentityFile={home}/key"),
         ];
-        let mut command = self.vmletctl(line);
+        // A command of the guest has all that stands behind its first word.
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut command = self.vmletctl(verb);
         command.args(options.map(|option| format!("--local-ssh-opts={option}")));
+        command.args(rest.split_whitespace());
         command
     }
 
@@ -169,7 +172,7 @@ fn page(laptop: &Laptop) -> Result<()> {
     let page = String::from_utf8_lossy(&stdout);
     ensure!(status.success() && page.contains(PAGE), "{status} {page}");
     let words = failed(laptop.vmletctl("port-forward web --stdio 81"))?;
-    ensure!(words.contains("port 81 of web"), "{words}");
+    ensure!(words.contains("port 81: connect to"), "{words}");
     let words = failed(laptop.vmletctl("port-forward wbe --stdio 80"))?;
     ensure!(words.contains("no pod wbe in namespace default"), "{words}");
     Ok(())
@@ -230,16 +233,8 @@ fn login(cluster: &Cluster, laptop: &Laptop) -> Result<()> {
     let file = laptop.file("config");
     let known = laptop.file("known_hosts_of_config");
     fs::write(&file, block.replace("~/.ssh/vmlet_known_hosts", &known))?;
-    let options = [
-        "-F",
-        &file,
-        "-i",
-        &key,
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        "StrictHostKeyChecking=accept-new",
-    ];
+    let options = format!("-F {file} -i {key} -oBatchMode=yes -oStrictHostKeyChecking=accept-new");
+    let options: Vec<_> = options.split(' ').collect();
     let mut ssh = laptop.command("ssh", &options);
     ssh.args(["root@web.default.vmlet", "hostname"]);
     ssh.env("KUBECONFIG", cluster.stack().var("KUBECONFIG")?);

@@ -149,8 +149,7 @@ impl Node {
         self.state.cut()?;
         self.stack.end_all().await?;
         self.stack.begin_boot()?;
-        let recovered = eventually(SOON, "the file system", || async { self.state.recover() });
-        recovered.await?;
+        self.state.recover()?;
         self.start().await
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use e2e::{Cri, NodeApi, PodOptions, Stack, await_text, uid};
 use nodeapi::v1::{self, run_task_request::Kind};
 use serde_json::Value;
@@ -119,12 +119,28 @@ async fn a_machine_keeps_the_variables_of_its_firmware_as_long_as_its_disk() -> 
     let delete = Kind::DeleteDisk(v1::DeleteDisk {});
     node.done(&uid(3), VM, delete, TASK).await?;
     ensure!(!folder.exists(), "the store goes with the disk");
+    plain_pods_have_a_store(&stack, &cri, &image).await?;
     small_machines_are_refused(&stack, &cri, &image).await?;
     stack.await_clean().await?;
     stack.down()
 }
 
-/// The guest of a pod without a virtual machine has a store in the directory of the pod.
+/// The store of a pod without a virtual machine is in the directory of the pod, and goes with it.
+async fn plain_pods_have_a_store(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
+    let machine = boot(cri, &pod("plain", stack, &[]), image).await?;
+    set(cri, &machine, "plain").await?;
+    has(cri, &machine, "plain").await?;
+    let all = stores(stack)?;
+    let [store] = &all[..] else {
+        bail!("{all:?}");
+    };
+    let found = look(store)?;
+    ensure!(found.0 != 0 && found.2, "{found:?}");
+    end(cri, &machine).await?;
+    ensure!(stores(stack)?.is_empty());
+    Ok(())
+}
+
 async fn small_machines_are_refused(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
     let mut small = pod("small", stack, &[]);
     small.memory_mib = Some(128);

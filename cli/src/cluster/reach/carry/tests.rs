@@ -4,7 +4,6 @@ use futures_util::sink;
 use tokio::io::{DuplexStream, duplex, split};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use super::*;
 
@@ -20,8 +19,9 @@ fn connection(line: Line, has_close: bool) -> Other {
     let (say, source) = mpsc::unbounded_channel();
     let (sender, received) = mpsc::unbounded_channel();
     let sink = sink::unfold(sender, async |sender, message| {
-        let sent = sender.send(message).map_err(|_| Failure::ConnectionClosed);
-        sent.map(|()| sender)
+        let sent = sender.send(message);
+        let broken = |_| Failure::Io(io::ErrorKind::BrokenPipe.into());
+        sent.map(|()| sender).map_err(broken)
     });
     let source = UnboundedReceiverStream::new(source);
     let (near, far) = duplex(1 << 20);
@@ -146,6 +146,82 @@ async fn a_reason_of_the_node_is_shown_without_what_a_terminal_obeys() {
         closed.end().await.1.unwrap(),
         Ended::Failed("too slow".to_owned())
     );
+
+    let closed = connection(Line::Port, true);
+    closed.say(Message::Close(Some(CloseFrame {
+        code: CloseCode::Away,
+        reason: "".into(),
+    })));
+    assert_eq!(
+        closed.end().await.1.unwrap(),
+        Ended::Failed("it was closed with code 1001".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn a_close_ends_a_connection_whose_other_side_stays() {
+    let other = connection(Line::Port, true);
+    other.say(Message::Close(None));
+    assert_eq!(other.carried.await.unwrap().unwrap(), Ended::Closed);
+}
+
+#[tokio::test]
+async fn the_reason_of_the_other_side_counts_when_nothing_can_be_sent() {
+    let mut other = connection(Line::Port, true);
+    // All that is sent from now on fails, and something is sent before the reason arrives.
+    other.received.close();
+    other.near.write_all(b"x").await.unwrap();
+    tokio::task::yield_now().await;
+    other.binary(&[1, 80, 0]);
+    other.binary(b"\x01port 80: the guest is off");
+    other.say(Message::Close(None));
+    let ended = other.carried.await.unwrap();
+    assert_eq!(
+        ended.unwrap(),
+        Ended::Failed("port 80: the guest is off".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn the_reader_gets_no_end_of_what_has_failed() {
+    let (say, source) = mpsc::unbounded_channel();
+    for message in [&[0, 80, 0][..], &[1, 80, 0], b"\0half", b"\x01reset"] {
+        say.send(Ok(Message::binary(message.to_vec()))).unwrap();
+    }
+    drop(say);
+    let source = UnboundedReceiverStream::new(source);
+    let mut near = duplex(64);
+    let progress = Progress::default();
+    let ended = receive(source, Line::Port, &mut near.1, &progress).await;
+    assert_eq!(ended.unwrap(), Ended::Failed("reset".to_owned()));
+    let mut content = [0; 4];
+    near.0.read_exact(&mut content).await.unwrap();
+    near.1.write_all(b"open").await.unwrap();
+    near.0.read_exact(&mut content).await.unwrap();
+    assert_eq!(&content, b"open");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_earlier_node_has_some_time_to_answer_after_the_end_of_input() {
+    let mut other = connection(Line::Port, false);
+    other.binary(&[0, 80, 0]);
+    other.near.shutdown().await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let mut pings = 0;
+    while let Some(ping) = other.received.recv().await {
+        assert!(ping.is_ping(), "{ping:?}");
+        pings += 1;
+        assert!(pings < 10, "the connection does not end");
+        // The answer to a ping is no content. The connection may end beside the last ping.
+        let _ = other.say.send(Ok(Message::Pong(Bytes::new())));
+        if pings == 1 {
+            other.binary(b"\0late");
+        }
+    }
+    let error = other.carried.await.unwrap().unwrap_err();
+    assert!(matches!(error, Broken::Unanswered), "{error:?}");
+    let lasted = begin.elapsed();
+    assert!(lasted >= PING + SILENCE, "{lasted:?}");
 }
 
 #[tokio::test]
@@ -157,7 +233,7 @@ async fn a_console_is_left_by_the_end_of_its_keys_when_they_are_sent() {
         panic!("keys");
     };
     assert_eq!(&keys[..], b"\0reboot\r");
-    assert_eq!(other.carried.await.unwrap().unwrap(), Ended::Closed);
+    assert_eq!(other.carried.await.unwrap().unwrap(), Ended::Left);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,10 +6,10 @@
 //! Failure: none.
 
 use crds::names;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Desired;
@@ -32,6 +32,33 @@ pub(super) fn name(owner: &OwnerReference) -> String {
     format!("{begin}-backup-target-{hash}")
 }
 
+/// The requirement that binds a pod to a node.
+fn here(node: &str) -> Value {
+    json!({ "key": "metadata.name", "operator": "In", "values": [node] })
+}
+
+/// Whether a pod that no node has yet is bound to this one.
+pub(super) fn is_bound_to(pod: &Pod, node: &str) -> bool {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = nodes.and_then(|nodes| {
+        nodes
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let terms = required.map(|required| &required.node_selector_terms);
+    let mut fields = terms
+        .into_iter()
+        .flatten()
+        .flat_map(|term| &term.match_fields)
+        .flatten();
+    let is_here = |one: &NodeSelectorRequirement| {
+        let values = one.values.iter().flatten();
+        one.key == "metadata.name" && one.operator == "In" && values.eq([node])
+    };
+    fields.any(is_here)
+}
+
 /// The pod.
 pub(super) fn draft(desired: &Desired<'_>) -> Outcome<Pod> {
     let Desired {
@@ -40,8 +67,7 @@ pub(super) fn draft(desired: &Desired<'_>) -> Outcome<Pod> {
         node,
         owner,
     } = desired;
-    let here = json!([{ "key": "metadata.name", "operator": "In", "values": [node] }]);
-    let nodes = json!({ "nodeSelectorTerms": [{ "matchFields": here }] });
+    let nodes = json!({ "nodeSelectorTerms": [{ "matchFields": [here(node)] }] });
     let room = json!({ "cpu": "1m", "memory": "1Mi" });
     let pod = json!({
         "metadata": {

@@ -1,11 +1,12 @@
 //! The first version of a file: machines use it at once, since there is none that could serve in its place.
 //!
-//! Invariant: it counts as out of reach only if a pull of it failed, and no node is known to have it.
+//! Invariant: it counts as out of reach only if a pull of it failed, and no node is known to have it. It is forgotten only
+//! if besides no disk was made of it, and no node can have it that does not report it.
 //! Failure: none of its own.
 
 use crds::{ImageVersion, PrePullStatus};
 
-use super::Step;
+use super::{Step, former};
 use crate::reconcile::image::nodes::Holders;
 use crate::reconcile::image::{cache, name};
 
@@ -30,4 +31,10 @@ pub(super) fn is_out_of_reach(step: &Step<'_>, all: &[ImageVersion]) -> bool {
     let fails = pre_pull.is_some_and(PrePullStatus::is_stalled)
         || cached.is_some_and(|cache| cache::has_failed(&cache));
     has_none && fails
+}
+
+/// Whether it can be forgotten besides: no machine uses it, or can come to use it.
+pub(super) fn is_unused(step: &Step<'_>) -> bool {
+    let is_used = step.object.status().is_some_and(|s| s.used_since.is_some());
+    !is_used && former::with_other_images(step.ctx).is_empty()
 }

@@ -82,7 +82,7 @@ fn is_on_a_node(ctx: &Context, object: &Object, named: &Named) -> bool {
 }
 
 /// The nodes with an agent that may have images which kubelet does not report, in alphabetical order.
-fn with_other_images(ctx: &Context) -> Vec<String> {
+pub(super) fn with_other_images(ctx: &Context) -> Vec<String> {
     let known = ctx.stores.agents.known();
     let all = ctx.stores.nodes.state().into_iter();
     let all = all.filter(|node| nodes::is_truncated(node));

@@ -66,7 +66,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let begins = provision::task(pass).is_none();
     let is_usable = source
         .as_ref()
-        .map_or_else(|missing| missing.needs_snapshot, |_| true);
+        .map_or_else(|missing| missing.needs_snapshot.is_some(), |_| true);
     let refusal = if begins && is_usable {
         right::refusal(pass).await?
     } else {
@@ -74,35 +74,48 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     };
     if let Some(why) = refusal {
         source = Err(Missing::new(FORBIDDEN, why).unwatched());
-    } else if let Err(missing) = &source {
-        snapshot::prepare(pass, missing).await?;
     }
     prerequisites::show_source(pass, &source);
+    if source.is_err() {
+        // The deletion of the backup, say, may need the claim on another node.
+        leave_claim(pass).await?;
+    }
     // All that is missing shows at once.
     prerequisites::all(pass).await?;
     prerequisites::disks(pass).await?;
     let source = match source {
         Ok(source) => source,
-        Err(missing) if missing.waits_for_source() => return Ok(Flow::Waiting(missing.message)),
+        // No snapshot is taken for an author whose right was not judged.
         Err(missing) if missing.is_unwatched => {
             return Err(Error::Unwatched(missing.message).into());
         }
-        Err(missing) => return Err(Error::NotReady(missing.message).into()),
+        Err(missing) => {
+            if let Some(node) = &missing.needs_snapshot {
+                stays_on_node(pass, node)?;
+            }
+            // Last, so that the source has no snapshot for a clone that lacks something else.
+            snapshot::prepare(pass, &missing).await?;
+            if missing.waits_for_source() {
+                return Ok(Flow::Waiting(missing.message));
+            }
+            return Err(Error::NotReady(missing.message).into());
+        }
     };
     let node = source.node.clone();
-    if let Some(begun) = pass.node_name().filter(|begun| *begun != node) {
-        let text = format!(
-            "the copy was begun on node {begun}, and the source is on node {node} now: delete this machine, and create \
-             it again"
-        );
-        return Err(Error::NotReady(text).into());
-    }
+    stays_on_node(pass, &node)?;
     if let Some(error) = held_back(pass) {
         return Err(error.into());
     }
     let Some(slot) = slot::take_slot(pass, Some(&node)) else {
         return Ok(slot::no_slot(pass));
     };
+    // Before the node is on record: it may never mount the claim, and another one takes its place then.
+    if let Some(claim) = &source.claim
+        && let Mount::Waits(why) = mount(pass, claim, &node).await?
+    {
+        pass.condition(SOURCE_READY, Status::True, COPYING, &why);
+        return Ok(Flow::RequeueAfter(PROGRESS));
+    }
     // What is known is about another disk.
     promotion::forget(pass);
     let is_of_another_size = root_disk::record_source(pass, source.virtual_bytes);
@@ -110,12 +123,6 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     if is_of_another_size {
         // The source has grown since an earlier attempt.
         patch::status(pass).await?;
-    }
-    if let Some(claim) = &source.claim
-        && let Mount::Waits(why) = mount(pass, claim, &node).await?
-    {
-        pass.condition(SOURCE_READY, Status::True, COPYING, &why);
-        return Ok(Flow::RequeueAfter(PROGRESS));
     }
     let mut spec = tasks::spec(pass, &node, kind(pass));
     spec.image = source.image;
@@ -151,6 +158,18 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     Ok(slot::is_being_made(pass))
 }
 
+/// A copy that was begun on one node is not continued on another, which may not have what the first one has.
+fn stays_on_node(pass: &Pass<'_>, node: &str) -> Result<(), Error> {
+    let Some(begun) = pass.node_name().filter(|begun| begun != node) else {
+        return Ok(());
+    };
+    let text = format!(
+        "the copy was begun on node {begun}, and the source is on node {node} now: delete this machine, and create \
+         it again"
+    );
+    Err(Error::NotReady(text))
+}
+
 /// Has the claim with the backup mounted on the node, by a pod of this machine.
 async fn mount(pass: &Pass<'_>, claim: &Usable, node: &str) -> Outcome<Mount> {
     let desired = Desired {
@@ -162,7 +181,7 @@ async fn mount(pass: &Pass<'_>, claim: &Usable, node: &str) -> Outcome<Mount> {
     claim::mount(pass.ctx, &desired).await
 }
 
-/// The disk is made: no node needs the claim for this machine any more.
+/// The disk is made, or cannot be made now: no node needs the claim for this machine.
 pub(super) async fn leave_claim(pass: &Pass<'_>) -> Outcome<()> {
     if !is_wanted(pass) || kind(pass) != TaskKind::RestoreBackup {
         return Ok(());

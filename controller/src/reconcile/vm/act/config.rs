@@ -6,7 +6,8 @@
 
 use crds::conditions::{self, CLASS_CONFIGURATION_SYNCED, DATA_VOLUMES_READY, Status};
 use crds::names;
-use crds::vm::HardwareStatus;
+use crds::vm::{Firmware, HardwareStatus};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
@@ -15,7 +16,7 @@ use super::tasks;
 use crate::flow::{Flow, Outcome, proceed};
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::machine_type::MachineType;
-use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::observe::{pods, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites;
 use crate::reconcile::vm::prerequisites::Missing;
@@ -152,6 +153,30 @@ fn is_on_node(pass: &Pass<'_>, text: &str) -> Outcome<()> {
     Err(Error::MachineType(why).into())
 }
 
+/// The node of the root disk can boot the machine by the firmware that it requests: a daemon of an earlier
+/// version does not know the request, and boots it by a BIOS.
+pub(super) fn is_booted_there(pass: &Pass<'_>) -> Outcome<()> {
+    let home = pass.node_name().filter(|_| pass.root_claim().is_none());
+    let node = home.and_then(|home| view::node(pass, &home));
+    let wants_uefi = pass.vm.spec.firmware == Some(Firmware::Uefi);
+    let Some(node) = node.filter(|node| wants_uefi && !has_uefi(node)) else {
+        return Ok(());
+    };
+    let why = format!(
+        "the root disk is on node {}, which cannot boot it by UEFI (it has no label {}={}): install ovmf there and \
+         this version of vmlet with its agent, or change the field",
+        node.name_any(),
+        names::NODE_UEFI,
+        names::UEFI_VALUE
+    );
+    Err(Error::Firmware(why).into())
+}
+
+fn has_uefi(node: &Node) -> bool {
+    let value = node.labels().get(names::NODE_UEFI);
+    value.is_some_and(|value| value == names::UEFI_VALUE)
+}
+
 /// Whether a start would get as far as its pod, by what is known while the guest runs.
 ///
 /// # Errors
@@ -162,6 +187,7 @@ pub(crate) async fn can_start(pass: &mut Pass<'_>) -> Outcome<()> {
     if let Some(text) = raised_machine_type(pass)? {
         is_on_node(pass, &text)?;
     }
+    is_booted_there(pass)?;
     let volumes = pass.view.preconditions.volumes;
     // CDI fills a volume that waits for its first consumer only when the machine is off.
     let is_filled_then = volumes == Volumes::Provisioning

@@ -6,6 +6,7 @@
 
 mod annotations;
 mod container;
+mod firmware;
 mod guest_data;
 mod placement;
 #[cfg(test)]

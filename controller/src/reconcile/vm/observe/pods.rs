@@ -71,6 +71,18 @@ pub(crate) fn waiting(pod: &Pod) -> Option<(&str, &str)> {
     Some((waiting.reason.as_deref()?, message))
 }
 
+/// Why it has ended, with the message, as kubelet or its container says.
+pub(crate) fn end(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let ended = state(pod).and_then(|state| state.terminated.as_ref());
+    let reason = status.reason.as_deref();
+    let reason = reason.or_else(|| ended.and_then(|ended| ended.reason.as_deref()));
+    let message = status.message.as_deref();
+    let message = message.or_else(|| ended.and_then(|ended| ended.message.as_deref()));
+    let parts: Vec<_> = [reason, message].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(": "))
+}
+
 /// Whether the guest of a pod runs.
 pub(crate) fn runs(pod: &Pod) -> bool {
     !is_final(pod) && state(pod).is_some_and(|s| s.running.is_some())

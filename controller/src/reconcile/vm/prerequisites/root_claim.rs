@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crds::names;
+use crds::{VirtualMachineStatus, names};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimSpec, TypedLocalObjectReference,
     VolumeResourceRequirements,
@@ -167,11 +167,14 @@ pub(super) async fn make(pass: &mut Pass<'_>) -> Outcome<Volumes> {
 
 /// Before the claim is made: nothing has filled it, whatever an earlier claim of that name had.
 async fn forget_content(pass: &mut Pass<'_>) -> Outcome<()> {
-    if pass.seen().is_none_or(|status| status.image.is_none()) {
+    let has_traces = |s: &VirtualMachineStatus| s.image.is_some() || s.firmware.is_some();
+    if !pass.seen().is_some_and(has_traces) {
         return Ok(());
     }
     let status = pass.status();
-    (status.image, status.image_url) = (None, None);
+    status.image = None;
+    status.image_url = None;
+    status.firmware = None;
     patch::status(pass).await
 }
 

@@ -100,6 +100,8 @@ async fn a_machine_that_runs_is_copied_from_a_snapshot_that_goes_when_the_disk_i
     assert_eq!(made["spec"]["vmName"], "vm");
     assert_eq!(made["spec"]["memory"], false);
     assert!(made["spec"]["quiesce"].is_null());
+    let labels = &made["metadata"]["labels"];
+    assert_eq!(labels[names::EXCLUDE_FROM_BACKUP], "true");
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!(
         (&owner["name"], &owner["controller"]),
@@ -197,6 +199,72 @@ async fn a_clone_that_is_deleted_takes_its_snapshot_along_also_one_that_no_watch
     assert!(bench.try_get(SNAPSHOTS, &snapshot).is_none());
 }
 
+/// A deletion in the foreground, and one that leaves what the clone owns.
+#[tokio::test]
+async fn a_clone_that_the_garbage_collector_took_off_the_owners_takes_its_snapshot_along() {
+    let mut bench = Bench::new();
+    with_running(&mut bench).await;
+    let snapshot = with_clone(&mut bench);
+    bench.settle().await.ok();
+    source_settles(&mut bench).await;
+    let owners = bench.get(SNAPSHOTS, &snapshot)["metadata"]["ownerReferences"].take();
+    let mut owners = owners.as_array().cloned().unwrap();
+    assert_eq!(owners.len(), 2);
+    owners.retain(|owner| owner["name"] == "vm");
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } });
+    bench.edit(VMS, "copy", deleted);
+    let left = json!({ "metadata": { "ownerReferences": owners } });
+    bench.edit(SNAPSHOTS, &snapshot, left);
+    bench.settle().await.ok();
+    assert!(bench.try_get(VMS, "copy").is_none());
+    let gone = bench.get(SNAPSHOTS, &snapshot)["metadata"]["deletionTimestamp"].take();
+    assert!(gone.is_string());
+}
+
+#[tokio::test]
+async fn a_clone_that_lacks_something_else_has_no_snapshot_taken() {
+    let mut bench = Bench::new();
+    with_running(&mut bench).await;
+    let snapshot = with_clone(&mut bench);
+    bench.edit(VMS, "copy", json!({ "spec": { "className": "none" } }));
+    let result = bench.settle().await;
+    assert!(result.is_err(), "{result:?}");
+    let text = message(&bench, SOURCE_READY);
+    assert!(text.contains("runs: a snapshot"), "all shows: {text}");
+    assert!(bench.try_get(SNAPSHOTS, &snapshot).is_none());
+    bench.edit(VMS, "copy", json!({ "spec": { "className": "small" } }));
+    bench.settle().await.ok();
+    assert!(bench.try_get(SNAPSHOTS, &snapshot).is_some());
+}
+
+#[tokio::test]
+async fn no_snapshot_is_taken_for_a_copy_that_was_begun_on_another_node() {
+    let mut bench = Bench::new();
+    with_running(&mut bench).await;
+    bench.node("n2", true);
+    let snapshot = with_clone(&mut bench);
+    bench.edit(VMS, "copy", json!({ "status": { "nodeName": "n2" } }));
+    let result = bench.settle().await;
+    assert!(result.is_err(), "{result:?}");
+    let text = message(&bench, CREATED);
+    assert!(text.contains("was begun on node n2"), "{text}");
+    assert!(bench.try_get(SNAPSHOTS, &snapshot).is_none());
+}
+
+#[tokio::test]
+async fn a_source_that_is_paused_after_the_request_is_named_with_what_pauses_it() {
+    let mut bench = Bench::new();
+    with_running(&mut bench).await;
+    let snapshot = with_clone(&mut bench);
+    bench.settle().await.ok();
+    assert!(bench.try_get(SNAPSHOTS, &snapshot).is_some());
+    let paused = json!({ "metadata": { "labels": { (names::PAUSED_LABEL): "devops" } } });
+    bench.edit(VMS, "vm", paused);
+    bench.settle().await.ok();
+    let text = message(&bench, SOURCE_READY);
+    assert!(text.contains("label vmlet.dev/paused"), "{text}");
+}
+
 #[tokio::test]
 async fn a_snapshot_that_fails_is_taken_again_after_some_minutes() {
     let mut bench = Bench::new();
@@ -214,6 +282,7 @@ async fn a_snapshot_that_fails_is_taken_again_after_some_minutes() {
     assert_eq!(condition_text(&bench, SOURCE_READY), "False/SnapshotFailed");
     let text = message(&bench, SOURCE_READY);
     assert!(text.contains("failed: said the node"), "{text}");
+    assert!(text.contains("power the machine off"), "{text}");
     let first = bench.get(SNAPSHOTS, &snapshot)["metadata"]["uid"].take();
     bench.forward(301);
     bench.settle().await.ok();
@@ -276,11 +345,15 @@ async fn no_snapshot_is_taken_for_an_author_who_was_not_judged_or_of_what_cannot
     let root = json!([{ "name": "r", "persistentVolumeClaim": of_claim }]);
     let root = json!({ "spec": { "volumes": root } });
     let paused = json!({ "metadata": { "annotations": { (names::PAUSED): "" } } });
+    let stopped = json!({ "metadata": { "annotations": { (names::ADMIN_PAUSED): "" } } });
+    let labelled = json!({ "metadata": { "labels": { (names::PAUSED_LABEL): "devops" } } });
     let suspended = json!({ "spec": { "runStrategy": null, "powerState": "Suspended" } });
     for (change, words) in [
         (json!({}), "apply deploy/admission"),
         (root, "is a claim"),
-        (paused, "vmlet.dev/paused"),
+        (paused, "annotation vmlet.dev/paused"),
+        (stopped, "annotation vmlet.dev.protected/admin-paused"),
+        (labelled, "label vmlet.dev/paused"),
         (suspended, "resume it, or power it off"),
     ] {
         let mut bench = Bench::new();

@@ -137,6 +137,21 @@ async fn a_restart_waits_for_a_machine_type_that_its_node_has() {
     assert!(is_ending(&bench));
 }
 
+#[tokio::test]
+async fn a_restart_waits_for_the_firmware_that_its_node_has() {
+    let mut bench = running("Manual", "TrySoft").await;
+    bench.edit(VMS, "vm", json!({ "spec": { "firmware": "UEFI" } }));
+    request(&mut bench, &["Stop", "Start"]);
+    let ended = bench.settle().await;
+    assert!(failure(&ended).contains("node n1, which cannot boot it by UEFI"));
+    assert!(is_unwatched(&ended.unwrap_err()));
+    assert!(!is_ending(&bench));
+    let labels = json!({ "node.vmlet.dev/uefi": "true" });
+    bench.edit(NODES, "n1", json!({ "metadata": { "labels": labels } }));
+    bench.settle().await.ok();
+    assert!(is_ending(&bench));
+}
+
 /// A restart at a time that came meanwhile is not lost with the one that waits.
 #[tokio::test]
 async fn a_restart_that_waits_uses_up_no_time_of_another() {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariant: there is one snapshot for a clone, which its name ensures. The clone has its finalizer before that, and is
-//! let go after the snapshot was deleted, so that none stays behind. Passes over the source take and remove it,
+//! let go after the snapshot was deleted, so that none stays behind, also when the garbage collector has taken the clone
+//! off its owners (a deletion in the foreground): an annotation names the clone, too. Passes over the source take and remove it,
 //! as all snapshots.
 //! Failure: what the API server refuses is the failure of the pass; what keeps the snapshot from being taken is in
 //! `VirtualMachineSourceReady`.
@@ -15,19 +16,21 @@
 use std::time::Duration;
 
 use crds::conditions::SNAPSHOT_CREATED;
+use crds::names::CLONE_UID;
 use crds::{VirtualMachineSnapshot, VirtualMachineSnapshotSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::is_conflict;
+use crate::reconcile::node_tasks;
 use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::observe::snapshots;
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::{Missing, OwnSnapshot};
 use crate::reconcile::vm::write::snapshot as write;
 
-/// Seconds before another snapshot is taken in place of one that failed.
+/// Seconds from the time when a snapshot that failed was requested to the one that replaces it.
 const RETRY: i64 = 300;
 
 /// Takes the snapshot that is missing, or removes one that cannot be copied.
@@ -36,7 +39,7 @@ pub(super) async fn prepare(pass: &mut Pass<'_>, missing: &Missing) -> Outcome<(
         return Ok(());
     };
     match own.found {
-        None if missing.needs_snapshot => take(pass, own.name).await,
+        None if missing.needs_snapshot.is_some() => take(pass, own.name).await,
         Some(found) if OwnSnapshot::is_own(pass, &found) && is_futile(pass, &found) => {
             write::delete(pass.ctx, &found).await
         }
@@ -75,7 +78,7 @@ pub(crate) async fn abandon(pass: &Pass<'_>) -> Outcome<()> {
 
 async fn remove(pass: &Pass<'_>, found: &VirtualMachineSnapshot) -> Outcome<()> {
     let is_there = found.metadata.deletion_timestamp.is_none();
-    if is_there && OwnSnapshot::is_own(pass, found) {
+    if is_there && OwnSnapshot::is_taken_for(pass, found) {
         write::delete(pass.ctx, found).await?;
     }
     Ok(())
@@ -97,6 +100,9 @@ async fn take(pass: &mut Pass<'_>, name: String) -> Outcome<()> {
     };
     let mut new = VirtualMachineSnapshot::new(&name, spec);
     new.metadata.namespace = Some(pass.key.namespace.clone());
+    // One that a backup tool has restored would be of another disk.
+    new.metadata.labels = Some(node_tasks::labels());
+    new.metadata.annotations = Some([(CLONE_UID.to_owned(), pass.uid())].into());
     // Its machine becomes another owner of it, and neither of them is its controller.
     new.metadata.owner_references = Some(vec![OwnerReference {
         controller: None,
@@ -121,7 +127,7 @@ fn is_futile(pass: &mut Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
         return false;
     }
     if snapshot.is_created() {
-        // `prepare` is for what cannot be copied: the disk that it is of no longer exists, or its machine does not.
+        // A snapshot of a disk that exists can be copied, unless its node lacks something, which may pass.
         return OwnSnapshot::is_of_earlier_disk(pass, snapshot);
     }
     let failed = snapshot.condition(SNAPSHOT_CREATED);

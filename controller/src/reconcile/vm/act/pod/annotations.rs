@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::{Plan, container, placement};
+use super::{Plan, container, firmware, placement};
 use crate::reconcile::vm::act::saved;
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites;
@@ -54,7 +54,7 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(machine) = plan.machine_type {
         set(names::MACHINE_TYPE, machine.to_owned());
     }
-    if let Some(firmware) = spec.firmware {
+    if let Some(firmware) = firmware::requested(plan.vm, plan.prerequisites) {
         let word = match firmware {
             Firmware::Bios => "bios",
             Firmware::Uefi => "uefi",

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crds::vm::Firmware;
 use crds::{VirtualMachine, names};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
@@ -18,6 +17,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::Plan;
+use super::firmware::needs_uefi;
 use crate::reconcile::group::placement::Grouping;
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
@@ -65,16 +65,6 @@ pub(crate) fn asked(
     let all: Vec<_> = all.iter().map(ToString::to_string).collect();
     let digest = Sha256::digest(all.concat().as_bytes());
     digest.iter().take(8).map(|b| format!("{b:02x}")).collect()
-}
-
-/// Whether the machine boots by UEFI, as far as its specification and its image say it.
-fn needs_uefi(vm: &VirtualMachine, prerequisites: &Prerequisites) -> bool {
-    let image = prerequisites.image.object.as_ref();
-    let of_image = image.and_then(|image| image.status()?.firmware.as_deref());
-    match vm.spec.firmware {
-        Some(firmware) => firmware == Firmware::Uefi,
-        None => of_image == Some("efi"),
-    }
 }
 
 /// The labels of nodes that machine and class name; where both name one, the class decides. A machine that

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::pod;
 use crate::reconcile::vm::act::pod::Plan;
-use crate::reconcile::vm::act::{effects, handover, identity, schema};
+use crate::reconcile::vm::act::{config, effects, handover, identity, schema};
 use crate::reconcile::vm::error::{Error, is_over_quota};
 use crate::reconcile::vm::observe::{find, group, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
@@ -28,6 +28,10 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     let node = pass.node_name();
     if !has_claim && node.is_none() {
         return Err(Error::NoNode.into());
+    }
+    // Saved memory returns to the firmware that it was saved with.
+    if !restore {
+        config::is_booted_there(pass)?;
     }
     let (bios, instance) = identity::of(pass);
     let uid = pass.uid();

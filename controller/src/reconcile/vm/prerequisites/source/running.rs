@@ -1,7 +1,8 @@
 //! A source that runs: the machine is copied from a snapshot that is taken for the copy.
 //!
 //! Invariant: the snapshot has a name that follows from the UID of the clone, which is one of its owners. One of that name
-//! which the clone does not own, or which is of another machine than its source, is neither used nor deleted. A snapshot that was taken is used, whatever the machine does
+//! which the clone does not own, or which is of another machine than its source, is not used; it is deleted only if it
+//! names the clone in an annotation and is of its source. A snapshot that was taken is used, whatever the machine does
 //! afterwards.
 //! Failure: in words: what keeps the machine from being copied, or its snapshot from being taken.
 
@@ -36,14 +37,25 @@ impl OwnSnapshot {
         Some(Self { name, found })
     }
 
-    /// Whether it was taken for this machine, of its source: its author's right is to that alone.
+    /// Whether this machine owns it, and it is of its source: its author's right is to that alone.
     pub(crate) fn is_own(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
-        let source = pass.vm.spec.source.as_ref();
-        let source = source.and_then(|source| source.virtual_machine.as_ref());
-        let is_of_source = source.is_some_and(|source| source.name == snapshot.spec.vm_name);
         let uid = pass.uid();
         let mut owners = snapshot.owner_references().iter();
-        is_of_source && owners.any(|owner| owner.uid == uid)
+        Self::is_of_source(pass, snapshot) && owners.any(|owner| owner.uid == uid)
+    }
+
+    /// Whether it goes with this machine: also one whose owner this machine is no longer, because the garbage
+    /// collector takes a machine off the owners while that is being deleted.
+    pub(crate) fn is_taken_for(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
+        let marked = snapshot.annotations().get(names::CLONE_UID);
+        let is_marked = marked.is_some_and(|uid| *uid == pass.uid());
+        Self::is_own(pass, snapshot) || is_marked && Self::is_of_source(pass, snapshot)
+    }
+
+    fn is_of_source(pass: &Pass<'_>, snapshot: &VirtualMachineSnapshot) -> bool {
+        let source = pass.vm.spec.source.as_ref();
+        let source = source.and_then(|source| source.virtual_machine.as_ref());
+        source.is_some_and(|source| source.name == snapshot.spec.vm_name)
     }
 
     /// Whether the machine has another disk than the one that it was taken of.
@@ -85,15 +97,14 @@ pub(super) fn check(pass: &Pass<'_>, vm: &VirtualMachine) -> Result<Option<Strin
     let is_to_run = desired == Some(PowerState::PoweredOn)
         || requests.any(|request| request.action == StateChangeAction::Start);
     if state == PowerState::PoweredOn || is_to_run {
-        if vm.annotations().contains_key(names::PAUSED) {
-            let annotation = names::PAUSED;
+        if let Some(mark) = pause(vm) {
             return waits(format!(
-                "runs, and has the annotation {annotation}, with which no snapshot of it is taken: remove that"
+                "runs, and has the {mark}, with which no snapshot of it is taken: remove that"
             ));
         }
         let message = format!("machine {name} runs: a snapshot of it is taken first");
         return Err(Missing {
-            needs_snapshot: true,
+            needs_snapshot: Some(status.node_name.unwrap_or_default()),
             ..Missing::new(WAITS, message)
         });
     }
@@ -102,6 +113,17 @@ pub(super) fn check(pass: &Pass<'_>, vm: &VirtualMachine) -> Result<Option<Strin
         return waits("is being powered off: it is copied when its pod is gone".to_owned());
     }
     Ok(None)
+}
+
+/// What keeps the controller from work on the machine.
+fn pause(vm: &VirtualMachine) -> Option<String> {
+    let mut marks = [names::PAUSED, names::ADMIN_PAUSED].into_iter();
+    if let Some(mark) = marks.find(|mark| vm.annotations().contains_key(*mark)) {
+        return Some(format!("annotation {mark}"));
+    }
+    let mark = names::PAUSED_LABEL;
+    let is_paused = vm.labels().contains_key(mark);
+    is_paused.then(|| format!("label {mark}"))
 }
 
 /// Whether the snapshot can be copied.
@@ -132,6 +154,13 @@ fn is_taken(
     let created = snapshot.condition(SNAPSHOT_CREATED);
     let says = created.map_or("", |created| created.message.as_str());
     if snapshots::is_open(snapshot) {
+        if let Some(mark) = pause(vm) {
+            let message = format!(
+                "snapshot {name} of machine {of_vm}, which runs, is taken first, and the machine has the {mark}, with \
+                 which no snapshot of it is taken: remove that"
+            );
+            return Err(Missing::new(WAITS, message));
+        }
         let end = if says.is_empty() { "" } else { ": " };
         let message =
             format!("snapshot {name} of machine {of_vm}, which runs, is taken first{end}{says}");
@@ -139,7 +168,7 @@ fn is_taken(
     }
     if !snapshot.is_created() {
         let message = format!(
-            "snapshot {name} of machine {of_vm}, which runs, failed: {says}. Another one is taken in some minutes"
+            "snapshot {name} of machine {of_vm}, which runs, failed: {says}. Another one is taken in some minutes; or power the machine off: it is then copied without"
         );
         return Err(Missing::new("SnapshotFailed", message));
     }
