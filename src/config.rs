@@ -176,7 +176,8 @@ pub struct Vm {
     /// Agent for guests, which the daemon puts on the seed images of pods with cloud-init data.
     pub guest_agent: AbsolutePath,
     /// Directory of QEMU's descriptors of firmware. The first one of UEFI by its name that fits the
-    /// board q35 without Secure Boot is that of machines that boot by UEFI.
+    /// board q35 without Secure Boot is that of machines that boot by UEFI; a machine that has a variable store
+    /// gets the first one whose store is as long as its own.
     pub firmware: AbsolutePath,
     /// User that runs QEMU; must match the libvirt setup.
     pub user: Text,

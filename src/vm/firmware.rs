@@ -188,7 +188,7 @@ fn boots_by_uefi(chosen: bool, saved: Option<&str>) -> bool {
 /// The length of a store that is there.
 fn length_of(store: &Path) -> Option<u64> {
     let found = std::fs::symlink_metadata(store).ok()?;
-    found.is_file().then(|| found.len())
+    found.is_file().then_some(found.len())
 }
 
 /// Whether firmware has written a store. Blocks.

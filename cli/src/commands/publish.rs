@@ -55,6 +55,13 @@ struct Published {
     fetched: Fetched,
 }
 
+/// A disk whose image has its tag.
+struct Tagged {
+    published: Published,
+    /// Of the manifest.
+    digest: String,
+}
+
 pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<ExitCode> {
     let tag = args.to.tag().unwrap_or("latest");
     let cluster = args.cluster.connect().await?;
@@ -77,6 +84,19 @@ pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<ExitCode> {
         disk: &disk,
         progress: &progress,
     };
+    let tagged = publish(&fetch, &mut registry, tag).await;
+    disk.leave(&cluster).await;
+    let Tagged { published, digest } = tagged?;
+    drop(progress);
+    published.fetched.complete().await;
+    let bytes = HumanBytes(published.layer.size);
+    eprintln!("published {} to {}: {bytes}", args.disk, args.to);
+    super::print(&format!("{}@{digest}\n", repository(&args.to)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts the image of the disk into the registry, its tag last.
+async fn publish(fetch: &Fetch<'_>, registry: &mut Registry, tag: &str) -> anyhow::Result<Tagged> {
     let published = match registry.published(tag).await? {
         Some(layer) => fetch
             .same_layer(&layer)
@@ -84,23 +104,17 @@ pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<ExitCode> {
             .map(|fetched| Published { layer, fetched }),
         None => None,
     };
-    let Published { layer, fetched } = match published {
+    let published = match published {
         Some(published) => published,
-        None => upload(&fetch, &mut registry).await?,
+        None => upload(fetch, registry).await?,
     };
-    let image = container_disk::image(&layer);
+    let image = container_disk::image(&published.layer);
     registry
         .put_blob(&image.config)
         .await
         .context("upload the configuration of the image")?;
     let digest = registry.put_manifest(tag, &image.manifest).await?;
-    drop(progress);
-    fetched.complete().await;
-    disk.leave(&cluster).await;
-    let bytes = HumanBytes(layer.size);
-    eprintln!("published {} to {}: {bytes}", args.disk, args.to);
-    super::print(&format!("{}@{digest}\n", repository(&args.to)))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Tagged { published, digest })
 }
 
 /// Uploads the disk, again from its beginning where the registry has lost it.

@@ -32,6 +32,7 @@ mod update;
 mod write;
 
 pub(crate) use act::backup::is_outdated as is_backup_outdated;
+pub(crate) use act::config::is_paused_by_admin;
 pub(crate) use observe::{placeholder, pods};
 pub(crate) use pass::shortened;
 pub(crate) use prerequisites::{VOLUME_MODE, disk_bytes, disk_uid, quantity, thousandths};

@@ -195,7 +195,7 @@ async fn receive(
             Message::Binary(content) => content,
             Message::Close(frame) => {
                 let frame = frame.filter(|frame| frame.code != CloseCode::Normal);
-                reason = reason.or(frame.map(closed));
+                reason = reason.or(frame.as_ref().map(closed));
                 break;
             }
             _ => continue,
@@ -228,7 +228,7 @@ async fn receive(
 }
 
 /// Why the other side has closed a connection.
-fn closed(frame: CloseFrame) -> String {
+fn closed(frame: &CloseFrame) -> String {
     match words(frame.reason.as_bytes()) {
         words if words.is_empty() => format!("it was closed with code {}", u16::from(frame.code)),
         words => words,

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::reconcile::backup::{kept, needs_node};
+use crate::reconcile::vm::is_paused_by_admin;
 use crate::stores::{Change, Key, Stores, backup_of};
 
 /// Backups of the machine that are still to be made.
@@ -31,7 +32,7 @@ fn essence(vm: &VirtualMachine) -> impl PartialEq + '_ {
     let status = vm.status.as_ref();
     (
         (&vm.metadata.uid, vm.metadata.deletion_timestamp.is_some()),
-        vm.annotations().contains_key(crds::names::ADMIN_PAUSED),
+        is_paused_by_admin(vm),
         status.and_then(|status| status.power_state),
         status.and_then(|status| status.node_name.as_deref()),
         status.and_then(|status| status.disk_uid.as_deref()),

@@ -12,7 +12,7 @@ use super::claim::Claim;
 use super::node::{self, Reach, reach};
 use super::pass::Pass;
 use super::place;
-use crate::reconcile::vm::disk_uid;
+use crate::reconcile::vm::{disk_uid, is_paused_by_admin};
 use crate::stores::own_root_claim;
 
 /// What is done for a backup that is still to be made.
@@ -97,7 +97,7 @@ fn obstacle(pass: &Pass<'_>, vm: &VirtualMachine) -> Option<String> {
     let Some(node) = node_name(vm).filter(|_| is_made) else {
         return Some(format!("machine {name} has no disk yet"));
     };
-    if vm.annotations().contains_key(names::ADMIN_PAUSED) {
+    if is_paused_by_admin(vm) {
         return Some(format!("machine {name} is paused by an administrator"));
     }
     if status.power_state == Some(PowerState::Suspended) {

@@ -5,8 +5,8 @@
 //! Failure: an ordinary failure; a network that is not there yet is waited for.
 
 use crds::conditions::{self, CLASS_CONFIGURATION_SYNCED, DATA_VOLUMES_READY, Status};
-use crds::names;
 use crds::vm::{Firmware, HardwareStatus};
+use crds::{VirtualMachine, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
@@ -84,9 +84,15 @@ fn wants_suspended(pass: &Pass<'_>) -> bool {
     pass.vm.spec.power_state == Some(crds::PowerState::Suspended)
 }
 
-/// A user with the right to stop all machines paused the machine.
+/// A user with the right to stop all machines paused the machine of the pass.
 pub(crate) fn is_admin_paused(pass: &Pass<'_>) -> bool {
-    pass.has(names::ADMIN_PAUSED) || pass.vm.labels().contains_key(names::PAUSED_LABEL)
+    is_paused_by_admin(&pass.vm)
+}
+
+/// A user with the right to stop all machines paused the machine.
+pub(crate) fn is_paused_by_admin(vm: &VirtualMachine) -> bool {
+    vm.annotations().contains_key(names::ADMIN_PAUSED)
+        || vm.labels().contains_key(names::PAUSED_LABEL)
 }
 
 /// The label names who paused the machine; an administrator's part follows the annotation.

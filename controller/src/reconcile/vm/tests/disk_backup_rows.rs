@@ -104,14 +104,18 @@ async fn a_backup_waits_for_what_can_pass_and_says_what_that_is() {
         id(&bench)
     );
     bench.reaches("n1", &["default"]);
-    let paused =
-        json!({ "metadata": { "annotations": { "vmlet.dev.protected/admin-paused": "" } } });
-    bench.edit(VMS, "vm", paused);
-    bench.backup_settles("b").await;
-    assert!(id(&bench).contains("administrator"), "{}", id(&bench));
-    assert_eq!(bench.backup_condition("b", "Completed"), "False/Waiting");
-    assert!(bench.tasks("Backup").is_empty());
-    let unpaused = json!({ "metadata": { "annotations": null } });
+    let unpaused = json!({ "metadata": { "annotations": null, "labels": null } });
+    for mark in [
+        json!({ "annotations": { "vmlet.dev.protected/admin-paused": "" } }),
+        json!({ "labels": { "vmlet.dev/paused": "devops" } }),
+    ] {
+        bench.edit(VMS, "vm", unpaused.clone());
+        bench.edit(VMS, "vm", json!({ "metadata": mark }));
+        bench.backup_settles("b").await;
+        assert!(id(&bench).contains("administrator"), "{}", id(&bench));
+        assert_eq!(bench.backup_condition("b", "Completed"), "False/Waiting");
+        assert!(bench.tasks("Backup").is_empty());
+    }
     bench.edit(VMS, "vm", unpaused);
     bench.backup_settles("b").await;
     bench.task("Backup");
