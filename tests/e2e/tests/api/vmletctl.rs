@@ -215,12 +215,12 @@ async fn log_in(control: &Control, ctl: &Ctl, vms: &Api<VirtualMachine>) -> Resu
     let uid = vm.metadata.uid.context("UID")?;
     let way = format!(
         "-o ProxyCommand={} --namespace=default --request-timeout=30 port-forward shell --stdio %p \
-         -o HostKeyAlias=vmlet.dev/{uid} -o UserKnownHostsFile=~/.ssh/vmlet_known_hosts",
+         -o HostKeyAlias=vmlet.dev/{uid} -o UserKnownHostsFile=~/.ssh/vmlet_known_hosts -o ControlPath=none",
         ctl.program.canonicalize()?.display()
     );
     for (line, rest) in [
         (
-            "ssh root@shell uptime -- -v",
+            "ssh root@shell -- -v uptime",
             "-l root shell.default.vmlet -v uptime",
         ),
         (

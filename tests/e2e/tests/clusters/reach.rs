@@ -172,7 +172,7 @@ fn page(laptop: &Laptop) -> Result<()> {
     let page = String::from_utf8_lossy(&stdout);
     ensure!(status.success() && page.contains(PAGE), "{status} {page}");
     let words = failed(laptop.vmletctl("port-forward web --stdio 81"))?;
-    ensure!(words.contains("port 81: connect to"), "{words}");
+    ensure!(words.contains("port 81 of web: connect to"), "{words}");
     let words = failed(laptop.vmletctl("port-forward wbe --stdio 80"))?;
     ensure!(words.contains("no pod wbe in namespace default"), "{words}");
     Ok(())

@@ -149,7 +149,8 @@ impl Node {
         self.state.cut()?;
         self.stack.end_all().await?;
         self.stack.begin_boot()?;
-        self.state.recover()?;
+        let recovered = eventually(SOON, "the file system", || async { self.state.recover() });
+        recovered.await?;
         self.start().await
     }
 
