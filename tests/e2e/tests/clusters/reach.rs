@@ -287,7 +287,7 @@ fn start_server(cluster: &Cluster, host: &str) -> Result<()> {
         "killall dropbear 2>/dev/null; while pidof dropbear >/dev/null; do sleep 0.1; done; \
          cd {PLACE} && LD_LIBRARY_PATH={PLACE} setsid ./dropbear -F -E -r {PLACE}/{host} -p 22 \
          </dev/null >/run/dropbear.log 2>&1 & \
-         until grep -q ':0016 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
+         until grep -q ':0016 [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
     );
     cluster
         .kubectl(&["exec", "web", "--", "sh", "-c", &script])
