@@ -205,7 +205,7 @@ fn s09_a_halted_machine_can_only_be_stopped_faster() {
 #[case("Once none -", PowerState::PoweredOff)]
 #[case("Once running -", PowerState::PoweredOn)]
 #[case("Suspended running -", PowerState::Suspended)]
-fn the_wish_comes_to_a_power_state(#[case] given: &str, #[case] want: PowerState) {
+fn the_desired_state_comes_to_a_power_state(#[case] given: &str, #[case] want: PowerState) {
     let case = Case::parse(given);
     let got = desired_power_state(&case.spec, &case.status, case.instance.as_ref());
     assert_eq!(got, Ok(want));

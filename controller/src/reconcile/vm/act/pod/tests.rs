@@ -103,7 +103,7 @@ fn the_pod_of_a_machine_with_everything() {
         "runStrategy": "Always",
         "template": { "metadata": {
             "labels": { "app": "web", "vmlet.dev/role": "provision" },
-            "annotations": { "team": "a", "vmlet.dev/vm-disk": "somebody-elses" },
+            "annotations": { "team": "a", "vmlet.dev/vm-disk": "of-another" },
         }},
         "bootstrap": { "cloudInit": {
             "userData": { "name": "seed" }, "sshKeys": ["ssh-ed25519 A", "ssh-ed25519 B"],
