@@ -53,7 +53,7 @@ impl<R: Record> RecordStore<R> {
             aside,
             db,
             writer: Arc::default(),
-            view: View::of(records),
+            view: View::with_rows(records),
         })
     }
 

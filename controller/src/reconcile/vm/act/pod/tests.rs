@@ -421,7 +421,7 @@ fn preferences(spec: Value, avoid: &[String], prefer: &[String]) -> Vec<(i32, St
         prefer,
         ..plan(&vm, &prerequisites)
     };
-    let affinity = placement::of(&plan).unwrap().node_affinity.unwrap();
+    let affinity = placement::affinity(&plan).unwrap().node_affinity.unwrap();
     assert!(
         affinity
             .required_during_scheduling_ignored_during_execution
