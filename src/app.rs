@@ -186,7 +186,7 @@ impl App {
         let sandbox_rows = Arc::new(Table::load(db.clone()).await?);
         let container_rows = Arc::new(Table::load(db.clone()).await?);
         images.set_users(Arc::clone(&container_rows) as Arc<dyn images::Users>);
-        let events = Events::of(&sandbox_rows, &container_rows);
+        let events = Events::following(&sandbox_rows, &container_rows);
         let locks = Locks::default();
         let tasks = Tasks::default();
         let parts = vm::Parts {

@@ -80,7 +80,7 @@ struct Pod {
 
 impl Events {
     /// Follows both tables.
-    pub fn of(sandboxes: &Table<Sandbox>, containers: &Table<Container>) -> Arc<Self> {
+    pub fn following(sandboxes: &Table<Sandbox>, containers: &Table<Container>) -> Arc<Self> {
         let events = Arc::new(Self::default());
         let of_sandboxes = Arc::clone(&events);
         sandboxes.observe(move |before, after| of_sandboxes.lock().sandbox(before, after));

@@ -107,7 +107,7 @@ impl Mapper {
         let mut refused = BTreeMap::new();
         for (name, object) in objects {
             let rules = match &object.spec {
-                Ok(spec) => rules::of(&self.client, spec).await,
+                Ok(spec) => rules::file_text(&self.client, spec).await,
                 Err(reason) => Err(reason.clone()),
             };
             let (rules, keep) = match rules {

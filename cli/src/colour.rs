@@ -57,7 +57,7 @@ impl Colour {
 
     /// Green: running; yellow: changing; red: needs attention; blue and grey: off, paused or
     /// suspended.
-    pub(crate) const fn of(word: Word) -> Self {
+    pub(crate) const fn for_word(word: Word) -> Self {
         match word {
             Word::Running => Self::Green,
             Word::Starting
@@ -90,7 +90,10 @@ mod tests {
 
     #[test]
     fn colours_end_where_the_text_ends() {
-        assert_eq!(Colour::of(Word::Running).paint("x"), "\u{1b}[32mx\u{1b}[0m");
+        assert_eq!(
+            Colour::for_word(Word::Running).paint("x"),
+            "\u{1b}[32mx\u{1b}[0m"
+        );
         assert!(When::Always.is_on() && !When::Never.is_on());
     }
 }

@@ -69,7 +69,7 @@ impl Error {
 /// [`Error`] when it has to end before that.
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     let (stores, feeds) = Stores::new();
-    let metrics = Arc::new(Metrics::of(&stores));
+    let metrics = Arc::new(Metrics::with_stores(&stores));
     let health = health::serve(config.probe_listen, config.listen, Arc::clone(&metrics)).await?;
     let health = tokio::spawn(health);
     let api = client::config(config.kubeconfig.as_deref()).await?;

@@ -190,7 +190,7 @@ impl Intake {
             needs_task || is_unprobed(vm) || is_unpromoted(vm) || is_unbacked(vm)
         };
         let waiting = machines.filter(|vm| is_waiting(vm));
-        let waiting: BTreeSet<_> = waiting.map(|vm| Key::of(&*vm)).collect();
+        let waiting: BTreeSet<_> = waiting.map(|vm| Key::from_object(&*vm)).collect();
         waiting.into_iter().for_each(|key| self.signal(key));
         let snapshots = self.stores.snapshots.state().into_iter();
         let is_leaving =
@@ -205,14 +205,16 @@ impl Intake {
         if let Some(queue) = &self.backups {
             let backups = self.stores.backups.state().into_iter();
             let waiting = backups.filter(|backup| needs_node(backup));
-            queue.push_all(in_order(waiting.map(|backup| Key::of(&*backup))));
+            queue.push_all(in_order(waiting.map(|backup| Key::from_object(&*backup))));
         }
     }
 
     /// Something outside the API server happened to a machine.
     pub fn signal(&self, key: Key) {
         if let Some(vm) = self.stores.vm(&key) {
-            let priority = self.rules.of(Event::Generic, &facts(&vm, &self.stores));
+            let priority = self
+                .rules
+                .priority(Event::Generic, &facts(&vm, &self.stores));
             self.queue.push(key, Options::at(priority));
         }
     }
@@ -221,7 +223,7 @@ impl Intake {
     pub fn volumes_are_served(&self) {
         let all = self.stores.vms.state().into_iter();
         let waiting = all.filter(|vm| !vm.spec.data_volume_templates.is_empty());
-        waiting.for_each(|vm| self.signal(Key::of(&*vm)));
+        waiting.for_each(|vm| self.signal(Key::from_object(&*vm)));
     }
 
     /// The keys that a change wakes.
@@ -242,7 +244,7 @@ impl Intake {
                 .map(|vm| facts(vm, &self.stores).contradicted(contradicted(vm, change)));
             // A machine that no longer exists may have left something behind.
             let facts = facts.unwrap_or_else(|| Facts::of_other(None));
-            let priority = self.rules.of(Event::Mapped(mapped), &facts);
+            let priority = self.rules.priority(Event::Mapped(mapped), &facts);
             Add {
                 key,
                 priority,
@@ -262,8 +264,8 @@ impl Intake {
         };
         let vm = change.object();
         Add {
-            key: Key::of(&**vm),
-            priority: self.rules.of(event, &facts(vm, &self.stores)),
+            key: Key::from_object(&**vm),
+            priority: self.rules.priority(event, &facts(vm, &self.stores)),
             quiet: is_of_status(change),
         }
     }
@@ -307,7 +309,7 @@ fn kind_of<K>() -> &'static str {
 /// What the machine's priority depends on.
 #[must_use]
 pub fn facts<'a>(vm: &'a VirtualMachine, stores: &Stores) -> Facts<'a> {
-    Facts::of(vm, wanted(vm, stores))
+    Facts::of_machine(vm, wanted(vm, stores))
 }
 
 /// The power state that follows from its desired state at this moment.

@@ -108,7 +108,7 @@ impl Default for Metrics {
 impl Metrics {
     /// The same, with series of the machines and tasks in these stores.
     #[must_use]
-    pub fn of(stores: &Stores) -> Self {
+    pub fn with_stores(stores: &Stores) -> Self {
         let mut metrics = Self::default();
         let machines = machines::Machines::new(stores.clone());
         metrics.registry.register_collector(Box::new(machines));

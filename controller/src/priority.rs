@@ -1,6 +1,6 @@
 //! The priority of a machine in the queue.
 //!
-//! [`Profile::of`] is a cascade over plain facts; the first rule that matches gives the number.
+//! [`Profile::priority`] is a cascade over plain facts; the first rule that matches gives the number.
 //! What comes after it are the ways an event reaches it: [`Event`] states which default applies,
 //! and when the cascade is not asked at all. `docs/priority.md` has the table for people.
 //!
@@ -54,7 +54,7 @@ impl Profile {
     /// object, the facts are those of the last known one; an event without any object is not worth
     /// a place in the queue.
     #[must_use]
-    pub fn of(&self, event: Event, facts: &Facts<'_>) -> i64 {
+    pub fn priority(&self, event: Event, facts: &Facts<'_>) -> i64 {
         let levels = &self.levels;
         match event {
             Event::Create { initial: true } | Event::Mapped(Mapped::Initial) => levels.initial,

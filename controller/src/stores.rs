@@ -60,7 +60,7 @@ impl Key {
     }
 
     /// The key of an object.
-    pub fn of(object: &impl Resource) -> Self {
+    pub fn from_object(object: &impl Resource) -> Self {
         let meta = object.meta();
         Self::new(
             meta.namespace.as_deref().unwrap_or_default(),

@@ -97,15 +97,17 @@ impl Agent<'_, '_> {
             Some(Kind::Start(start)) => self.start(&start),
             Some(Kind::Adopt(adopt)) => self.adopt(&adopt),
             Some(Kind::Request(request)) => self.perform(request),
-            Some(Kind::Data(data)) => self.of(data.session, |session| session.write(&data)),
-            Some(Kind::Credit(credit)) => self.of(credit.session, |session| {
+            Some(Kind::Data(data)) => {
+                self.with_session(data.session, |session| session.write(&data))
+            }
+            Some(Kind::Credit(credit)) => self.with_session(credit.session, |session| {
                 session.acknowledge(credit.stream(), credit.bytes);
             }),
-            Some(Kind::Resize(resize)) => self.of(resize.session, |session| {
+            Some(Kind::Resize(resize)) => self.with_session(resize.session, |session| {
                 session.resize(resize.terminal.unwrap_or_default());
             }),
             Some(Kind::Signal(signal)) => {
-                self.of(signal.session, |session| session.signal(signal.number));
+                self.with_session(signal.session, |session| session.signal(signal.number));
             }
             Some(Kind::Close(close)) => self.sessions.close(close.session),
         }
@@ -202,9 +204,9 @@ impl Agent<'_, '_> {
         }
     }
 
-    fn of(&self, id: u64, act: impl FnOnce(&Session)) {
+    fn with_session(&self, id: u64, act: impl FnOnce(&Session)) {
         // What the host sent before it learned of the session's end has no effect.
-        if let Some(session) = self.sessions.of(id) {
+        if let Some(session) = self.sessions.get(id) {
             act(&session);
         }
     }

@@ -243,7 +243,7 @@ fn make_directory(path: &str) -> Result<&str, Refusal> {
 
 fn spawn(command: &mut Command, program: &str) -> Result<Child, Refusal> {
     command.spawn().map_err(|error| match error.kind() {
-        _ if let Some((step, errno)) = Step::of(&error) => Refusal::Step(step, errno),
+        _ if let Some((step, errno)) = Step::from_error(&error) => Refusal::Step(step, errno),
         // A folder, or a file that is no program.
         ErrorKind::NotFound | ErrorKind::PermissionDenied => Refusal::NoCommand(program.to_owned()),
         _ => Refusal::Start(program.to_owned(), error),

@@ -76,7 +76,7 @@ impl Sessions {
     }
 
     /// The session that the host has under this number.
-    pub(crate) fn of(&self, number: u64) -> Option<Arc<Session>> {
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Session>> {
         self.lock().bound.get(&number).cloned()
     }
 

@@ -59,7 +59,7 @@ impl Step {
     }
 
     /// The step that failed, and why; `None` for an error of something else.
-    pub(crate) fn of(error: &io::Error) -> Option<(Self, Errno)> {
+    pub(crate) fn from_error(error: &io::Error) -> Option<(Self, Errno)> {
         let number = error.raw_os_error()?;
         let mut steps = STEPS.into_iter();
         let step = steps.find(|step| *step as i32 == number >> 16)?;
@@ -99,9 +99,9 @@ mod tests {
     fn a_step_and_its_error_cross_a_fork_as_one_number() {
         for step in STEPS {
             let error = step.failed()(Errno::EPERM);
-            assert_eq!(Step::of(&error), Some((step, Errno::EPERM)));
+            assert_eq!(Step::from_error(&error), Some((step, Errno::EPERM)));
         }
-        assert_eq!(Step::of(&io::Error::from_raw_os_error(2)), None);
-        assert_eq!(Step::of(&io::Error::other("x")), None);
+        assert_eq!(Step::from_error(&io::Error::from_raw_os_error(2)), None);
+        assert_eq!(Step::from_error(&io::Error::other("x")), None);
     }
 }

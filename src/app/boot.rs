@@ -25,7 +25,7 @@ impl App {
             return Ok(());
         };
         let before = node::boot(db).await?;
-        match Before::of(before.as_deref(), &now) {
+        match Before::compare(before.as_deref(), &now) {
             Before::Same => return Ok(()),
             Before::Nothing => {}
             Before::Other => {
@@ -54,7 +54,7 @@ enum Before {
 }
 
 impl Before {
-    fn of(before: Option<&str>, now: &str) -> Self {
+    fn compare(before: Option<&str>, now: &str) -> Self {
         let is_uuid = |id: &str| uuid::Uuid::try_parse(id).is_ok();
         match before {
             None => Self::Nothing,
@@ -79,15 +79,15 @@ mod tests {
     #[test]
     fn a_record_that_is_no_boot_id_is_no_reboot() {
         assert_eq!(
-            Before::of(Some("0a1b2c3d-0000-4\u{fffd}"), NOW),
+            Before::compare(Some("0a1b2c3d-0000-4\u{fffd}"), NOW),
             Before::Unreadable
         );
-        assert_eq!(Before::of(Some(""), NOW), Before::Unreadable);
+        assert_eq!(Before::compare(Some(""), NOW), Before::Unreadable);
         let other = "0a1b2c3d-0000-4000-8000-000000000002";
-        assert_eq!(Before::of(Some(other), NOW), Before::Other);
-        assert_eq!(Before::of(Some(NOW), NOW), Before::Same);
-        assert_eq!(Before::of(None, NOW), Before::Nothing);
+        assert_eq!(Before::compare(Some(other), NOW), Before::Other);
+        assert_eq!(Before::compare(Some(NOW), NOW), Before::Same);
+        assert_eq!(Before::compare(None, NOW), Before::Nothing);
         // A node that has boot IDs of another form.
-        assert_eq!(Before::of(Some("one"), "two"), Before::Other);
+        assert_eq!(Before::compare(Some("one"), "two"), Before::Other);
     }
 }

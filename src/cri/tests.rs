@@ -80,11 +80,15 @@ impl Server {
         let stopping = Arc::clone(&simple.stopping);
         Self {
             stopping,
-            ..Self::of(simple, NoImages, grace).await
+            ..Self::serving(simple, NoImages, grace).await
         }
     }
 
-    async fn of(runtime: impl RuntimeService, images: impl ImageService, grace: Duration) -> Self {
+    async fn serving(
+        runtime: impl RuntimeService,
+        images: impl ImageService,
+        grace: Duration,
+    ) -> Self {
         Self::counted(runtime, images, grace, Arc::default()).await
     }
 

@@ -31,7 +31,7 @@ fn describe(event: &Event) -> String {
 #[tokio::test]
 async fn a_life_is_eight_events_with_the_pod_as_it_was() {
     let node = Node::new().await;
-    let events = Events::of(&node.sandbox_rows, &node.rows);
+    let events = Events::following(&node.sandbox_rows, &node.rows);
     let mut client = events.subscribe();
     let pod = node.sandboxes.run(node.pod("web")).await.unwrap();
     let created = node.containers.create(&pod, node.machine(0)).await;
@@ -67,7 +67,7 @@ async fn a_life_is_eight_events_with_the_pod_as_it_was() {
 async fn times_increase_and_pods_of_before_are_known() {
     let node = Node::new().await;
     let pod = node.sandboxes.run(node.pod("web")).await.unwrap();
-    let events = Events::of(&node.sandbox_rows, &node.rows);
+    let events = Events::following(&node.sandbox_rows, &node.rows);
     let mut client = events.subscribe();
     let ahead = clock::from_now(std::time::Duration::from_secs(3600));
     events.lock().last = ahead;
@@ -87,7 +87,7 @@ async fn times_increase_and_pods_of_before_are_known() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_with_a_reason_and_the_others_are_not() {
     let node = Node::new().await;
-    let events = Events::of(&node.sandbox_rows, &node.rows);
+    let events = Events::following(&node.sandbox_rows, &node.rows);
     let mut slow = events.subscribe();
     let mut fast = events.subscribe();
     let pod = node.sandboxes.run(node.pod("web")).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_client_that_does_not_read_is_cut_with_a_reason_and_the_others_are_not
 #[tokio::test]
 async fn a_stop_ends_every_subscription() {
     let node = Node::new().await;
-    let events = Events::of(&node.sandbox_rows, &node.rows);
+    let events = Events::following(&node.sandbox_rows, &node.rows);
     let mut client = events.subscribe();
     drop(events.subscribe());
     node.sandboxes.run(node.pod("web")).await.unwrap();

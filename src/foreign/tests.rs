@@ -259,7 +259,7 @@ async fn what_is_opened_for_a_caller_that_left_is_closed_by_a_thread_before_late
 }
 
 #[tokio::test]
-async fn what_is_open_is_closed_by_a_thread_of_its_owner_whoever_drops_it() {
+async fn what_is_open_is_closed_by_a_thread_of_its_owner_whatever_task_drops_it() {
     let foreign = Foreign::default();
     let (opened, allow, closed) = opened();
     let first = foreign.keep("/volume", Mutex::new(opened));

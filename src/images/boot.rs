@@ -49,7 +49,7 @@ pub enum Boot {
 
 impl Boot {
     /// What boots a raw disk that begins with `head`.
-    pub fn of(head: &[u8]) -> Self {
+    pub fn detect(head: &[u8]) -> Self {
         let has = |(offset, magic): (usize, &[u8])| {
             let at = head.get(offset..).unwrap_or_default();
             at.starts_with(magic)
@@ -109,7 +109,7 @@ impl Boot {
 pub fn boot_of(file: &File, format: Format) -> io::Result<Option<Boot>> {
     let head = head_of(file)?;
     Ok(match format {
-        Format::Raw => Some(Boot::of(&head)),
+        Format::Raw => Some(Boot::detect(&head)),
         Format::Qcow2 => of_qcow2(qcow2::begin(&head, file)),
     })
 }
@@ -118,13 +118,13 @@ pub fn boot_of(file: &File, format: Format) -> io::Result<Option<Boot>> {
 pub(super) fn boot_in(beginning: &Head, format: Format) -> Option<Boot> {
     let Head { bytes, length } = beginning;
     match format {
-        Format::Raw => Some(Boot::of(bytes)),
+        Format::Raw => Some(Boot::detect(bytes)),
         Format::Qcow2 => of_qcow2(qcow2::begin_in(bytes, *length)),
     }
 }
 
 fn of_qcow2(begin: Option<Vec<u8>>) -> Option<Boot> {
-    let boot = begin.map(|begin| Boot::of(&begin));
+    let boot = begin.map(|begin| Boot::detect(&begin));
     // An empty disk in this format is no mistake.
     boot.filter(|boot| *boot != Boot::Nothing)
 }
@@ -145,7 +145,7 @@ mod tests {
         for (at, bytes) in parts {
             head[*at..*at + bytes.len()].copy_from_slice(bytes);
         }
-        Boot::of(&head)
+        Boot::detect(&head)
     }
 
     #[rstest]
@@ -178,9 +178,9 @@ mod tests {
     fn a_short_head_is_judged_by_what_is_there() {
         for length in [0, 3, 446, 450, 512, 520] {
             let mut head = vec![0; length];
-            assert_eq!(Boot::of(&head), Boot::Nothing, "{length}");
+            assert_eq!(Boot::detect(&head), Boot::Nothing, "{length}");
             head.fill(0x55);
-            assert_eq!(Boot::of(&head), Boot::Nothing, "{length}");
+            assert_eq!(Boot::detect(&head), Boot::Nothing, "{length}");
         }
     }
 }

@@ -57,7 +57,7 @@ impl Inner {
         let location = source.location();
         let target = Target {
             is_disk: false,
-            ..Target::of(source)
+            ..Target::for_source(source)
         };
         let body = self.small_file(&target, &location).await?;
         find(&body, wanted.as_bytes()).map_err(|reason| Error::Checksums {

@@ -70,7 +70,7 @@ impl Convertible {
     }
 
     /// The format of a file that begins with these bytes.
-    pub(super) fn of(head: &[u8]) -> Option<Self> {
+    pub(super) fn detect(head: &[u8]) -> Option<Self> {
         let magic = |format: &Self| match format {
             Self::Vmdk => vmdk::MAGIC,
             Self::Vhdx => vhdx::MAGIC,

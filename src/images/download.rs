@@ -55,7 +55,7 @@ pub(super) struct Target {
 
 impl Target {
     /// A disk that any client may fetch.
-    pub(super) fn of(source: Source) -> Self {
+    pub(super) fn for_source(source: Source) -> Self {
         let transport = source.transport();
         Self {
             client: transport.map(|transport| transport.client().clone()),

@@ -153,7 +153,7 @@ impl Rules {
     /// Judges a file by its first [`HEAD`] bytes, or all that it has, and its length, where that is
     /// known; as [`judge`].
     pub(super) fn judge(&self, head: &[u8], length: Option<u64>) -> Result<Accepted, Error> {
-        match Convertible::of(head) {
+        match Convertible::detect(head) {
             None => {
                 let disk = judge(head, length, self.max_virtual_bytes)?;
                 let is_unsigned = disk.format == Format::Raw && !signature::is_disk(head);
@@ -216,7 +216,7 @@ pub(crate) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk
             virtual_size: qcow2::virtual_size(head, length.unwrap_or(u64::MAX))?,
         }
     } else {
-        if let Some(from) = Convertible::of(head) {
+        if let Some(from) = Convertible::detect(head) {
             return Err(Error::Foreign(from.shown()));
         }
         refuse_foreign(head)?;

@@ -62,7 +62,7 @@ pub struct Blob {
 }
 
 impl Blob {
-    fn of(blob: &manifest::Blob) -> Self {
+    fn from_manifest(blob: &manifest::Blob) -> Self {
         Self {
             digest: blob.digest,
             size: blob.size,
@@ -77,8 +77,8 @@ pub(crate) fn manifest_of(bytes: &[u8]) -> Result<Manifest, String> {
     Ok(match found {
         manifest::Manifest::Index(digest) => Manifest::Index(digest),
         manifest::Manifest::Image { config, candidates } => Manifest::Image {
-            config: config.as_ref().map(Blob::of),
-            candidates: candidates.iter().map(Blob::of).collect(),
+            config: config.as_ref().map(Blob::from_manifest),
+            candidates: candidates.iter().map(Blob::from_manifest).collect(),
         },
     })
 }
@@ -151,7 +151,7 @@ pub(crate) fn convertible(
     mut read: impl FnMut(u64, usize) -> Vec<u8>,
 ) -> Option<(Convertible, Result<u64, ConvertibleError>)> {
     let most = usize::try_from(length.min(64 << 10)).unwrap_or_default();
-    let from = Convertible::of(&read(0, most))?;
+    let from = Convertible::detect(&read(0, most))?;
     let checked: io::Result<_> = from.virtual_size(length, |offset, most| Ok(read(offset, most)));
     Some((from, checked.ok()?))
 }

@@ -77,7 +77,7 @@ impl Firmware {
         }
     }
 
-    const fn of(boot: Boot) -> Option<Self> {
+    const fn for_boot(boot: Boot) -> Option<Self> {
         match boot {
             Boot::Bios => Some(Self::Bios),
             Boot::Efi => Some(Self::Efi),
@@ -171,7 +171,7 @@ impl Inner {
             virtual_bytes: disk.virtual_size,
             file_bytes,
             bootable: boot.is_none_or(Boot::is_bootable),
-            firmware: boot.and_then(Firmware::of),
+            firmware: boot.and_then(Firmware::for_boot),
             digest,
         })
     }
@@ -188,14 +188,14 @@ impl Inner {
             virtual_bytes: image.virtual_size,
             file_bytes: image.size,
             bootable: boot.is_none_or(Boot::is_bootable),
-            firmware: boot.and_then(Firmware::of),
+            firmware: boot.and_then(Firmware::for_boot),
             digest: None,
         })
     }
 
     async fn peek_file(&self, source: Source) -> Result<Seen> {
         let location = source.location();
-        let target = Target::of(source);
+        let target = Target::for_source(source);
         let mut bytes = None;
         for depth in DEPTHS {
             let head = self.downloader.peek(&target, depth).await?;

@@ -120,7 +120,9 @@ impl Partial {
             Some(note) => partial.take_up(note)?,
             None => partial.file.set_len(0)?,
         }
-        partial.extent.send_replace(Extent::of(partial.received));
+        partial
+            .extent
+            .send_replace(Extent::with_bytes(partial.received));
         Ok(partial)
     }
 

@@ -220,7 +220,7 @@ impl Inner {
         leadership: &Leadership,
     ) -> Result<Arrival> {
         let key = desired.source.key();
-        let target = Target::of(desired.source.clone());
+        let target = Target::for_source(desired.source.clone());
         loop {
             let known = match desired.name.version() {
                 // Of what is here the SHA-256 alone is known.

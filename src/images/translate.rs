@@ -110,7 +110,7 @@ impl Translator {
             Some(found) => found.place(self.protocol, name.version()).map_err(refuse),
             None => {
                 url.set_fragment(None);
-                Ok(Place::File(Source::of(url)))
+                Ok(Place::File(Source::from_url(url)))
             }
         }
     }
@@ -166,11 +166,11 @@ impl Translator {
                 reason: self.advice(bare).into(),
             }),
             None if !bare.contains("://") && is_registry(host) => {
-                let place = registry::Place::of(name).map_err(refuse)?;
+                let place = registry::Place::from_name(name).map_err(refuse)?;
                 Ok(Place::Registry(place))
             }
             None => source(self.protocol, bare)
-                .map(|url| Place::File(Source::of(url)))
+                .map(|url| Place::File(Source::from_url(url)))
                 .map_err(refuse),
         }
     }
@@ -278,7 +278,7 @@ impl Found<'_> {
 fn place(protocol: Protocol, text: &str, version: &Version) -> Result<Place, &'static str> {
     match text.strip_prefix(SCHEME) {
         Some(rest) => registry::Place::parse(rest, version).map(Place::Registry),
-        None => Ok(Place::File(Source::of(source(protocol, text)?))),
+        None => Ok(Place::File(Source::from_url(source(protocol, text)?))),
     }
 }
 

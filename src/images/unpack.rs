@@ -44,7 +44,7 @@ pub(super) enum Shape {
 impl Shape {
     /// Whether a file of this shape that begins with `head` is to be unpacked.
     pub(super) fn is_packed(self, head: &[u8]) -> bool {
-        self == Self::Layer || Packing::of(head).is_some()
+        self == Self::Layer || Packing::detect(head).is_some()
     }
 }
 
@@ -192,7 +192,7 @@ fn open<'a>(mut file: impl Read + 'a) -> io::Result<Opened<'a>> {
     // A file that arrives in small pieces shows its kind late.
     let mut first = [0; MAGIC];
     let filled = fill(&mut file, &mut first)?;
-    let packing = Packing::of(&first[..filled]);
+    let packing = Packing::detect(&first[..filled]);
     let whole = io::Cursor::new(first).take(filled as u64).chain(file);
     let buffered = BufReader::with_capacity(CHUNK, whole);
     Ok(Opened {

@@ -53,7 +53,7 @@ impl<R: Record> RecordStore<R> {
             aside,
             db,
             writer: Arc::default(),
-            view: View::of(records),
+            view: View::with_rows(records),
         })
     }
 
@@ -271,7 +271,7 @@ mod tests {
         go_on.send(()).unwrap();
         assert!(holding.await.unwrap().unwrap());
         let reported = tokio::time::timeout(std::time::Duration::from_secs(90), changes.changed());
-        reported.await.expect("it is told").unwrap();
+        reported.await.expect("a notification").unwrap();
         assert_eq!(records.get(&"a".to_owned()).as_deref(), Some(&thing(1)));
     }
 

@@ -62,7 +62,7 @@ impl<R: Row> Table<R> {
             aside: Arc::new(aside),
             db,
             writer: Arc::default(),
-            view: View::of(rows.collect()),
+            view: View::with_rows(rows.collect()),
             late: Late::<R>::default(),
         })
     }

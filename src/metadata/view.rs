@@ -30,7 +30,7 @@ impl<K: fmt::Debug, R: fmt::Debug> fmt::Debug for View<K, R> {
 }
 
 impl<K: Ord, R> View<K, R> {
-    pub(super) fn of(rows: BTreeMap<K, Arc<R>>) -> Arc<Self> {
+    pub(super) fn with_rows(rows: BTreeMap<K, Arc<R>>) -> Arc<Self> {
         Arc::new(Self {
             rows: RwLock::new(rows),
             generation: watch::Sender::new(0),

@@ -212,7 +212,7 @@ async fn unowned_networks_are_removed_and_one_in_creation_is_kept() {
     let kept = node.ready().await;
     node.sandboxes.reconcile().await.unwrap();
     assert_eq!(node.network.collections(), 1, "once after the start");
-    node.network.plant("nobody");
+    node.network.plant("unowned");
     node.network.hang("slow");
     let sandboxes = Arc::clone(&node.sandboxes);
     let slow = node.pod("slow");
@@ -220,7 +220,9 @@ async fn unowned_networks_are_removed_and_one_in_creation_is_kept() {
     until(|| node.network.ids().len() == 3).await;
 
     let round = tokio::time::timeout(TIMEOUT, node.sandboxes.reconcile()).await;
-    round.expect("nobody waits for the slow one").unwrap();
+    round
+        .expect("the round does not wait for the slow one")
+        .unwrap();
     let other = node.sandboxes.run(node.pod("other"));
     let other = tokio::time::timeout(TIMEOUT, other).await;
     let other = other.expect("not even another pod").unwrap();

@@ -108,7 +108,7 @@ impl Node {
             tasks: tasks.clone(),
             metrics: Arc::default(),
         };
-        let mut settings = settings::of(scratch.path());
+        let mut settings = settings::for_scratch(scratch.path());
         setting(&mut settings);
         let containers = Arc::new(Containers::new(parts, settings));
         let paths = containers.paths();

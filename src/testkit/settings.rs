@@ -11,7 +11,7 @@ use crate::vm;
 use crate::vm::accelerator::Setting;
 
 /// Those of a node with this scratch directory.
-pub(super) fn of(scratch: &Path) -> vm::Settings {
+pub(super) fn for_scratch(scratch: &Path) -> vm::Settings {
     vm::Settings {
         state_dir: scratch.to_owned(),
         accelerator: Setting::Tcg,

@@ -248,7 +248,7 @@ pub(super) async fn open(paths: &Paths) -> Result<Files> {
 pub async fn remove(paths: &Paths) -> Result<()> {
     let raw = paths.raw.clone();
     let removed = move || {
-        let position = PositionFile::of(&raw);
+        let position = PositionFile::beside(&raw);
         let [live, spare] = position.paths();
         // The raw file first: a position without it is harmless, the reverse would repeat lines.
         let beside = [clients::input(&raw), socket(&raw)];
@@ -312,7 +312,7 @@ pub(crate) fn write_position(raw: &Path) {
         line_open: true,
         log: None,
     };
-    PositionFile::of(raw).save(&position).unwrap();
+    PositionFile::beside(raw).save(&position).unwrap();
 }
 
 #[cfg(test)]

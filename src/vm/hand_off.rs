@@ -4,7 +4,7 @@
 //! Invariant: each socket is in the machine's own directory, takes one connection of the machine's
 //! user, and lives as long as the start. The files of volumes are closed on threads of their owners:
 //! no thread of the runtime waits for a volume.
-//! Failure: an [`Error`] before libvirt is requested anything; a connection that fails fails the
+//! Failure: an [`Error`] before any call to libvirt; a connection that fails fails the
 //! start by `vmwrapper`'s error. Without the files of its console a machine starts all the same.
 
 use std::fs::File;

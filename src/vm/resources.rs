@@ -1,7 +1,7 @@
 //! What machines may use, what they have used, and what happened where that was too much.
 //!
-//! Invariant: figures come from libvirt as a whole, from the kernel and from files; no guest and no
-//! single domain is requested them.
+//! Invariant: figures come from libvirt as a whole, from the kernel and from files, and
+//! not from a guest or a single domain.
 //! Failure: a figure that cannot be had is absent; a change that a machine cannot make is refused.
 
 mod catch_up;

@@ -193,8 +193,8 @@ fn from_result(link: &LinkRecord, result: &cni::CNIResult) -> (Vec<Address>, Vec
 
 /// Whether a host can have the address.
 fn is_usable(ip: IpAddr) -> bool {
-    let nobody = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
-    !nobody && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+    let is_special = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+    !is_special && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 fn dns(wanted: &Dns, result: &Value) -> Dns {

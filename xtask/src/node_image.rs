@@ -140,7 +140,7 @@ pub(crate) fn check(programs: &[PathBuf]) -> Result<()> {
 pub(crate) fn served() -> Result<Lock> {
     let packages = closure::packages(&work()).context("list the packages")?;
     let files = packages::download(&packages, &work().join("packages"))?;
-    Lock::of(crate::packages::distribution()?, &files)
+    Lock::from_packages(crate::packages::distribution()?, &files)
 }
 
 fn inputs(profile: Profile, tag: &str, packages: &[Package], further: &[PathBuf]) -> Result<Stamp> {

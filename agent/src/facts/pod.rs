@@ -82,7 +82,9 @@ pub(super) async fn publish(
     let published = match published {
         Some(published) => published,
         None => match call(api.get(&pod.name)).await {
-            Ok(found) if found.metadata.uid.as_deref() == Some(&*pod.uid) => Published::of(&found),
+            Ok(found) if found.metadata.uid.as_deref() == Some(&*pod.uid) => {
+                Published::from_pod(&found)
+            }
             Ok(_) => return Wrote::Vanished,
             Err(e) => return e,
         },
@@ -101,7 +103,7 @@ pub(super) async fn publish(
         // Another writer that changes the annotation must not cause a write for each of its writes.
         Ok(written) => Wrote::Written(Published {
             facts: Some(facts.clone()),
-            ..Published::of(&written)
+            ..Published::from_pod(&written)
         }),
         Err(e) => e,
     }
@@ -160,7 +162,7 @@ fn body(
 }
 
 impl Published {
-    fn of(pod: &Pod) -> Self {
+    fn from_pod(pod: &Pod) -> Self {
         let annotations = pod.metadata.annotations.as_ref();
         let facts = annotations.and_then(|all| all.get(names::GUEST_FACTS));
         let facts = facts.and_then(|text| GuestFacts::from_json(text).ok());
@@ -214,7 +216,7 @@ mod tests {
             first,
         );
         let written: Pod = serde_json::from_value(written).unwrap();
-        let published = Published::of(&written);
+        let published = Published::from_pod(&written);
         assert_eq!(published.facts.as_ref(), Some(&facts));
         assert!(published.has(&conditions(&facts)));
 

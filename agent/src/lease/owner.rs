@@ -1,7 +1,7 @@
 //! Makes the Node the owner of its lease, as kubelet does with its own lease.
 //!
-//! Invariant: a lease is never written for a Node that does not exist; a lease that was made again
-//! requests the Node again, because Nodes of one name come and go, and with each its lease.
+//! Invariant: a lease is never written for a Node that does not exist; for a lease that was made again the
+//! Node is read again, because Nodes of one name come and go, and with each its lease.
 //! Failure: a Node that may not be read owns nothing, and its lease is written without an owner.
 
 use k8s_openapi::api::coordination::v1::Lease;

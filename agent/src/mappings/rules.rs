@@ -16,7 +16,10 @@ const ADVICE: &str = "give it the right (deploy/agent/sources.yaml)";
 const DEFAULT: (&str, &str) = ("default", "");
 
 /// The text of the file.
-pub(super) async fn of(client: &kube::Client, spec: &ImageMappingSpec) -> Result<String, String> {
+pub(super) async fn file_text(
+    client: &kube::Client,
+    spec: &ImageMappingSpec,
+) -> Result<String, String> {
     let mut transports = Map::new();
     for (name, transport) in &spec.transports {
         let value = transport_of(client, transport).await;

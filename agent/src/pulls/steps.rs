@@ -44,7 +44,7 @@ pub(super) struct Text {
 impl Passed {
     /// The event that is due; none when the pull has passed no further point.
     pub(super) fn due(&self, pull: &Pull) -> Option<Text> {
-        let point = Point::of(pull)?;
+        let point = Point::from_pull(pull)?;
         if self.count >= MOST || self.last.is_some_and(|last| !point.is_after(last)) {
             return None;
         }
@@ -77,7 +77,7 @@ impl Passed {
 
 impl Point {
     /// None before the first point, and after the last byte: kubelet reports the end of a pull.
-    fn of(pull: &Pull) -> Option<Self> {
+    fn from_pull(pull: &Pull) -> Option<Self> {
         let received = pull.received_bytes;
         let total = pull.total_bytes;
         if total == 0 {

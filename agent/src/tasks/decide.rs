@@ -179,7 +179,7 @@ fn start(uid: &str, entry: &Entry, object: &Object, world: &World<'_>) -> Next {
     if object.is_cancelled() {
         return end(TaskState::Cancelled, "cancelled before it began");
     }
-    match request::of(uid, &object.namespace, spec, kinds) {
+    match request::for_task(uid, &object.namespace, spec, kinds) {
         Ok(request) => Next::Run(Box::new(request)),
         Err(sentence) => end(TaskState::Error, &sentence),
     }

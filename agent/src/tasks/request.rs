@@ -22,7 +22,7 @@ const GUEST_TIMEOUT: u32 = 300;
 const LONGEST_FREEZE: u32 = 60;
 
 /// The request for a task, if a daemon with these `kinds` can run it.
-pub(super) fn of(
+pub(super) fn for_task(
     uid: &str,
     namespace: &str,
     spec: &VirtualMachineTaskSpec,

@@ -112,7 +112,7 @@ async fn read(kind: Kind, args: &ClusterArgs) -> Result<Vec<String>, ClusterErro
         Kind::Context | Kind::Cluster | Kind::User | Kind::Pod => return Ok(Vec::new()),
         Kind::Namespace => listed(Api::<Namespace>::all(cluster.client)).await,
     };
-    read.map_err(ClusterError::of)
+    read.map_err(ClusterError::from_api)
 }
 
 /// One of the two kinds may be forbidden; an image of the namespace is taken for one of the cluster

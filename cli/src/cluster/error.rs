@@ -84,7 +84,7 @@ impl ClusterError {
     }
 
     /// From an answer about no particular machine.
-    pub(crate) fn of(error: kube::Error) -> Self {
+    pub(crate) fn from_api(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 404 => Self::NoKinds,
             other => Self::about("", "", other),

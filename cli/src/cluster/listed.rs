@@ -26,7 +26,7 @@ pub(crate) async fn each<K>(
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let list = api.list(params).await.map_err(ClusterError::of)?;
+    let list = api.list(params).await.map_err(ClusterError::from_api)?;
     Ok(list.items)
 }
 

@@ -128,7 +128,7 @@ impl Known {
             .as_ref()
             .ok()
             .filter(|event| is_about(event, name))?;
-        let row = EventRow::of(event, name);
+        let row = EventRow::from_event(event, name);
         let before = self.printed.insert(event.name_any(), row.clone());
         (before.as_ref() != Some(&row)).then_some(row)
     }
@@ -141,7 +141,7 @@ pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<EventRow>
     let mut events_found: Vec<_> = events
         .iter()
         .filter(|e| is_about(e, name))
-        .map(|e| EventRow::of(e, name))
+        .map(|e| EventRow::from_event(e, name))
         .collect();
     events_found.sort_by_key(|event| event.last);
     Ok(events_found)
@@ -189,7 +189,7 @@ fn step(kind: &str, object: &str, machine: &str) -> String {
 }
 
 impl EventRow {
-    fn of(event: &Event, machine: &str) -> Self {
+    fn from_event(event: &Event, machine: &str) -> Self {
         let micro = event.event_time.as_ref().map(|t| t.0);
         let series = event.series.as_ref();
         let last = series
@@ -290,10 +290,10 @@ mod tests {
     #[test]
     fn repeated_events_have_a_count() {
         let events_found = [
-            EventRow::of(&event("Pod", PLACEHOLDER, 1), "web"),
-            EventRow::of(&event("VirtualMachineTask", "web-provision-1a2b", 1), "web"),
-            EventRow::of(&event("Pod", "web", 1), "web"),
-            EventRow::of(&event("VirtualMachine", "web", 7), "web"),
+            EventRow::from_event(&event("Pod", PLACEHOLDER, 1), "web"),
+            EventRow::from_event(&event("VirtualMachineTask", "web-provision-1a2b", 1), "web"),
+            EventRow::from_event(&event("Pod", "web", 1), "web"),
+            EventRow::from_event(&event("VirtualMachine", "web", 7), "web"),
         ];
         insta::assert_snapshot!(render(&events_found, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
         LAST SEEN  TYPE    REASON   STEP            MESSAGE

@@ -148,7 +148,7 @@ fn rows(machines: &[Guarded<VirtualMachine>], pods: &[Pod], now: Timestamp) -> V
     let row = |one: &Guarded<VirtualMachine>| match &one.0 {
         Ok(vm) => {
             let around = Around::of_one(one, pods);
-            Row::of(vm, progress(vm, &around, now), now)
+            Row::for_machine(vm, progress(vm, &around, now), now)
         }
         Err(unreadable) => Row::unreadable(unreadable, now),
     };

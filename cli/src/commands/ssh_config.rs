@@ -53,6 +53,6 @@ async fn all(args: &ClusterArgs) -> anyhow::Result<Vec<String>> {
     let cluster = args.connect().await?;
     let machines = cluster.api::<VirtualMachine>();
     let found = machines.list_metadata(&ListParams::default()).await;
-    let found = found.map_err(ClusterError::of)?;
+    let found = found.map_err(ClusterError::from_api)?;
     Ok(found.iter().map(ResourceExt::name_any).collect())
 }

@@ -212,7 +212,7 @@ where
     let mut found = Vec::new();
     let mut page = ListParams::default().limit(PAGE);
     loop {
-        let list = api.list(&page).await.map_err(ClusterError::of)?;
+        let list = api.list(&page).await.map_err(ClusterError::from_api)?;
         for object in list.items {
             found.push(listed::required(object)?);
         }

@@ -107,27 +107,36 @@ impl Wakes for VirtualMachine {
 
 impl Wakes for VirtualMachineClass {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::Class(Key::of(&**change.object())))
+        with(
+            stores,
+            &Relation::Class(Key::from_object(&**change.object())),
+        )
     }
 }
 
 impl Wakes for VirtualMachineImage {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::Image(Key::of(&**change.object())))
+        with(
+            stores,
+            &Relation::Image(Key::from_object(&**change.object())),
+        )
     }
 
     fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
-        vec![Key::of(&**change.object())]
+        vec![Key::from_object(&**change.object())]
     }
 }
 
 impl Wakes for ClusterVirtualMachineImage {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::Image(Key::of(&**change.object())))
+        with(
+            stores,
+            &Relation::Image(Key::from_object(&**change.object())),
+        )
     }
 
     fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
-        vec![Key::of(&**change.object())]
+        vec![Key::from_object(&**change.object())]
     }
 }
 
@@ -143,7 +152,7 @@ impl Wakes for VirtualMachineImageCache {
 
 /// The images that the machine may be made from.
 fn images_of(vm: &VirtualMachine) -> Vec<Key> {
-    let all = Relation::of(vm).into_iter();
+    let all = Relation::named_by(vm).into_iter();
     let images = all.filter_map(|relation| match relation {
         Relation::Image(key) => Some(key),
         _ => None,
@@ -186,7 +195,10 @@ impl Wakes for VirtualMachineBackup {
         {
             return machine.into_iter().collect();
         }
-        let made = with(stores, &Relation::Backup(Key::of(&**change.object())));
+        let made = with(
+            stores,
+            &Relation::Backup(Key::from_object(&**change.object())),
+        );
         made.into_iter().chain(machine).collect()
     }
 
@@ -224,7 +236,10 @@ impl Wakes for PartialObjectMeta<NetworkAttachmentDefinition> {
         if is_about_content(change) {
             return Vec::new();
         }
-        with(stores, &Relation::Network(Key::of(&**change.object())))
+        with(
+            stores,
+            &Relation::Network(Key::from_object(&**change.object())),
+        )
     }
 }
 

@@ -38,7 +38,7 @@ type Labels<const N: usize> = [(&'static str, String); N];
 impl Collector for Machines {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let vms = self.0.vms.state();
-        let vms = || vms.iter().map(|vm| (Key::of(&**vm), &**vm));
+        let vms = || vms.iter().map(|vm| (Key::from_object(&**vm), &**vm));
         gauges(
             &mut encoder,
             "vm_status_condition_status",

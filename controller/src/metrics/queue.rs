@@ -184,7 +184,7 @@ impl QueueMetrics {
         new
     }
 
-    const fn of(&self) -> Of {
+    const fn labels(&self) -> Of {
         Of {
             name: self.name,
             controller: self.name,
@@ -220,7 +220,7 @@ impl QueueMetrics {
             let _ = family.get_or_create(&self.controller());
         }
         for family in [&self.adds, &self.retries, &self.aged] {
-            let _ = family.get_or_create(&self.of());
+            let _ = family.get_or_create(&self.labels());
         }
         let _ = self.active.get_or_create(&self.controller());
     }
@@ -256,16 +256,16 @@ impl workqueue::Metrics for QueueMetrics {
     }
 
     fn added(&mut self) {
-        self.adds.get_or_create(&self.of()).inc();
+        self.adds.get_or_create(&self.labels()).inc();
     }
 
     fn retried(&mut self) {
-        self.retries.get_or_create(&self.of()).inc();
+        self.retries.get_or_create(&self.labels()).inc();
     }
 
     fn queued(&mut self, waited: Duration) {
         let seconds = waited.as_secs_f64();
-        self.waited.get_or_create(&self.of()).observe(seconds);
+        self.waited.get_or_create(&self.labels()).observe(seconds);
     }
 
     fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {
@@ -274,20 +274,22 @@ impl workqueue::Metrics for QueueMetrics {
         self.first_dispatch.get_or_create(&level).observe(seconds);
         self.dispatches.get_or_create(&level).inc();
         if aged {
-            self.aged.get_or_create(&self.of()).inc();
+            self.aged.get_or_create(&self.labels()).inc();
         }
     }
 
     fn worked(&mut self, took: Duration) {
         let seconds = took.as_secs_f64();
-        self.worked.get_or_create(&self.of()).observe(seconds);
+        self.worked.get_or_create(&self.labels()).observe(seconds);
     }
 
     fn running(&mut self, running: Running) {
         let unfinished = running.unfinished.as_secs_f64();
-        self.unfinished.get_or_create(&self.of()).set(unfinished);
+        self.unfinished
+            .get_or_create(&self.labels())
+            .set(unfinished);
         let longest = running.longest.as_secs_f64();
-        self.longest.get_or_create(&self.of()).set(longest);
+        self.longest.get_or_create(&self.labels()).set(longest);
     }
 
     fn reconciled(&mut self, tally: Tally, took: Duration) {

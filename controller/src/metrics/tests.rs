@@ -29,7 +29,7 @@ fn machine(conditions: &[(&str, Status, &str)]) -> VirtualMachine {
 #[test]
 fn a_machine_has_the_series_of_its_present_conditions_and_no_others() {
     let (stores, mut feeds) = Stores::new();
-    let metrics = Metrics::of(&stores);
+    let metrics = Metrics::with_stores(&stores);
     let pending = machine(&[(READY, Status::False, "NotReady")]);
     feeds.vms.apply(Event::Apply(pending));
     let text = metrics.text();
@@ -50,7 +50,7 @@ fn a_machine_has_the_series_of_its_present_conditions_and_no_others() {
 #[test]
 fn an_image_has_series_for_its_source_and_for_its_files_until_it_is_gone() {
     let (stores, mut feeds) = Stores::new();
-    let metrics = Metrics::of(&stores);
+    let metrics = Metrics::with_stores(&stores);
     let condition = |kind: &str| {
         json!([{
             "type": kind, "status": "True", "reason": "x", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",

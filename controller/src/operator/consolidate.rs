@@ -165,7 +165,7 @@ impl Verdict {
         }
     }
 
-    fn of(kind: Kind, entry: &Entry) -> Self {
+    fn from_entry(kind: Kind, entry: &Entry) -> Self {
         Self::new(kind, entry.status, &entry.reason, &entry.message())
     }
 }
@@ -267,14 +267,14 @@ fn complete(findings: &Findings) -> Verdict {
         reason: "ReconcileFailed".to_owned(),
         messages: findings.errors.clone(),
     };
-    let mut verdict = Verdict::of(kind, &failed);
+    let mut verdict = Verdict::from_entry(kind, &failed);
     verdict.message.insert_str(0, "Error while reconciling: ");
     verdict
 }
 
 fn verdict(kind: Kind, findings: &Findings, stopped: bool, rules: &Rules) -> Verdict {
     if let Some(entry) = findings.bad.get(&kind) {
-        return Verdict::of(kind, entry);
+        return Verdict::from_entry(kind, entry);
     }
     if stopped {
         return unset(kind);
@@ -290,7 +290,7 @@ fn verdict(kind: Kind, findings: &Findings, stopped: bool, rules: &Rules) -> Ver
         return Verdict::new(kind, Status::False, DEGRADED, &words);
     }
     match findings.unknown.get(&kind) {
-        Some(entry) => Verdict::of(kind, entry),
+        Some(entry) => Verdict::from_entry(kind, entry),
         None => Verdict::new(kind, kind.good(), COMPLETED, COMPLETED_WORDS),
     }
 }

@@ -140,7 +140,7 @@ fn name(object: &impl ResourceExt) -> String {
 mod tests {
     use super::*;
 
-    fn of(name: &str, ready: &str, heartbeat: &str) -> Node {
+    fn node_with(name: &str, ready: &str, heartbeat: &str) -> Node {
         let object = json!({
             "metadata": { "name": name, "resourceVersion": heartbeat },
             "status": { "conditions": [{
@@ -156,13 +156,19 @@ mod tests {
         let late = "2026-01-01T00:05:00Z";
         let mut seen = Seen::default();
         let mut take = |event: Event<Node>| seen.take(&event, node);
-        assert!(!take(Event::Init) && !take(Event::InitApply(of("a", "True", early))));
+        assert!(!take(Event::Init) && !take(Event::InitApply(node_with("a", "True", early))));
         assert!(take(Event::InitDone), "the first list");
-        assert!(!take(Event::Apply(of("a", "True", late))), "a heartbeat");
-        assert!(take(Event::Apply(of("a", "False", late))));
-        assert!(take(Event::Apply(of("b", "True", late))), "a new one");
-        assert!(take(Event::Delete(of("b", "True", late))));
-        assert!(!take(Event::Init) && !take(Event::InitApply(of("a", "False", late))));
+        assert!(
+            !take(Event::Apply(node_with("a", "True", late))),
+            "a heartbeat"
+        );
+        assert!(take(Event::Apply(node_with("a", "False", late))));
+        assert!(
+            take(Event::Apply(node_with("b", "True", late))),
+            "a new one"
+        );
+        assert!(take(Event::Delete(node_with("b", "True", late))));
+        assert!(!take(Event::Init) && !take(Event::InitApply(node_with("a", "False", late))));
         assert!(!take(Event::InitDone), "a list with nothing new");
         assert!(!take(Event::Init));
         assert!(take(Event::InitDone), "it is gone");
@@ -170,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_renewed_lease_is_no_change_and_a_new_fact_is() {
-        let of = |facts: &str, renewed: &str| -> Lease {
+        let object = |facts: &str, renewed: &str| -> Lease {
             serde_json::from_value(json!({
                 "metadata": { "name": "n", "annotations": { "facts": facts } },
                 "spec": { "renewTime": renewed },
@@ -179,13 +185,13 @@ mod tests {
         };
         let early = "2026-01-01T00:00:00.000000Z";
         let late = "2026-01-01T00:00:10.000000Z";
-        assert_eq!(lease(&of("up", early)), lease(&of("up", late)));
-        assert_ne!(lease(&of("up", early)), lease(&of("down", early)));
+        assert_eq!(lease(&object("up", early)), lease(&object("up", late)));
+        assert_ne!(lease(&object("up", early)), lease(&object("down", early)));
     }
 
     #[test]
     fn amounts_of_bytes_are_no_change() {
-        let of = |bytes: u64, reachable: bool| -> Lease {
+        let object = |bytes: u64, reachable: bool| -> Lease {
             let daemon = json!({ "reachable": reachable, "diskAvailableBytes": bytes });
             let facts = json!({ "daemon": daemon }).to_string();
             serde_json::from_value(json!({
@@ -193,7 +199,7 @@ mod tests {
             }))
             .unwrap()
         };
-        assert_eq!(lease(&of(1, true)), lease(&of(2, true)));
-        assert_ne!(lease(&of(1, true)), lease(&of(1, false)));
+        assert_eq!(lease(&object(1, true)), lease(&object(2, true)));
+        assert_ne!(lease(&object(1, true)), lease(&object(1, false)));
     }
 }

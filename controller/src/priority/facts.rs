@@ -46,7 +46,7 @@ impl<'a> Facts<'a> {
     /// The facts of a machine; `wanted` is the power state that `lifecycle` derives from its
     /// desired state.
     #[must_use]
-    pub fn of(vm: &'a VirtualMachine, wanted: Option<PowerState>) -> Self {
+    pub fn of_machine(vm: &'a VirtualMachine, wanted: Option<PowerState>) -> Self {
         let status = vm.status.as_ref();
         let conditions = status.map_or(&[][..], |status| &status.conditions);
         let network = status.and_then(|status| status.network.as_ref());

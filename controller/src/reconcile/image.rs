@@ -79,7 +79,7 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     };
     let named = named.ok().filter(|_| object.claim().is_none());
     let holders = match &named {
-        Some(named) => Holders::of(&ctx.stores, &named.name),
+        Some(named) => Holders::of_image(&ctx.stores, &named.name),
         None => Holders::default(),
     };
     let pulls = pre_pull::observe(ctx, &object, named.as_ref(), &holders, &updates).await?;

@@ -27,10 +27,10 @@ const SECONDS: Duration = Duration::from_secs(5);
 
 fn context() -> (Context, Feeds) {
     let (stores, feeds) = Stores::new();
-    let nobody = tower::service_fn(|_: http::Request<Body>| async {
+    let silent = tower::service_fn(|_: http::Request<Body>| async {
         std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
     });
-    let (context, _) = Context::new(Client::new(nobody, "default"), stores);
+    let (context, _) = Context::new(Client::new(silent, "default"), stores);
     (context, feeds)
 }
 

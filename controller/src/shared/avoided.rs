@@ -57,7 +57,7 @@ impl Avoided {
 
     /// The nodes that the machine avoids now, in alphabetical order.
     #[must_use]
-    pub fn of(&self, machine: &Key, now: i64) -> Vec<String> {
+    pub fn nodes_for(&self, machine: &Key, now: i64) -> Vec<String> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = state.until.get(machine).into_iter().flatten();
         let nodes = nodes.filter(|(_, until)| **until > now);
@@ -76,11 +76,11 @@ mod tests {
         let other = Key::new("ns", "b");
         avoided.add(&one, "n2", 0);
         avoided.add(&one, "n1", 10);
-        assert_eq!(avoided.of(&one, 10), ["n1", "n2"]);
-        assert_eq!(avoided.of(&one, PERIOD), ["n1"]);
-        assert!(avoided.of(&other, 10).is_empty());
+        assert_eq!(avoided.nodes_for(&one, 10), ["n1", "n2"]);
+        assert_eq!(avoided.nodes_for(&one, PERIOD), ["n1"]);
+        assert!(avoided.nodes_for(&other, 10).is_empty());
         avoided.add(&other, "n3", PERIOD + 10);
-        assert!(avoided.of(&one, PERIOD + 10).is_empty());
+        assert!(avoided.nodes_for(&one, PERIOD + 10).is_empty());
         assert_eq!(avoided.0.lock().unwrap().until.len(), 1, "forgotten");
     }
 

@@ -140,8 +140,8 @@ pub trait Indexed: Resource<DynamicType = ()> {
 
 impl Indexed for VirtualMachine {
     fn file(object: &Self, gone: bool, index: &Index) {
-        let relations = (!gone).then(|| Relation::of(object));
-        let key = Key::of(object);
+        let relations = (!gone).then(|| Relation::named_by(object));
+        let key = Key::from_object(object);
         let set = numbered(&key.name).filter(|_| !gone);
         let set = set.map(|(set, _)| Key::new(&key.namespace, set));
         let mut tables = index.write();
@@ -152,7 +152,7 @@ impl Indexed for VirtualMachine {
 
 impl Indexed for VirtualMachineTask {
     fn file(object: &Self, gone: bool, index: &Index) {
-        let key = Key::of(object);
+        let key = Key::from_object(object);
         let spec = &object.spec;
         let uid = (!gone).then(|| spec.vm_uid.clone());
         let is_of_machine = !spec.kind.is_of_image();
@@ -168,10 +168,10 @@ impl Indexed for VirtualMachineTask {
 impl Indexed for Pod {
     fn file(object: &Self, gone: bool, index: &Index) {
         let uid = object.labels().get(VM_UID_LABEL).filter(|_| !gone);
-        index
-            .write()
-            .pods
-            .set(&Key::of(object), uid.cloned().into_iter().collect());
+        index.write().pods.set(
+            &Key::from_object(object),
+            uid.cloned().into_iter().collect(),
+        );
     }
 }
 
@@ -180,13 +180,13 @@ impl Indexed for VirtualMachineGroup {
         let affiliations = (!gone).then(|| Affiliation::all(object));
         let mut tables = index.write();
         let groups = &mut tables.groups;
-        groups.set(&Key::of(object), affiliations.unwrap_or_default());
+        groups.set(&Key::from_object(object), affiliations.unwrap_or_default());
     }
 }
 
 impl Indexed for VirtualMachineSnapshot {
     fn file(object: &Self, gone: bool, index: &Index) {
-        let key = Key::of(object);
+        let key = Key::from_object(object);
         let vm = Key::new(&key.namespace, &object.spec.vm_name);
         let vm = (!gone).then_some(vm);
         index.write().snapshots.set(&key, vm.into_iter().collect());
@@ -195,7 +195,7 @@ impl Indexed for VirtualMachineSnapshot {
 
 impl Indexed for VirtualMachineBackup {
     fn file(object: &Self, gone: bool, index: &Index) {
-        let key = Key::of(object);
+        let key = Key::from_object(object);
         let vm = Key::new(&key.namespace, &object.spec.vm_name);
         let vm = (!gone).then_some(vm);
         let schedule = object.labels().get(BACKUP_SCHEDULE_LABEL).filter(|_| !gone);

@@ -62,7 +62,7 @@ impl Unreadable {
             return;
         }
         let kind = self.kind;
-        let key = Key::of(object);
+        let key = Key::from_object(object);
         tracing::warn!(kind, %key, error = unreadable.error, "object ignored, it cannot be read");
         let message = format!(
             "the controller ignores this object as it is now, since it cannot read it: {unreadable}"

@@ -175,7 +175,7 @@ fn priority(profile: &Profile, how: &str, facts: &Facts<'_>) -> i64 {
         Some(dequeued) => profile
             .of_requeue(facts)
             .unwrap_or_else(|| dequeued.parse().unwrap()),
-        None => profile.of(event(how), facts),
+        None => profile.priority(event(how), facts),
     }
 }
 
@@ -199,8 +199,8 @@ fn all_vectors_hold_under_both_profiles() {
             assert_eq!(found.to_string(), wanted, "{line} under {profile:?}");
         }
         if let Some(vm) = object.to_vm() {
-            let read =
-                Facts::of(&vm, object.machine.wanted).contradicted(object.machine.pod_contradicts);
+            let read = Facts::of_machine(&vm, object.machine.wanted)
+                .contradicted(object.machine.pod_contradicts);
             let mut facts = facts;
             // An object without a mode has that of the schema.
             if let Some(machine) = facts.machine.as_mut().filter(|it| it.promotion.is_empty()) {
@@ -217,9 +217,9 @@ fn without_limits_the_annotation_may_be_any_number() {
     let facts = Facts::of_other(Some("2147483648"));
     let mut profile = Profile::page(Additions::ON);
     let update = Event::Update { unchanged: false };
-    assert_eq!(profile.of(update, &facts), -2);
+    assert_eq!(profile.priority(update, &facts), -2);
     profile.override_limits = None;
-    assert_eq!(profile.of(update, &facts), 2_147_483_648);
+    assert_eq!(profile.priority(update, &facts), 2_147_483_648);
     profile.override_limits = Some(-1000..=1000);
     for (text, wanted) in [
         ("1000", 1000),
@@ -227,7 +227,10 @@ fn without_limits_the_annotation_may_be_any_number() {
         ("-1000", -1000),
         ("-1001", -2),
     ] {
-        assert_eq!(profile.of(update, &Facts::of_other(Some(text))), wanted);
+        assert_eq!(
+            profile.priority(update, &Facts::of_other(Some(text))),
+            wanted
+        );
     }
 }
 
@@ -240,7 +243,7 @@ fn a_deployment_may_choose_numbers() {
     };
     let facts = Facts::default();
     assert_eq!(
-        profile.of(Event::Create { initial: true }, &facts),
+        profile.priority(Event::Create { initial: true }, &facts),
         -100,
         "the start-up list"
     );

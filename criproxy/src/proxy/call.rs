@@ -1,6 +1,6 @@
 //! A call as its client made it, for sending it to runtimes.
 //!
-//! Invariant: metadata reach a runtime as they came; a request that is sent to several requests no
+//! Invariant: metadata reach a runtime as they came; a call that goes to several runtimes requests no
 //! compression.
 //! Failure: none.
 

@@ -239,7 +239,7 @@ impl Proxy {
         };
         let sandboxes = list(Listing::Sandboxes).await?;
         let containers = list(Listing::Containers).await?;
-        Snapshot::of(sandboxes, containers)
+        Snapshot::decode(sandboxes, containers)
     }
 }
 

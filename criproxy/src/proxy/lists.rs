@@ -228,7 +228,7 @@ impl Proxy {
     }
 }
 
-/// Whether a list request requests everything: without a filter, or with an empty one.
+/// Whether a list request is for everything: without a filter, or with an empty one.
 pub(super) fn is_complete(message: &[u8]) -> bool {
     matches!(message, [] | [0x0a, 0x00])
 }

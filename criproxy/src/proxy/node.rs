@@ -149,7 +149,7 @@ impl Proxy {
         let (conditions, info) = match answer {
             Ok(answer) => {
                 *remembered = Some(answer.message.clone());
-                let conditions = conditions::of(secondary, &answer.message);
+                let conditions = conditions::reported_by(secondary, &answer.message);
                 (conditions, info(secondary, &answer.message))
             }
             Err(failure) => {

@@ -36,7 +36,7 @@ async fn pods(cri: &mut Cri) -> [String; 4] {
 }
 
 /// What has to hold while the secondary does not answer.
-async fn nobody_is_missed(cri: &mut Cri, [pod, container, vm, vm_container]: &[String; 4]) {
+async fn nothing_is_missing(cri: &mut Cri, [pod, container, vm, vm_container]: &[String; 4]) {
     assert_eq!(cri.sandboxes().await.unwrap(), [pod.clone(), vm.clone()]);
     assert_eq!(
         cri.containers().await.unwrap(),
@@ -70,7 +70,7 @@ async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
     env.secondary.kill();
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
     let [_, _, vm, vm_container] = &all;
     for error in [
         cri.exec(vm_container).await.unwrap_err(),
@@ -161,7 +161,7 @@ async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
     let next = tokio::time::timeout(LONG / 2, cri.sandboxes()).await;
     next.expect("no wait for it").unwrap();
     for _ in 0..5 {
-        nobody_is_missed(&mut cri, &all).await;
+        nothing_is_missing(&mut cri, &all).await;
     }
     assert_eq!(secondary.calls(), [""; 0], "it is left alone");
 
@@ -201,7 +201,7 @@ async fn a_slow_secondary_is_waited_for_within_the_deadline() {
         .unwrap();
     secondary.with(|state| state.sandboxes.remove(&made));
     permits.add_permits(Semaphore::MAX_PERMITS / 2);
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn a_secondary_that_is_still_starting_is_treated_as_away() {
     let all = pods(&mut cri).await;
     env.secondary
         .mood(Mood::Refusing(Status::unavailable("starting")));
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").await;
         }
     });
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
     nonsense.abort();
     let _ = nonsense.await;
     env.secondary.start();
@@ -241,7 +241,7 @@ async fn a_secondary_that_accepts_and_never_replies_counts_as_unavailable() {
     let all = pods(&mut cri).await;
     env.secondary.kill();
     let _silent = UnixListener::bind(&env.secondary.socket).unwrap();
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
 }
 
 #[tokio::test]
@@ -317,20 +317,20 @@ async fn a_secondary_with_undecodable_replies_counts_as_unavailable(#[case] byte
     let all = pods(&mut cri).await;
     env.secondary.kill();
     let received = Arc::new(AtomicBool::new(false));
-    let hear = Arc::clone(&received);
+    let seen = Arc::clone(&received);
     let script = move |_| {
-        hear.store(true, Ordering::Relaxed);
+        seen.store(true, Ordering::Relaxed);
         Some(
             Box::pin(async move { raw::answer_with(&[raw::frame(bytes)], raw::trailers("0")) })
                 as _,
         )
     };
     let nonsense = raw::serve(&env.secondary.socket, Arc::new(script));
-    eventually("the nonsense to be heard", async || {
+    eventually("the nonsense to arrive", async || {
         received.load(Ordering::Relaxed)
     })
     .await;
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
     nonsense.abort();
     env.secondary.start();
     let [_, _, _, vm_container] = &all;

@@ -82,7 +82,7 @@ async fn an_unknown_object_is_looked_up_in_all_runtimes() {
 #[tokio::test]
 async fn an_unknown_object_is_not_found_with_the_primarys_message() {
     let (_env, mut cri) = TestEnvironment::start().await;
-    for id in ["nobody".to_owned(), "ab".repeat(32)] {
+    for id in ["unknown".to_owned(), "ab".repeat(32)] {
         let error = cri.container_status(&id).await.unwrap_err();
         assert_eq!(error.code(), Code::NotFound);
         assert_eq!(error.message(), format!("no {id:?} here"));
@@ -101,7 +101,7 @@ async fn an_id_that_begins_objects_of_both_is_ambiguous() {
 #[tokio::test]
 async fn a_stop_of_an_unknown_object_goes_to_all_runtimes_and_succeeds() {
     let (env, mut cri) = TestEnvironment::start().await;
-    cri.stop_sandbox("nobody").await.unwrap();
+    cri.stop_sandbox("unknown").await.unwrap();
     assert!(env.primary.was_called("StopPodSandbox"));
     assert!(env.secondary.was_called("StopPodSandbox"));
 }
@@ -112,7 +112,7 @@ async fn a_stop_of_an_unknown_object_fails_while_a_possible_owner_is_unavailable
     cri.run("vmlet", "").await.unwrap();
     cri.sandboxes().await.unwrap();
     env.secondary.kill();
-    let error = cri.stop_sandbox("nobody").await.unwrap_err();
+    let error = cri.stop_sandbox("unknown").await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     // Nothing of the secondary's looks like this.
     cri.stop_sandbox(&"ab".repeat(32)).await.unwrap();

@@ -17,7 +17,7 @@ pub struct ContainerPod(BTreeSet<PathBuf>);
 impl ContainerPod {
     /// The pod of the container that a process runs in.
     #[must_use]
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn from_cgroups(text: &str) -> Option<Self> {
         let is_pods = |path: &Path| path.to_string_lossy().contains(PODS);
         let pods = paths(text).filter_map(Path::parent);
         let pods: BTreeSet<_> = pods
@@ -58,16 +58,17 @@ mod tests {
     #[case::nothing("", false)]
     fn a_process_ends_with_the_containers_of_its_pod(#[case] text: &str, #[case] holds: bool) {
         let own = format!("12:cpu,cpuacct:{POD}/c1\n1:name=systemd:{POD}/c1\n");
-        assert_eq!(ContainerPod::of(&own).unwrap().holds(text), holds);
+        assert_eq!(ContainerPod::from_cgroups(&own).unwrap().holds(text), holds);
     }
 
     #[test]
     fn slices_are_parsed_and_a_process_outside_pods_has_none() {
         let slice = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podx.slice";
-        let pod = ContainerPod::of(&format!("0::{slice}/cri-containerd-1.scope")).unwrap();
+        let pod =
+            ContainerPod::from_cgroups(&format!("0::{slice}/cri-containerd-1.scope")).unwrap();
         assert!(pod.holds(&format!("0::{slice}/cri-containerd-2.scope")));
         for other in ["0::/system.slice/vmlet.service\n", "0::/\n", "", "nonsense"] {
-            assert_eq!(ContainerPod::of(other), None, "{other}");
+            assert_eq!(ContainerPod::from_cgroups(other), None, "{other}");
         }
     }
 }

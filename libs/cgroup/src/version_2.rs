@@ -160,7 +160,7 @@ fn the_kernel_places_and_counts_a_process_on_version_2() {
     }
     let members = fs::read_to_string(directory.join(LEAF).join("cgroup.procs")).unwrap();
     assert_eq!(members.lines().count(), 2, "{members}");
-    let container = ContainerPod::of(&machine.cgroups()).expect("a pod of kubelet's");
+    let container = ContainerPod::from_cgroups(&machine.cgroups()).expect("a pod of kubelet's");
     assert!(container.holds(&first.cgroups()));
     let own = fs::read_to_string("/proc/self/cgroup").unwrap();
     assert!(!container.holds(&own), "{own}");

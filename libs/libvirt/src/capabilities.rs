@@ -1,9 +1,9 @@
 //! What libvirt offers to machines: boards from its capabilities, CPU models from those of an
 //! emulator.
 //!
-//! Invariant: what is not requested is skipped, so that a newer libvirt never breaks a reader; no
+//! Invariant: what no caller reads is skipped, so that a newer libvirt never breaks a reader; no
 //! name is there twice.
-//! Failure: an empty list for text that is not XML or lacks what is requested.
+//! Failure: an empty list for text that is not XML or lacks what the caller reads.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! The commands of the QEMU guest agent that run programs and read small files in a guest.
 //!
 //! Invariant: what an agent answers is checked: sizes are bounded by the [reply](AgentReply) that carries it,
-//! base64 is decoded, numbers are in range. An agent keeps a result until it is requested once.
+//! base64 is decoded, numbers are in range. An agent keeps a result until one request has fetched it.
 //! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`], and of a file no
 //! content.
 

@@ -1,7 +1,7 @@
 //! Lenient readers for the little that is read back from libvirt's XML.
 //!
-//! Invariant: what is not requested is skipped, so that a newer libvirt never breaks a reader.
-//! Failure: `None` for text that is not XML or lacks what is requested.
+//! Invariant: what no caller reads is skipped, so that a newer libvirt never breaks a reader.
+//! Failure: `None` for text that is not XML or lacks what the caller reads.
 
 use std::path::PathBuf;
 

@@ -160,7 +160,7 @@ fn without_instance(m: &Machine<'_>) -> &'static str {
 /// A machine that runs once and could not start stays off; its user has to be notified.
 fn failed_once(m: &Machine<'_>) -> Option<Failure> {
     let instance = m.instance.filter(|i| i.phase.is_final() && !i.ever_ran())?;
-    if Strategy::of(m.spec) != Ok(Strategy::Once) {
+    if Strategy::from_spec(m.spec) != Ok(Strategy::Once) {
         return None;
     }
     let end = instance

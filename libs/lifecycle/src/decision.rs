@@ -76,7 +76,7 @@ pub enum Action {
     RemoveFinalizer,
 }
 
-/// A change of the specification that a request requested.
+/// A change of the specification that a request causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Replace the desired state (and remove the remembered one).

@@ -23,15 +23,15 @@ use crate::{Deletion, Machine, Pending, Volumes, power, record, revision, start}
 /// What to do with a machine. `jitter` spreads the back-off of machines that failed together.
 #[must_use]
 pub fn desired(m: &Machine<'_>, now: &Time, jitter: Jitter) -> Decision {
-    let desired_state = match DesiredState::of(m.spec) {
+    let desired_state = match DesiredState::from_spec(m.spec) {
         Ok(desired_state) => {
             desired_state.unwrap_or(DesiredState::RunStrategy(crds::RunStrategy::Halted))
         }
         Err(error) => return contradictory(m, now, &error),
     };
     let strategy = desired_state.strategy();
-    let seen = Seen::of(m.instance);
-    let head = Head::of(&m.status.state_change_requests, m.instance);
+    let seen = Seen::from_instance(m.instance);
+    let head = Head::from_requests(&m.status.state_change_requests, m.instance);
     let step = choose(m, strategy, seen, head);
 
     let mut status = m.status.clone();

@@ -78,7 +78,7 @@ pub fn is_changed_directly(
 }
 
 fn has_desired(spec: &VirtualMachineSpec, record: &Record) -> bool {
-    let desired = DesiredState::of(spec).ok().flatten();
+    let desired = DesiredState::from_spec(spec).ok().flatten();
     desired.is_some_and(|desired| desired.to_string() == record.desired)
 }
 
@@ -121,7 +121,7 @@ pub fn member_change(
     annotations: &BTreeMap<String, String>,
     to: PowerState,
 ) -> Result<MemberChange, Refusal> {
-    let current = DesiredState::of(spec).map_err(|error| Refusal(error.to_string()))?;
+    let current = DesiredState::from_spec(spec).map_err(|error| Refusal(error.to_string()))?;
     let current = current.unwrap_or(DesiredState::RunStrategy(RunStrategy::Halted));
     let record = Record::read(annotations).filter(|record| has_desired(spec, record));
     let restores_rerun = record.is_some_and(|record| record.restores_rerun);

@@ -12,7 +12,7 @@
 //! use serde_json::json;
 //!
 //! let spec = serde_json::from_value(json!({ "className": "small", "runStrategy": "Manual" }))?;
-//! let desired = DesiredState::of(&spec)?.ok_or("no desired state")?;
+//! let desired = DesiredState::from_spec(&spec)?.ok_or("no desired state")?;
 //! assert_eq!(desired.strategy(), Strategy::Manual);
 //! assert_eq!(desired.to_string(), "runStrategy=Manual");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -25,7 +25,10 @@ pub(crate) enum Head {
 }
 
 impl Head {
-    pub(crate) fn of(requests: &[StateChangeRequest], instance: Option<&Instance>) -> Self {
+    pub(crate) fn from_requests(
+        requests: &[StateChangeRequest],
+        instance: Option<&Instance>,
+    ) -> Self {
         match requests.first() {
             Some(head) if head.action == StateChangeAction::Start => Self::Start,
             Some(head) if is_for(head, instance) => Self::Stop,
@@ -62,7 +65,7 @@ pub(crate) fn then_starts(requests: &[StateChangeRequest]) -> bool {
 /// whatever they say. Of what the strategy keeps off, and of a machine whose only run this is, none does.
 #[must_use]
 pub fn restarts(requests: &[StateChangeRequest], strategy: Strategy, instance: &Instance) -> bool {
-    let is_stop = Head::of(requests, Some(instance)) == Head::Stop;
+    let is_stop = Head::from_requests(requests, Some(instance)) == Head::Stop;
     is_stop
         && match strategy {
             Strategy::Always => true,

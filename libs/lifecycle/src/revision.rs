@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 
 /// Sixteen hex digits for everything in a specification that an instance is built from.
 #[must_use]
-pub fn of(spec: &VirtualMachineSpec) -> String {
+pub fn for_spec(spec: &VirtualMachineSpec) -> String {
     under(VERSION, spec).unwrap_or_default()
 }
 

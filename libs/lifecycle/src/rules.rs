@@ -31,7 +31,7 @@ pub(crate) enum Seen {
 }
 
 impl Seen {
-    pub(crate) fn of(instance: Option<&Instance>) -> Self {
+    pub(crate) fn from_instance(instance: Option<&Instance>) -> Self {
         let Some(instance) = instance else {
             return Self::Absent;
         };

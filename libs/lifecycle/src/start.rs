@@ -20,7 +20,7 @@ pub fn desired_power_state(
     status: &VirtualMachineStatus,
     instance: Option<&Instance>,
 ) -> Result<PowerState, DesiredStateError> {
-    Ok(match Strategy::of(spec)? {
+    Ok(match Strategy::from_spec(spec)? {
         Strategy::Suspended => PowerState::Suspended,
         strategy if set_to_start(strategy, status, instance) => PowerState::PoweredOn,
         _ => PowerState::PoweredOff,
@@ -34,7 +34,7 @@ pub fn set_to_start(
     status: &VirtualMachineStatus,
     instance: Option<&Instance>,
 ) -> bool {
-    let head = Head::of(&status.state_change_requests, instance);
+    let head = Head::from_requests(&status.state_change_requests, instance);
     let Some(instance) = instance else {
         return starts(strategy, status);
     };

@@ -28,8 +28,8 @@ pub enum Strategy {
 
 impl Strategy {
     /// The strategy that a specification requests; none of the spellings: `Halted`.
-    pub fn of(spec: &VirtualMachineSpec) -> Result<Self, DesiredStateError> {
-        Ok(DesiredState::of(spec)?.map_or(Self::Halted, DesiredState::strategy))
+    pub fn from_spec(spec: &VirtualMachineSpec) -> Result<Self, DesiredStateError> {
+        Ok(DesiredState::from_spec(spec)?.map_or(Self::Halted, DesiredState::strategy))
     }
 
     /// As `status.runStrategy` records it. A suspended machine starts again like a halted one.
@@ -72,7 +72,7 @@ impl DesiredState {
     pub const FIELDS: [&str; 3] = ["powerState", "runStrategy", "running"];
 
     /// The desired state of a specification, `None` when it has none.
-    pub fn of(spec: &VirtualMachineSpec) -> Result<Option<Self>, DesiredStateError> {
+    pub fn from_spec(spec: &VirtualMachineSpec) -> Result<Option<Self>, DesiredStateError> {
         let spelled = [
             ("powerState", spec.power_state.map(Self::PowerState)),
             ("runStrategy", spec.run_strategy.map(Self::RunStrategy)),

@@ -70,7 +70,7 @@ pub fn verb(
     instance: Option<&Instance>,
     verb: Verb,
 ) -> Result<Change, Conflict> {
-    let desired_state = DesiredState::of(spec).map_err(|e| Conflict(e.to_string()))?;
+    let desired_state = DesiredState::from_spec(spec).map_err(|e| Conflict(e.to_string()))?;
     let desired_state =
         desired_state.unwrap_or(DesiredState::RunStrategy(crds::RunStrategy::Halted));
     let subject = Subject {

@@ -121,7 +121,7 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         drop(held);
-        assert!(locks.try_lock("a").is_none(), "somebody was here before");
+        assert!(locks.try_lock("a").is_none(), "another caller came before");
         drop(waiting.await);
         assert!(locks.try_lock("a").is_some());
     }

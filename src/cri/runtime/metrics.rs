@@ -44,7 +44,7 @@ impl<P: Platform> Pods<P> {
                 memory: usage.memory,
                 pressure: usage.pressure,
                 disk: usage.disk,
-                detail: details.of(&sandbox.id),
+                detail: details.for_sandbox(&sandbox.id),
                 room: details.room.as_ref(),
                 guest: None,
             };

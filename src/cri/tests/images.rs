@@ -44,7 +44,7 @@ async fn an_image_is_pinned_as_long_as_a_disk_is_based_on_it() {
     config.images.reserve = "1".parse().unwrap();
     let app = App::start(&config).await.unwrap();
     let simple = FakeRuntime::default();
-    let server = Server::of(simple, image::Images::new(app.clone()), DEADLINE).await;
+    let server = Server::serving(simple, image::Images::new(app.clone()), DEADLINE).await;
     let mut client = ImageServiceClient::new(connect(&server.path).await);
     app.images.pull(&name).await.unwrap();
     assert_eq!(pinned(&mut client, &name).await, [false, false]);

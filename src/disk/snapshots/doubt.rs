@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariant: a layer that was handed to an emulator is discarded only after its file had another name, and the
-//! emulator was requested again to say what it writes to. A file has its own name, and that is on the device, before
+//! emulator has reported again what it writes to. A file has its own name, and that is on the device, before
 //! a record names it as a layer.
 //! Failure: the file has one of the two names, and what ends the change looks for both.
 

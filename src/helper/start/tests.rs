@@ -101,16 +101,16 @@ async fn a_program_has_its_streams_and_its_end_is_told(#[values(Way::Apart, Way:
     // `ls` itself has the directory open.
     let mut child = begin(way, shell("ls -1 /proc/$$/fd; cat; exit 7")).unwrap();
     let mut stdin = child.pipes.stdin.take().unwrap();
-    stdin.write_all(b"heard").await.unwrap();
+    stdin.write_all(b"received").await.unwrap();
     drop(stdin);
     let pid = child.id().unwrap();
     let output = child.wait_with_output().await.unwrap();
     assert_eq!(output.status.code(), Some(7));
     let written = String::from_utf8_lossy(&output.stdout);
     match way {
-        Way::Apart => assert_eq!(written, "0\n1\n2\nheard"),
+        Way::Apart => assert_eq!(written, "0\n1\n2\nreceived"),
         // A descriptor that this test has from its own parent may be among them.
-        Way::Plain => assert!(written.ends_with("\nheard"), "{written}"),
+        Way::Plain => assert!(written.ends_with("\nreceived"), "{written}"),
     }
     until_reaped(pid).await;
 }

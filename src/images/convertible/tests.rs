@@ -50,7 +50,7 @@ fn what_qemu_img_makes_is_accepted() {
     let size = Ok((3 << 20) + (512 << 10));
     for kind in ["monolithicSparse", "streamOptimized"] {
         let file = made("vmdk", &["-o", &format!("subformat={kind}")]);
-        assert_eq!(Convertible::of(&file), Some(Convertible::Vmdk));
+        assert_eq!(Convertible::detect(&file), Some(Convertible::Vmdk));
         assert_eq!(check(Convertible::Vmdk, &file), size, "{kind}");
         assert_eq!(Convertible::Vmdk.beginning(&file, None), size, "{kind}");
     }
@@ -58,7 +58,7 @@ fn what_qemu_img_makes_is_accepted() {
     assert_eq!(check(Convertible::Vmdk, &file), size);
     for options in ["subformat=dynamic", "subformat=fixed", "block_size=1M"] {
         let file = made("vhdx", &["-o", options]);
-        assert_eq!(Convertible::of(&file), Some(Convertible::Vhdx));
+        assert_eq!(Convertible::detect(&file), Some(Convertible::Vhdx));
         let whole = check(Convertible::Vhdx, &file).unwrap();
         // It is a multiple of the size of blocks.
         assert!((3 << 20..=32 << 20).contains(&whole), "{options}: {whole}");
@@ -82,7 +82,7 @@ fn a_file_that_is_cut_anywhere_is_refused_or_has_all_that_counts() {
 #[test]
 fn other_files_are_of_neither_format() {
     for head in [&b""[..], b"KDM", b"COWD", b"vhdxfil", b"conectix"] {
-        assert_eq!(Convertible::of(head), None);
+        assert_eq!(Convertible::detect(head), None);
     }
 }
 

@@ -185,7 +185,7 @@ impl Transfer<'_> {
             return Ok(());
         }
         let head = self.partial.work(|p| head_of(p.file())).await?;
-        if Packing::of(&head).is_some() {
+        if Packing::detect(&head).is_some() {
             return Ok(());
         }
         let judged = self.request.downloader.rules().judge(&head, total);

@@ -103,8 +103,8 @@ fn a_raw_disk_boots_with_what_firmware_looks_for(
     let mut head = vec![0; 64 << 10];
     head[at..at + magic.len()].copy_from_slice(magic);
     head[0] = 0xeb;
-    assert_eq!(Boot::of(&head).is_bootable(), boots);
-    assert_eq!(Boot::of(&head[..at + magic.len()]).is_bootable(), boots);
+    assert_eq!(Boot::detect(&head).is_bootable(), boots);
+    assert_eq!(Boot::detect(&head[..at + magic.len()]).is_bootable(), boots);
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    pub(super) const fn of(bytes: u64) -> Self {
+    pub(super) const fn with_bytes(bytes: u64) -> Self {
         Self {
             bytes,
             restarts: 0,

@@ -159,7 +159,7 @@ fn the_next_holder_waits_and_never_gets_a_file_that_was_placed() {
         .lines()
         .any(waits)
     {
-        assert!(Instant::now() < deadline, "nobody waits for the lock");
+        assert!(Instant::now() < deadline, "no thread waits for the lock");
         std::thread::yield_now();
     }
     let target = dir.path().join("target");

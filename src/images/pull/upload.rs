@@ -189,7 +189,7 @@ impl Receiver {
             return Ok(());
         }
         let head = self.partial.work(|p| head_of(p.file())).await?;
-        if Packing::of(&head).is_some() {
+        if Packing::detect(&head).is_some() {
             return Ok(());
         }
         let judged = self.inner.downloader.rules().judge(&head, Some(self.size));

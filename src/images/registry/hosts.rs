@@ -135,10 +135,10 @@ impl Hosts {
             }
             Err(e) => return Err(Error::io("read", &file)(e)),
         };
-        self.of(place, written, &reader)
+        self.endpoints_from_file(place, written, &reader)
     }
 
-    fn of(
+    fn endpoints_from_file(
         &self,
         place: &Place,
         written: Written,

@@ -41,7 +41,7 @@ impl Place {
     }
 
     /// The image of a name that contains its host.
-    pub(in crate::images) fn of(name: &Name) -> Result<Self, &'static str> {
+    pub(in crate::images) fn from_name(name: &Name) -> Result<Self, &'static str> {
         Self::new(name.bare(), name.version())
     }
 

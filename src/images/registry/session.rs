@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
             headers.insert(header::AUTHORIZATION, authorization.clone());
         }
         Ok(Target {
-            source: Source::of(url),
+            source: Source::from_url(url),
             timeout: None,
             client: self.endpoint.client.clone(),
             headers,
@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
             }
         }
         let target = Target {
-            source: Source::of(url),
+            source: Source::from_url(url),
             timeout: None,
             client: self.endpoint.client.clone(),
             headers: HeaderMap::new(),

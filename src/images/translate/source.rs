@@ -22,7 +22,7 @@ pub(in crate::images) struct Source {
 
 impl Source {
     /// A URL that is fetched as it is.
-    pub(in crate::images) const fn of(url: Url) -> Self {
+    pub(in crate::images) const fn from_url(url: Url) -> Self {
         Self {
             url,
             transport: None,

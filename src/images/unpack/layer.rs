@@ -33,7 +33,7 @@ pub(super) fn decode<S: Sink>(file: impl Read, sink: &mut S) -> Result<bool, S::
     let layer = open(file).map_err(|e| sink.refuse(Refusal::Broken(e)))?;
     let layer = layer.reader;
     let budget = Budget::default();
-    let mut archive = Archive::new(budget.of(layer));
+    let mut archive = Archive::new(budget.limit(layer));
     let mut found: Option<String> = None;
     let mut rest = MOST_ELSE;
     let entries = archive.entries();
@@ -75,7 +75,7 @@ pub(super) fn decode<S: Sink>(file: impl Read, sink: &mut S) -> Result<bool, S::
 /// As [`super::head_here`].
 pub(super) fn head(beginning: &[u8]) -> Option<Beginning> {
     let budget = Budget::default();
-    let mut archive = Archive::new(budget.of(open(beginning).ok()?.reader));
+    let mut archive = Archive::new(budget.limit(open(beginning).ok()?.reader));
     let mut rest = MOST_BEFORE;
     for entry in archive.entries().ok()? {
         let mut entry = entry.ok()?;
@@ -148,7 +148,7 @@ impl Budget {
         self.0.get()
     }
 
-    fn of<R: Read>(&self, reader: R) -> Budgeted<R> {
+    fn limit<R: Read>(&self, reader: R) -> Budgeted<R> {
         Budgeted {
             reader,
             budget: self.clone(),

@@ -26,7 +26,7 @@ pub(in crate::images) enum Packing {
 
 impl Packing {
     /// The packing of a file that begins with these bytes.
-    pub(in crate::images) fn of(head: &[u8]) -> Option<Self> {
+    pub(in crate::images) fn detect(head: &[u8]) -> Option<Self> {
         match head {
             [0x1f, 0x8b, 8, ..] => Some(Self::Gzip),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),

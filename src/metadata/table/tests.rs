@@ -81,7 +81,7 @@ async fn leave<T>(table: &Table<Thing>, change: impl Future<Output = T>) {
     go_on.send(()).unwrap();
     assert!(holding.await.unwrap().unwrap());
     let reported = tokio::time::timeout(Duration::from_secs(20), changes.changed());
-    reported.await.expect("it is told").unwrap();
+    reported.await.expect("a notification").unwrap();
 }
 
 #[tokio::test]

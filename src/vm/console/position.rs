@@ -48,7 +48,7 @@ pub(in crate::vm) struct PositionFile {
 
 impl PositionFile {
     /// The files that belong to a raw file.
-    pub(in crate::vm) fn of(raw: &Path) -> Self {
+    pub(in crate::vm) fn beside(raw: &Path) -> Self {
         let beside = |suffix: &str| {
             let mut name = raw.as_os_str().to_owned();
             name.push(suffix);
@@ -138,7 +138,7 @@ mod tests {
 
     fn scratch() -> (tempfile::TempDir, PositionFile) {
         let dir = tempfile::tempdir().unwrap();
-        let file = PositionFile::of(&dir.path().join("raw"));
+        let file = PositionFile::beside(&dir.path().join("raw"));
         (dir, file)
     }
 

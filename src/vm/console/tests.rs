@@ -228,7 +228,7 @@ async fn consumed_bytes_give_their_disk_space_back() {
 }
 
 #[tokio::test]
-async fn a_raw_file_that_somebody_cuts_is_followed_from_its_start() {
+async fn a_raw_file_that_another_program_cuts_is_followed_from_its_start() {
     let console = Console::new();
     let _follower = console.follow().await;
     console.write("a long line of the past\n");
@@ -239,8 +239,10 @@ async fn a_raw_file_that_somebody_cuts_is_followed_from_its_start() {
         .unwrap()
         .set_len(0)
         .unwrap();
-    console.write("anew\n");
-    console.logs(&["F a long line of the past", "F anew"]).await;
+    console.write("again\n");
+    console
+        .logs(&["F a long line of the past", "F again"])
+        .await;
 }
 
 #[tokio::test]

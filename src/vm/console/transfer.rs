@@ -63,7 +63,7 @@ impl Transfer {
             path: paths.raw.clone(),
             source,
         };
-        let file = PositionFile::of(&paths.raw);
+        let file = PositionFile::beside(&paths.raw);
         let saved = file.load().map_err(|source| Error::LoadPosition {
             raw: paths.raw.clone(),
             source,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: files are opened and checked for this start; whether another emulator has one open is
 //! decided by QEMU's locks of the file, on this node and, where the file system has locks, on others.
-//! Failure: [`Error`] before libvirt is requested anything.
+//! Failure: [`Error`] before any call to libvirt.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt as _, chown};

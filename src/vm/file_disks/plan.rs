@@ -61,11 +61,13 @@ impl<P: Platform> Containers<P> {
 fn requested(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Vec<FileDisk>> {
     let annotations = request::annotations(sandbox, config);
     let wanted = Annotations::new(&annotations).file_disks()?;
-    let disks = wanted.into_iter().map(|disk| of(disk, &config.mounts));
+    let disks = wanted
+        .into_iter()
+        .map(|disk| file_disk(disk, &config.mounts));
     Ok(disks.collect::<Result<_, _>>()?)
 }
 
-fn of(wanted: podspec::FileDisk, mounts: &[Mount]) -> Result<FileDisk, Error> {
+fn file_disk(wanted: podspec::FileDisk, mounts: &[Mount]) -> Result<FileDisk, Error> {
     let is_meant = |mount: &&Mount| clean_path(&mount.container_path) == wanted.mount_path;
     let Some(mount) = mounts.iter().find(is_meant) else {
         return Err(Error::NoMount(wanted.mount_path));

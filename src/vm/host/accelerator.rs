@@ -163,7 +163,7 @@ impl Host {
         setting: Setting,
         refusal_holds: impl FnOnce(u32) -> Duration,
     ) -> Verdict {
-        let key = match Key::of(self).await {
+        let key = match Key::read(self).await {
             Ok(key) => key,
             Err(reason) => return Verdict::Failed { reason },
         };

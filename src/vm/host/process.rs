@@ -158,7 +158,7 @@ impl Processes {
             file.take(LONGEST).read_to_string(&mut text).ok()?;
             Some(text)
         };
-        let own = cgroup("self").and_then(|text| ContainerPod::of(&text));
+        let own = cgroup("self").and_then(|text| ContainerPod::from_cgroups(&text));
         let its = cgroup(&pid.to_string());
         own.zip(its).is_some_and(|(own, its)| own.holds(&its))
     }

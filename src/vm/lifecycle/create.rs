@@ -99,7 +99,7 @@ impl<P: Platform> Containers<P> {
                 let shares = &supplies.shares;
                 let disks = &supplies.file_disks;
                 let pod = &sandbox.config;
-                let given = Given::of(&self.foreign, pod, &config, shares, disks).await;
+                let given = Given::for_machine(&self.foreign, pod, &config, shares, disks).await;
                 let given = (firmware.problem, given);
                 let mut found = self.unsupported(sandbox, &config, &blocks, given);
                 found.extend(unused_fast_deploy(sandbox, &config, &root)?);

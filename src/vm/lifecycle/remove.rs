@@ -2,8 +2,8 @@
 //!
 //! Invariant: the row goes last, so that whatever is left is found again by it. Where the file system
 //! of the state directory takes no writes, files and records stay without a row: the next rounds of
-//! reconciliation remove what has no owner, and a daemon that reads the rows again after a crash is
-//! requested the same again.
+//! reconciliation remove what has no owner, and a daemon that reads the rows again after a crash
+//! gets the same request again.
 //! Failure: the container stays visible and the call may be repeated.
 
 use std::sync::Arc;

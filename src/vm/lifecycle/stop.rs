@@ -202,7 +202,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Requests the power-off from the agent until the request has reached it, or it has refused or cannot
-    /// answer; true: it was requested.
+    /// answer; true: the agent has the request.
     async fn order_power_off(&self, row: &Container) -> bool {
         loop {
             let next = Instant::now() + ASK_AGAIN;

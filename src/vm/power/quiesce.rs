@@ -40,7 +40,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(guestapi::LONGEST_FREEZ
 /// Time for the answer of a guest that is requested to thaw.
 const THAW: Duration = Duration::from_secs(10);
 
-/// How often it is requested.
+/// How often the thaw is requested.
 const THAWS: usize = 3;
 
 /// Time between these requests: an agent whose port is not open is reported at once.

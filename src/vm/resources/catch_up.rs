@@ -3,8 +3,8 @@
 //! Invariant: one task per machine, and it holds nothing between two attempts: neither a stop nor
 //! another change waits for its guest. What is wanted is in the row until the guest has it, so that
 //! the task may end with the process at any instant.
-//! Failure: a guest that has not followed yet, for example because it still boots, is requested
-//! again while it runs: as soon as its agent connects, and at growing intervals. What the machine
+//! Failure: a guest that has not followed yet, for example because it still boots, gets the
+//! request again while it runs: as soon as its agent connects, and at growing intervals. What the machine
 //! cannot get as long as it runs is given up.
 
 use std::collections::HashMap;

@@ -99,7 +99,7 @@ struct Wanted {
 
 impl Details {
     /// What was read of a sandbox.
-    pub fn of(&self, id: &SandboxId) -> Option<&Detail> {
+    pub fn for_sandbox(&self, id: &SandboxId) -> Option<&Detail> {
         self.sandboxes.get(id)
     }
 }

@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    fn of(memory: u64, handler: &str, limit: i64, overhead: i64) -> u64 {
+    fn most_for(memory: u64, handler: &str, limit: i64, overhead: i64) -> u64 {
         let mib = |mib: i64| mib << 20;
         let pod = SandboxConfig {
             runtime_handler: handler.to_owned(),
@@ -64,20 +64,20 @@ mod tests {
     #[test]
     fn the_limit_of_the_pod_has_room_for_it() {
         // As deployed, and with more.
-        assert_eq!(of(1024, "vmlet", 1024, 160), 64);
-        assert_eq!(of(1024, "vmlet", 1024, 300), 204);
-        assert_eq!(of(1024, "vmlet", 1024, 1000), 256);
+        assert_eq!(most_for(1024, "vmlet", 1024, 160), 64);
+        assert_eq!(most_for(1024, "vmlet", 1024, 300), 204);
+        assert_eq!(most_for(1024, "vmlet", 1024, 1000), 256);
         // A guest that is smaller than the limit.
-        assert_eq!(of(1024, "vmlet", 1200, 160), 240);
+        assert_eq!(most_for(1024, "vmlet", 1200, 160), 240);
         // Without a RuntimeClass the node adds the overhead, with one that has none nothing does.
-        assert_eq!(of(1024, "", 1024, 0), 64);
-        assert_eq!(of(1024, "vmlet", 1024, 0), 64);
+        assert_eq!(most_for(1024, "", 1024, 0), 64);
+        assert_eq!(most_for(1024, "vmlet", 1024, 0), 64);
     }
 
     #[test]
     fn without_a_limit_the_memory_of_the_guest_counts() {
-        assert_eq!(of(128, "vmlet", 0, 160), 64);
-        assert_eq!(of(1024, "vmlet", 0, 160), 256);
-        assert_eq!(of(65_536, "vmlet", 0, 0), 512);
+        assert_eq!(most_for(128, "vmlet", 0, 160), 64);
+        assert_eq!(most_for(1024, "vmlet", 0, 160), 256);
+        assert_eq!(most_for(65_536, "vmlet", 0, 0), 512);
     }
 }

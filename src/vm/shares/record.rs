@@ -30,7 +30,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    fn of(child: &Child) -> Option<Self> {
+    fn from_child(child: &Child) -> Option<Self> {
         let pid = child.id()?;
         let started = Emulators::started_at(pid)?;
         Some(Self { pid, started })
@@ -63,7 +63,7 @@ impl<P: Platform> Containers<P> {
         let record = self.record_of(row, share);
         let directory = share.is_of_pod().then(|| self.paths.volumes(&row.id));
         let ended = || io::Error::other("the server has ended");
-        let server = Server::of(child).ok_or_else(ended)?;
+        let server = Server::from_child(child).ok_or_else(ended)?;
         let write = move || {
             if let Some(directory) = directory {
                 match std::fs::create_dir(&directory) {

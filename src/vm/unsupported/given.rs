@@ -66,7 +66,7 @@ impl Given {
     }
 
     /// For a container that is a machine.
-    pub(in crate::vm) async fn of(
+    pub(in crate::vm) async fn for_machine(
         foreign: &Foreign,
         pod: &SandboxConfig,
         config: &ContainerConfig,

@@ -304,7 +304,7 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
         ],
         ..ContainerConfig::default()
     };
-    let given = Given::of(&Foreign::default(), &pod, &config, &[], &[]).await;
+    let given = Given::for_machine(&Foreign::default(), &pod, &config, &[], &[]).await;
     assert!(given.addresses && !given.no_searches);
     let found = of_request(&pod, &config, &given);
     let words = [
@@ -319,7 +319,7 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
     pod.annotations
         .insert("vmlet.dev/force-dhcp".to_owned(), "true".to_owned());
     assert!(
-        !Given::of(&Foreign::default(), &pod, &config, &[], &[])
+        !Given::for_machine(&Foreign::default(), &pod, &config, &[], &[])
             .await
             .addresses
     );
@@ -328,11 +328,11 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
     pod.annotations
         .extend([(drive.0.to_owned(), drive.1.to_owned())]);
     assert!(
-        Given::of(&Foreign::default(), &pod, &config, &[], &[])
+        Given::for_machine(&Foreign::default(), &pod, &config, &[], &[])
             .await
             .no_searches
     );
     pod.annotations = [("vmlet.dev/cloud-init".to_owned(), "off".to_owned())].into();
-    let given = Given::of(&Foreign::default(), &pod, &config, &[], &[]).await;
+    let given = Given::for_machine(&Foreign::default(), &pod, &config, &[], &[]).await;
     assert_eq!(of_request(&pod, &config, &given).len(), 3);
 }

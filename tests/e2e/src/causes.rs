@@ -130,7 +130,7 @@ pub struct Tally {
 
 impl Tally {
     /// Of these writes, as far as they were taken.
-    pub fn of(writes: &[Write]) -> Self {
+    pub fn from_writes(writes: &[Write]) -> Self {
         let mut tally = Self::default();
         for write in writes.iter().filter(|write| is_taken(write)) {
             match (write.user().ends_with(CONTROLLER), &*write.resource()) {
@@ -208,7 +208,7 @@ mod tests {
             statuses: 1,
             others: 1,
         };
-        assert_eq!(Tally::of(&writes), tally);
+        assert_eq!(Tally::from_writes(&writes), tally);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Guest<'a> {
 
 impl<'a> Guest<'a> {
     /// The guest that runs now in the pod of this name; a restart makes another one.
-    pub fn of(stack: &'a Stack, pod: &str) -> Result<Self> {
+    pub fn in_pod(stack: &'a Stack, pod: &str) -> Result<Self> {
         let name = format!("^{pod}$");
         let sandbox = stack.crictl(&["pods", "-q", "--state", "ready", "--name", &name])?;
         ensure!(!sandbox.is_empty(), "no sandbox of {pod} is ready");

@@ -48,7 +48,7 @@ struct Relists {
 
 impl Load {
     /// Reads the counters of the first node.
-    pub fn of(cluster: &Cluster, programs: &[&'static str]) -> Result<Self> {
+    pub fn read(cluster: &Cluster, programs: &[&'static str]) -> Result<Self> {
         let stack = cluster.stack();
         let node = stack.var("VMLET_CLUSTER_NODE")?;
         let metrics = format!("/api/v1/nodes/{node}/proxy/metrics");

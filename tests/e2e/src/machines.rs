@@ -181,7 +181,7 @@ impl Cluster {
         within: Duration,
     ) -> Result<String> {
         eventually(within, &format!("{command:?} in {name}"), || async {
-            Guest::of(self.stack(), name)?.run(command)
+            Guest::in_pod(self.stack(), name)?.run(command)
         })
         .await
     }
@@ -190,13 +190,13 @@ impl Cluster {
     pub fn power_off_inside(&self, name: &str) -> Result<()> {
         let script = "sh -c 'sleep 0.2; busybox poweroff -f' >/dev/null 2>&1 &";
         // A slow guest powers off before it has answered: only what comes of it counts.
-        let _ = Guest::of(self.stack(), name)?.run(&["sh", "-c", script]);
+        let _ = Guest::in_pod(self.stack(), name)?.run(&["sh", "-c", script]);
         Ok(())
     }
 
     /// The emulator's process ends, as by an accident.
     pub fn kill_emulator(&self, name: &str) -> Result<()> {
-        let emulator = Guest::of(self.stack(), name)?.emulator()?;
+        let emulator = Guest::in_pod(self.stack(), name)?.emulator()?;
         Ok(kill(emulator, Signal::SIGKILL)?)
     }
 

@@ -86,8 +86,8 @@ pub fn disks(input: &[u8]) {
     convertible_disks::check(input);
     // Firmware looks at fixed places: bytes behind them change nothing.
     let longer = [head, &[0; 512]].concat();
-    if Boot::of(head).is_bootable() {
-        assert!(Boot::of(&longer).is_bootable());
+    if Boot::detect(head).is_bootable() {
+        assert!(Boot::detect(&longer).is_bootable());
     }
 }
 

@@ -75,7 +75,7 @@ func main() {
 		for i := range count {
 			q.Add(i)
 		}
-		// What was added is a backlog until somebody asks.
+		// What was added is a backlog until the next call.
 		q.Len()
 		samples["rss"] = append(samples["rss"], rss())
 		samples["heap"] = append(samples["heap"], heap())

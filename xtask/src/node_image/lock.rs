@@ -44,7 +44,7 @@ impl Lock {
     }
 
     /// The list of downloaded packages.
-    pub(super) fn of(distribution: String, files: &[PathBuf]) -> Result<Self> {
+    pub(super) fn from_packages(distribution: String, files: &[PathBuf]) -> Result<Self> {
         let packages = files.iter();
         let packages =
             packages.map(|file| measured(file).with_context(|| file.display().to_string()));
@@ -176,13 +176,13 @@ mod tests {
             .path()
             .join("qemu-utils_1%3a7.2+dfsg-7+deb12u16_amd64.deb");
         fs::write(&file, "abc").unwrap();
-        let lock = Lock::of("debian-12".to_owned(), &[file]).unwrap();
+        let lock = Lock::from_packages("debian-12".to_owned(), &[file]).unwrap();
         let package = &lock.packages["qemu-utils"];
         assert_eq!(package.version, "1:7.2+dfsg-7+deb12u16");
         assert_eq!(package.architecture, "amd64");
         assert!(package.sha256.starts_with("ba7816bf"), "{package:?}");
         assert_eq!(Lock::parse(&lock.to_string()).unwrap(), lock);
-        assert!(Lock::of(String::new(), &[dir.path().join("x.deb")]).is_err());
+        assert!(Lock::from_packages(String::new(), &[dir.path().join("x.deb")]).is_err());
     }
 
     #[test]

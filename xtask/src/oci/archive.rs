@@ -72,7 +72,7 @@ fn zstd(layer: &Blob, level: u8) -> Result<Blob> {
     zstd.args(["--quiet", "--force", "--single-thread"]);
     zstd.arg(format!("-{level}")).arg("-o").arg(&packed);
     run::output(zstd.arg(&layer.file)).context("compress the layer")?;
-    Blob::of(&packed)
+    Blob::from_file(&packed)
 }
 
 fn index(name: &str, manifest: &Blob) -> Value {

@@ -50,7 +50,7 @@ impl Blob {
     }
 
     /// The blob of a file that is there already.
-    pub(super) fn of(file: &Path) -> Result<Self> {
+    pub(super) fn from_file(file: &Path) -> Result<Self> {
         let context = || format!("read {}", file.display());
         let mut input = File::open(file).with_context(context)?;
         let mut out = Hashing {
@@ -78,7 +78,7 @@ impl Blob {
 
 /// The digest of a file, 64 hexadecimal digits.
 pub(crate) fn sha256(file: &Path) -> Result<String> {
-    Blob::of(file).map(|blob| blob.digest)
+    Blob::from_file(file).map(|blob| blob.digest)
 }
 
 /// Hashes and counts what passes through.

@@ -64,7 +64,7 @@ impl Storage {
     pub(crate) fn artifact(&self, name: &str, tag: &str, file: &Path) -> Result<()> {
         let copy = self.scratch.join("file");
         fs::copy(file, &copy).with_context(|| format!("copy {}", file.display()))?;
-        let blob = Blob::of(&copy)?;
+        let blob = Blob::from_file(&copy)?;
         let config = self.json(&json!({}))?;
         let manifest = json!({
             "schemaVersion": 2,

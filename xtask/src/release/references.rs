@@ -146,7 +146,7 @@ mod tests {
             .into()
     }
 
-    fn of(path: &str, text: &str) -> TextFiles {
+    fn text_file(path: &str, text: &str) -> TextFiles {
         [(path.into(), text.to_owned())].into()
     }
 
@@ -200,14 +200,14 @@ mod tests {
 
     #[test]
     fn an_image_of_no_release_is_named_with_its_file() {
-        let values = of("values.yaml", "image:\n  repository: x\n");
+        let values = text_file("values.yaml", "image:\n  repository: x\n");
         let error = check(&values, &TextFiles::new(), &images()).unwrap_err();
         assert!(
             error.to_string().contains("values.yaml names the image x"),
             "{error}"
         );
-        let manifests = of("node/daemonset.yaml", "image: localhost/vmlet-node\n");
-        let error = check(&of("values.yaml", "a: 1\n"), &manifests, &images()).unwrap_err();
+        let manifests = text_file("node/daemonset.yaml", "image: localhost/vmlet-node\n");
+        let error = check(&text_file("values.yaml", "a: 1\n"), &manifests, &images()).unwrap_err();
         assert!(error.to_string().contains("node/daemonset.yaml"), "{error}");
     }
 

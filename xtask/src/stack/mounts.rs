@@ -57,7 +57,7 @@ pub(crate) fn all() -> Result<Vec<Mount>> {
 }
 
 /// All mounts that another process sees.
-pub(crate) fn of(pid: i32) -> Result<Vec<Mount>> {
+pub(crate) fn of_process(pid: i32) -> Result<Vec<Mount>> {
     read(&format!("/proc/{pid}/mountinfo"))
 }
 

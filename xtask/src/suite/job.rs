@@ -87,7 +87,7 @@ impl Job {
 
     /// What has to be there before it starts.
     pub(super) fn kit(&self) -> Option<Kit> {
-        Kit::of_test(&self.name).or_else(|| Kit::of(self.part))
+        Kit::of_test(&self.name).or_else(|| Kit::for_part(self.part))
     }
 
     /// The same job, with only the tests that failed.

@@ -61,7 +61,7 @@ pub(super) enum Kit {
 
 impl Kit {
     /// What the jobs of a part need.
-    pub(super) fn of(part: Part) -> Option<Self> {
+    pub(super) fn for_part(part: Part) -> Option<Self> {
         match part {
             Part::Fmt | Part::Clippy | Part::Doc | Part::Unit => None,
             Part::Integration | Part::Stacks => Some(Self::Stacks),
@@ -145,7 +145,7 @@ impl Shelf {
     /// Builds what the parts need, at a lower priority than tests have; then what `demanded` names,
     /// until its sender is gone.
     pub(super) fn fill(&self, parts: &[Part], demanded: &Receiver<Kit>) {
-        let needed = parts.iter().filter_map(|part| Kit::of(*part));
+        let needed = parts.iter().filter_map(|part| Kit::for_part(*part));
         let wanted: BTreeSet<Kit> = needed.flat_map(Kit::with_earlier).copied().collect();
         if wanted.is_empty() {
             return;

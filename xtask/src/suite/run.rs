@@ -187,7 +187,7 @@ impl Suite<'_> {
             }
         }
         for job in &mut jobs {
-            job.expected = Duration::from_secs(weights.of(&job.name).seconds);
+            job.expected = Duration::from_secs(weights.for_job(&job.name).seconds);
         }
         jobs.sort_by_key(|job| (rank(job.part), Reverse(job.expected)));
         if self.order.selection.is_some() {
@@ -241,7 +241,9 @@ impl Suite<'_> {
             capacity: capacity(),
         };
         let weights = weights().unwrap_or_default();
-        let weighted = jobs.into_iter().map(|job| (weights.of(&job.name), job));
+        let weighted = jobs
+            .into_iter()
+            .map(|job| (weights.for_job(&job.name), job));
         lanes.run(weighted.collect())
     }
 }

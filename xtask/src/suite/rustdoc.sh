@@ -1,6 +1,6 @@
 #!/bin/sh
 # Stands for rustdoc while cargo runs the examples of a crate: makes its documentation, too, with
-# warnings as errors. Both use the crates that tests are built of; `cargo doc` compiles them anew.
+# warnings as errors. Both use the crates that tests are built of; `cargo doc` compiles them again.
 set -eu
 rustdoc "$@"
 examples=false

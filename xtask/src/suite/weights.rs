@@ -57,7 +57,7 @@ impl Weights {
     }
 
     /// The weight of a job.
-    pub(super) fn of(&self, job: &str) -> Weight {
+    pub(super) fn for_job(&self, job: &str) -> Weight {
         self.row(job).map_or(COMMON, |row| row.weight)
     }
 
@@ -130,15 +130,15 @@ mod tests {
         let table =
             "# x\napi\t1\t50\t9\napi::agent\t2\t50\t9\napi::agent::kill\t3\t50\t9\talone\tlong\n";
         let weights = Weights::parse(table).unwrap();
-        let seconds = |job: &str| weights.of(job).seconds;
+        let seconds = |job: &str| weights.for_job(job).seconds;
         assert_eq!(seconds("api::rules::a"), 1);
         assert_eq!(seconds("api::agent_facts::a"), 1);
         assert_eq!(seconds("api::agent::b"), 2);
         assert_eq!(seconds("api::agent::kill"), 3);
-        assert!(weights.of("api::agent::kill").alone);
+        assert!(weights.for_job("api::agent::kill").alone);
         assert!(weights.is_long_form("api::agent::kill"));
         assert!(!weights.is_long_form("api::agent::b"));
-        assert_eq!(weights.of("stacks::exec::a"), COMMON);
+        assert_eq!(weights.for_job("stacks::exec::a"), COMMON);
     }
 
     #[test]

@@ -44,17 +44,17 @@ fn a_power_off_is_for_one_pod_and_immediate_without_a_timeout() {
         timeout_seconds: 0,
         pod_uid: "p-1".to_owned(),
     };
-    let request = of("t-1", "ns", &spec, &all()).unwrap();
+    let request = for_task("t-1", "ns", &spec, &all()).unwrap();
     assert_eq!(request.kind, Some(Kind::PowerOff(expected)));
     spec.instance_uid = None;
-    let refused = of("t-1", "ns", &spec, &all()).unwrap_err();
+    let refused = for_task("t-1", "ns", &spec, &all()).unwrap_err();
     assert!(refused.contains("spec.instanceUID"), "{refused}");
 }
 
 #[test]
 fn a_probe_is_for_one_pod_and_a_task_without_one_ends_it() {
     let mut spec = spec(TaskKind::SetProbe);
-    let requested = |spec: &_| of("t-1", "ns", spec, &all()).unwrap().kind;
+    let requested = |spec: &_| for_task("t-1", "ns", spec, &all()).unwrap().kind;
     let ends = SetProbe {
         pod_uid: "p-1".to_owned(),
         probe: None,
@@ -78,7 +78,7 @@ fn a_probe_is_for_one_pod_and_a_task_without_one_ends_it() {
     };
     assert_eq!(requested(&spec), Some(Kind::SetProbe(sets)));
     spec.instance_uid = None;
-    let refused = of("t-1", "ns", &spec, &all()).unwrap_err();
+    let refused = for_task("t-1", "ns", &spec, &all()).unwrap_err();
     assert!(
         refused.contains("SetProbe needs spec.instanceUID"),
         "{refused}"
@@ -87,7 +87,7 @@ fn a_probe_is_for_one_pod_and_a_task_without_one_ends_it() {
 
 #[test]
 fn a_provision_names_image_size_mode_and_machine() {
-    let request = of("t-1", "ns", &spec(TaskKind::Provision), &all()).unwrap();
+    let request = for_task("t-1", "ns", &spec(TaskKind::Provision), &all()).unwrap();
     let Some(Kind::Provision(provision)) = request.kind else {
         panic!("{request:?}")
     };
@@ -107,7 +107,7 @@ fn a_provision_names_image_size_mode_and_machine() {
 fn a_task_for_a_snapshot_names_it_and_a_time_that_is_unset_is_none() {
     let mut wanted = spec(TaskKind::Snapshot);
     let uid = || "s-1".to_owned();
-    let requested = |spec: &_| of("t-1", "ns", spec, &all()).unwrap().kind;
+    let requested = |spec: &_| for_task("t-1", "ns", spec, &all()).unwrap().kind;
     for (seconds, memory) in [(30, false), (0, true)] {
         let taken = Snapshot {
             uid: uid(),
@@ -142,7 +142,7 @@ fn a_task_for_a_snapshot_names_it_and_a_time_that_is_unset_is_none() {
 
 #[test]
 fn an_adoption_names_the_machine_that_takes_the_disk_over() {
-    let request = of("t-1", "ns", &spec(TaskKind::Adopt), &all()).unwrap();
+    let request = for_task("t-1", "ns", &spec(TaskKind::Adopt), &all()).unwrap();
     let adopt = Adopt {
         vm_name: "ns/vm".to_owned(),
     };
@@ -153,7 +153,7 @@ fn an_adoption_names_the_machine_that_takes_the_disk_over() {
 #[test]
 fn a_clone_names_disk_snapshot_size_and_machine() {
     let mut wanted = spec(TaskKind::CloneDisk);
-    let cloned = |spec: &_| of("t-1", "ns", spec, &all());
+    let cloned = |spec: &_| for_task("t-1", "ns", spec, &all());
     let mut expected = CloneDisk {
         source_vm_uid: "d-1".to_owned(),
         snapshot_uid: "s-1".to_owned(),
@@ -178,7 +178,7 @@ fn a_clone_names_disk_snapshot_size_and_machine() {
 
 #[test]
 fn a_task_for_a_backup_names_it_its_target_and_the_machine() {
-    let requested = |spec: &_| of("t-1", "ns", spec, &all());
+    let requested = |spec: &_| for_task("t-1", "ns", spec, &all());
     let kind = |kind| requested(&spec(kind)).unwrap().kind;
     let uid = || "b-1".to_owned();
     let target = || "nfs".to_owned();
@@ -231,7 +231,7 @@ fn a_task_for_a_backup_names_it_its_target_and_the_machine() {
 fn an_inspection_names_image_and_url() {
     let mut wanted = spec(TaskKind::InspectImage);
     wanted.image_checksum_url = Some("https://h/SHA256SUMS".to_owned());
-    let request = of("t-1", "ns", &wanted, &all()).unwrap();
+    let request = for_task("t-1", "ns", &wanted, &all()).unwrap();
     assert_eq!(request.vm_uid, "u-1");
     let expected = |image_url: &str| InspectImage {
         image: "debian".to_owned(),
@@ -242,17 +242,17 @@ fn an_inspection_names_image_and_url() {
     let kind = Kind::InspectImage(expected("https://h/a?v=1"));
     assert_eq!(request.kind, Some(kind));
     wanted.image_url = None;
-    let request = of("t-1", "ns", &wanted, &all()).unwrap();
+    let request = for_task("t-1", "ns", &wanted, &all()).unwrap();
     assert_eq!(request.kind, Some(Kind::InspectImage(expected(""))));
     wanted.image = None;
-    let refused = of("t-1", "ns", &wanted, &all()).unwrap_err();
+    let refused = for_task("t-1", "ns", &wanted, &all()).unwrap_err();
     assert_eq!(refused, "a task of kind InspectImage needs spec.image");
 }
 
 #[test]
 fn a_pull_names_image_and_url() {
     let mut wanted = spec(TaskKind::PullImage);
-    let request = of("t-1", "ns", &wanted, &all()).unwrap();
+    let request = for_task("t-1", "ns", &wanted, &all()).unwrap();
     let expected = PullImage {
         image: "debian".to_owned(),
         image_url: "https://h/a?v=1".to_owned(),
@@ -260,13 +260,13 @@ fn a_pull_names_image_and_url() {
     };
     assert_eq!(request.kind, Some(Kind::PullImage(expected)));
     let older: Vec<_> = all().into_iter().filter(|k| k != "pull_image").collect();
-    let refused = of("t-1", "ns", &wanted, &older).unwrap_err();
+    let refused = for_task("t-1", "ns", &wanted, &older).unwrap_err();
     assert!(
         refused.starts_with("this node cannot run tasks of kind PullImage"),
         "{refused}"
     );
     wanted.image = None;
-    let refused = of("t-1", "ns", &wanted, &all()).unwrap_err();
+    let refused = for_task("t-1", "ns", &wanted, &all()).unwrap_err();
     assert_eq!(refused, "a task of kind PullImage needs spec.image");
 }
 
@@ -275,14 +275,14 @@ fn every_kind_that_the_daemon_offers_is_sent_under_its_name() {
     for field in all() {
         let object = object_kind(&field);
         let kind = serde_json::from_value(serde_json::Value::String(object)).unwrap();
-        let request = of("t", "ns", &spec(kind), std::slice::from_ref(&field)).unwrap();
+        let request = for_task("t", "ns", &spec(kind), std::slice::from_ref(&field)).unwrap();
         assert_eq!(<&str>::from(&request.kind.unwrap()), field);
     }
 }
 
 #[test]
 fn an_impossible_request_gets_a_clear_error() {
-    let refusal = |spec, kinds: &[String]| of("t", "ns", &spec, kinds).unwrap_err();
+    let refusal = |spec, kinds: &[String]| for_task("t", "ns", &spec, kinds).unwrap_err();
     assert!(refusal(spec(TaskKind::Save), &[]).contains("upgrade the node"));
     let mut odd = spec(TaskKind::Revert);
     odd.snapshot = None;
@@ -300,6 +300,6 @@ fn an_impossible_request_gets_a_clear_error() {
 fn a_cancel_does_not_change_the_request() {
     let mut later = spec(TaskKind::Reset);
     later.cancel = true;
-    let first = of("t", "ns", &spec(TaskKind::Reset), &all());
-    assert_eq!(first, of("t", "ns", &later, &all()));
+    let first = for_task("t", "ns", &spec(TaskKind::Reset), &all());
+    assert_eq!(first, for_task("t", "ns", &later, &all()));
 }

@@ -73,7 +73,7 @@ fn a_missing_image_is_named_with_the_place_where_it_was_looked_for() {
 #[test]
 fn a_list_that_is_not_found_means_that_the_kind_is_missing() {
     assert!(matches!(
-        ClusterError::of(status(404, "NotFound", "x", "web")),
+        ClusterError::from_api(status(404, "NotFound", "x", "web")),
         ClusterError::NoKinds
     ));
 }

@@ -85,7 +85,7 @@ enum Verdict {
 pub(crate) async fn run(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
     let target = Target::find(&cluster, &args.name, args.scope).await?;
-    let request = Request::of(args.nodes.as_ref(), args.stop);
+    let request = Request::for_nodes(args.nodes.as_ref(), args.stop);
     let generation = target.write(&request).await?;
     let title = target.title();
     match request {

@@ -44,7 +44,7 @@ pub(super) struct Row {
 impl Row {
     pub(super) fn of_namespace(image: &VirtualMachineImage, now: Timestamp) -> Self {
         let status = image.status.clone().unwrap_or_default();
-        Self::of(
+        Self::for_image(
             "namespace",
             &image.metadata,
             &image.spec.source,
@@ -55,7 +55,7 @@ impl Row {
 
     pub(super) fn of_cluster(image: &ClusterVirtualMachineImage, now: Timestamp) -> Self {
         let status = image.status.clone().unwrap_or_default();
-        Self::of("cluster", &image.metadata, &image.spec.source, status, now)
+        Self::for_image("cluster", &image.metadata, &image.spec.source, status, now)
     }
 
     /// An image of which no more is known than its name.
@@ -76,7 +76,7 @@ impl Row {
         }
     }
 
-    fn of(
+    fn for_image(
         scope: &'static str,
         meta: &ObjectMeta,
         source: &ImageSource,

@@ -42,7 +42,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn of(vm: &VirtualMachine, progress: String, now: Timestamp) -> Self {
+    pub(crate) fn for_machine(vm: &VirtualMachine, progress: String, now: Timestamp) -> Self {
         let status = vm.status.clone().unwrap_or_default();
         let network = status.network.unwrap_or_default();
         let spec = &vm.spec;
@@ -148,7 +148,7 @@ impl Row {
     /// The line, with the status in its colour.
     pub(crate) fn line(&self, table: &Table, columns: Columns, coloured: bool) -> String {
         let status = 1 + usize::from(columns.namespace);
-        let colour = self.status.filter(|_| coloured).map(Colour::of);
+        let colour = self.status.filter(|_| coloured).map(Colour::for_word);
         table.row(&self.cells(columns), |column, text| match colour {
             Some(colour) if column == status => colour.paint(&text),
             _ => text,
@@ -183,7 +183,7 @@ pub(crate) fn render(rows: &[Row], columns: Columns, coloured: bool) -> String {
 
 /// The desired state in the field that its owner uses.
 pub(crate) fn desired_state(vm: &VirtualMachine) -> String {
-    match DesiredState::of(&vm.spec) {
+    match DesiredState::from_spec(&vm.spec) {
         Ok(Some(desired_state)) => desired_state.to_string(),
         Ok(None) => "-".into(),
         Err(_) => "contradictory".into(),

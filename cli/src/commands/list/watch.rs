@@ -78,7 +78,7 @@ pub(in crate::commands) async fn first_answer(
             .map_err(|_| ClusterError::Unreachable(format!("no answer in {deadline:?}")))?,
         None => answer.await,
     };
-    listed.map(drop).map_err(ClusterError::of)
+    listed.map(drop).map_err(ClusterError::from_api)
 }
 
 /// The changes of machines, their tasks and their pods, beginning with all that there are.
@@ -212,7 +212,7 @@ impl Screen {
         };
         let now = Timestamp::now();
         let row = match &known.0 {
-            Ok(vm) => Row::of(vm, progress(vm, &self.around(vm), now), now),
+            Ok(vm) => Row::for_machine(vm, progress(vm, &self.around(vm), now), now),
             Err(unreadable) => Row::unreadable(unreadable, now),
         };
         if self

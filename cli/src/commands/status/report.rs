@@ -53,7 +53,7 @@ impl Report<'_> {
         let shown = word.map_or("unknown: the controller has not seen it yet".into(), |w| {
             let name = format!("{w:?}");
             if coloured {
-                Colour::of(w).paint(&name)
+                Colour::for_word(w).paint(&name)
             } else {
                 name
             }

@@ -167,7 +167,7 @@ async fn refuse_forbidden(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
     let judged = api.create(&PostParams::default(), &review).await;
     let judged = judged
-        .map_err(ClusterError::of)
+        .map_err(ClusterError::from_api)
         .context("failed to find out whether you may read the backup")?;
     if judged.status.is_some_and(|status| status.allowed) {
         return Ok(());

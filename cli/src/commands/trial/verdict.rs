@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn of(node: Option<&str>, status: &Value) -> State {
+    fn state_of(node: Option<&str>, status: &Value) -> State {
         let pod = json!({ "spec": { "nodeName": node, "containers": [] }, "status": status });
         state(&serde_json::from_value(pod).unwrap())
     }
@@ -99,24 +99,24 @@ mod tests {
     fn a_pod_is_up_when_it_is_ready_on_a_node() {
         let ready = |phase| json!({ "phase": phase, "conditions": [{ "type": "Ready", "status": "True" }] });
         let node = "n1".to_owned();
-        assert_eq!(of(Some("n1"), &ready("Running")), State::Up { node });
+        assert_eq!(state_of(Some("n1"), &ready("Running")), State::Up { node });
         assert_eq!(
-            of(Some("n1"), &ready("Failed")),
+            state_of(Some("n1"), &ready("Failed")),
             State::Ended("Failed".to_owned())
         );
     }
 
     #[test]
     fn a_pod_that_waits_says_what_for() {
-        assert_eq!(of(None, &json!({})), waits("no node is chosen yet"));
+        assert_eq!(state_of(None, &json!({})), waits("no node is chosen yet"));
         let scheduled =
             json!({ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" });
         assert_eq!(
-            of(None, &json!({ "conditions": [scheduled] })),
+            state_of(None, &json!({ "conditions": [scheduled] })),
             waits("0/1 nodes")
         );
         assert_eq!(
-            of(Some("n1"), &json!({})),
+            state_of(Some("n1"), &json!({})),
             waits("on node n1: kubelet has not begun")
         );
         let container = |state: Value| {
@@ -126,23 +126,23 @@ mod tests {
         };
         let pull = json!({ "waiting": { "reason": "ErrImagePull", "message": "no such image" } });
         assert_eq!(
-            of(Some("n1"), &container(pull)),
+            state_of(Some("n1"), &container(pull)),
             waits("on node n1: ErrImagePull: no such image")
         );
         let runs = container(json!({ "running": {} }));
         assert_eq!(
-            of(Some("n1"), &runs),
+            state_of(Some("n1"), &runs),
             waits("on node n1: it runs and is not ready")
         );
         let mut ended = container(json!({ "terminated": { "exitCode": 137, "reason": "Error" } }));
         ended["phase"] = "Failed".into();
         assert_eq!(
-            of(Some("n1"), &ended),
+            state_of(Some("n1"), &ended),
             State::Ended("exit code 137, Error".to_owned())
         );
         let evicted = json!({ "phase": "Failed", "reason": "Evicted", "message": "no memory" });
         assert_eq!(
-            of(Some("n1"), &evicted),
+            state_of(Some("n1"), &evicted),
             State::Ended("Evicted: no memory".to_owned())
         );
     }

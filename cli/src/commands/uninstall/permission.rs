@@ -41,7 +41,7 @@ async fn annotate(client: &Client, kinds: &[Kind], value: &Value) -> Result<(), 
     let change = Patch::Merge(json!({ "metadata": { "annotations": { names::REMOVAL: value } } }));
     for kind in kinds {
         let patched = api.patch_metadata(&kind.name, &params, &change).await;
-        patched.map_err(ClusterError::of)?;
+        patched.map_err(ClusterError::from_api)?;
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub(super) fn of_machine(change: &Change<VirtualMachine>, stores: &Stores) -> Ve
     {
         return Vec::new();
     }
-    open(&Key::of(&**change.object()), stores)
+    open(&Key::from_object(&**change.object()), stores)
 }
 
 /// What decides whether a backup of the machine can be made.
@@ -66,7 +66,7 @@ pub(super) fn tenths(task: &VirtualMachineTask) -> u32 {
 /// the one that it builds upon, which may be being deleted.
 pub(super) fn of_backup(change: &Change<VirtualMachineBackup>, stores: &Stores) -> Vec<Key> {
     let backup = change.object();
-    let key = Key::of(&**backup);
+    let key = Key::from_object(&**backup);
     let is_another = match change {
         Change::Created { .. } => true,
         Change::Updated { old, .. } => request(old) != request(backup),
@@ -94,7 +94,7 @@ pub(super) fn of_node(change: &Change<Node>, stores: &Stores) -> Vec<Key> {
     };
     let waiting = stores.backups.state().into_iter();
     let waiting = waiting.filter(|backup| needs_node(backup));
-    waiting.map(|backup| Key::of(&*backup)).collect()
+    waiting.map(|backup| Key::from_object(&*backup)).collect()
 }
 
 /// Those that wait for what the claim is to have, or has, of them, when it comes, changes or goes.
@@ -107,13 +107,15 @@ pub(super) fn of_claim(change: &Change<PersistentVolumeClaim>, stores: &Stores) 
     {
         return Vec::new();
     }
-    let claim = Key::of(&**change.object());
+    let claim = Key::from_object(&**change.object());
     let mut all = stores.backups.state();
     all.retain(|backup| {
         let is_in_it = backup.spec.place() == BackupPlace::Claim(&claim.name);
         is_in_it && backup.namespace().as_ref() == Some(&claim.namespace) && needs_node(backup)
     });
-    all.iter().map(|backup| Key::of(&**backup)).collect()
+    all.iter()
+        .map(|backup| Key::from_object(&**backup))
+        .collect()
 }
 
 /// A backup without what passes write.
@@ -182,7 +184,7 @@ pub(super) fn of_schedule(change: &Change<VirtualMachineBackupSchedule>) -> Vec<
     {
         return Vec::new();
     }
-    vec![Key::of(&**change.object())]
+    vec![Key::from_object(&**change.object())]
 }
 
 /// Backups of a machine that are still to be made, or that are being deleted.
@@ -190,6 +192,6 @@ fn open(vm: &Key, stores: &Stores) -> Vec<Key> {
     let all = stores.backups_of(vm).into_iter();
     let is_leaving = |one: &VirtualMachineBackup| one.metadata.deletion_timestamp.is_some();
     all.filter(|backup| backup.is_open() || is_leaving(backup))
-        .map(|backup| Key::of(&*backup))
+        .map(|backup| Key::from_object(&*backup))
         .collect()
 }

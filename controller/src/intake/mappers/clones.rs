@@ -18,7 +18,10 @@ pub(super) fn of_machine(change: &Change<VirtualMachine>, stores: &Stores) -> Ve
     {
         return Vec::new();
     }
-    with(stores, &Relation::Source(Key::of(&**change.object())))
+    with(
+        stores,
+        &Relation::Source(Key::from_object(&**change.object())),
+    )
 }
 
 /// The clones that are to be made of a machine of which a pod is gone.
@@ -31,7 +34,7 @@ pub(super) fn of_pod(change: &Change<Pod>, machine: &Key, stores: &Stores) -> Ve
 
 /// The clones that are to be made of a snapshot.
 pub(super) fn of_snapshot(snapshot: &VirtualMachineSnapshot, stores: &Stores) -> Vec<Key> {
-    with(stores, &Relation::Snapshot(Key::of(snapshot)))
+    with(stores, &Relation::Snapshot(Key::from_object(snapshot)))
 }
 
 /// Whether no snapshot of it is taken while it runs.

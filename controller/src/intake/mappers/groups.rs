@@ -20,7 +20,7 @@ pub(super) fn of_machine(change: &Change<VirtualMachine>, stores: &Stores) -> Ve
     {
         return Vec::new();
     }
-    let key = Key::of(&**change.object());
+    let key = Key::from_object(&**change.object());
     let mut all: BTreeSet<_> = versions(change)
         .filter_map(|vm| vm.spec.group_name.as_deref())
         .map(|name| Key::new(&key.namespace, name))
@@ -53,7 +53,7 @@ pub(super) fn of_group(change: &Change<VirtualMachineGroup>, stores: &Stores) ->
     {
         return Vec::new();
     }
-    let key = Key::of(&**change.object());
+    let key = Key::from_object(&**change.object());
     let mut all = BTreeSet::from([key.clone()]);
     let named = versions(change).flat_map(Affiliation::all);
     all.extend(named.filter_map(|affiliation| match affiliation {
@@ -75,7 +75,7 @@ pub(super) fn machines_of(change: &Change<VirtualMachineGroup>, stores: &Stores)
     {
         return Vec::new();
     }
-    let groups = family::with_groups_below(stores, &Key::of(&**change.object()));
+    let groups = family::with_groups_below(stores, &Key::from_object(&**change.object()));
     let groups = groups.into_iter().map(Relation::Group);
     let machines = groups.flat_map(|group| stores.index.vms_with(&group));
     machines.collect::<BTreeSet<_>>().into_iter().collect()

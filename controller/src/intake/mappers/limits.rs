@@ -75,7 +75,7 @@ fn waiting_longest(stores: &Stores, namespace: String) -> Vec<Key> {
     let mut waiting = stores.vms_with(&Relation::Refused(namespace));
     waiting.sort_by_key(|vm| since(vm));
     let first = waiting.iter().take(MOST);
-    first.map(|vm| Key::of(&**vm)).collect()
+    first.map(|vm| Key::from_object(&**vm)).collect()
 }
 
 /// The second since which the machine has failed.

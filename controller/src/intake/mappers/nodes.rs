@@ -60,7 +60,7 @@ impl Wakes for Node {
             BTreeSet::new()
         };
         let is_it = |image: &Object| {
-            let named = name::of(image.source());
+            let named = name::from_source(image.source());
             let is_listed = named.is_ok_and(|named| changed.contains(repository(&named.name)));
             is_listed || is_another && (image.pre_pull().is_some() || cached.contains(&image.key()))
         };

@@ -33,7 +33,7 @@ fn essence(vm: &VirtualMachine) -> impl PartialEq + '_ {
         (&vm.metadata.uid, &vm.metadata.deletion_timestamp),
         (vm.labels(), vm.owner_references()),
         ready.map(|ready| (&ready.status, &ready.last_transition_time)),
-        Strategy::of(&vm.spec).is_ok_and(Strategy::is_off),
+        Strategy::from_spec(&vm.spec).is_ok_and(Strategy::is_off),
     )
 }
 
@@ -44,7 +44,7 @@ pub(super) fn of_set(change: &Change<VirtualMachineReplicaSet>) -> Vec<Key> {
     {
         return Vec::new();
     }
-    vec![Key::of(&**change.object())]
+    vec![Key::from_object(&**change.object())]
 }
 
 /// The set without its status.

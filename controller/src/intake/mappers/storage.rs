@@ -17,7 +17,10 @@ use crate::stores::{Change, DataVolume, Key, Relation, Stores, VolumeSnapshot};
 
 impl Wakes for PersistentVolumeClaim {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::Claim(Key::of(&**change.object())))
+        with(
+            stores,
+            &Relation::Claim(Key::from_object(&**change.object())),
+        )
     }
 
     fn wakes_backups(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
@@ -35,7 +38,7 @@ impl Wakes for PersistentVolumeClaim {
         {
             return Vec::new();
         }
-        let claim = Key::of(&**change.object());
+        let claim = Key::from_object(&**change.object());
         let is_in_it = |image: &Object| {
             image.claim() == Some(&claim.name) && image.key().namespace == claim.namespace
         };
@@ -46,7 +49,10 @@ impl Wakes for PersistentVolumeClaim {
 
 impl Wakes for DataVolume {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::DataVolume(Key::of(&**change.object())))
+        with(
+            stores,
+            &Relation::DataVolume(Key::from_object(&**change.object())),
+        )
     }
 }
 
@@ -86,7 +92,7 @@ impl Wakes for StorageClass {
         let all = stores.claims.state().into_iter();
         let claims = all
             .filter(is_of_it)
-            .map(|claim| Relation::Claim(Key::of(&*claim)));
+            .map(|claim| Relation::Claim(Key::from_object(&*claim)));
         // The class specifies whether a claim without a volume waits for its first pod.
         let mut all: BTreeSet<_> = claims.flat_map(|claim| with(stores, &claim)).collect();
         all.extend(with(stores, &Relation::StorageClass(name)));

@@ -27,14 +27,14 @@ pub struct RuntimeFacts {
 /// How many pods do not serve that should.
 #[must_use]
 pub fn missing(set: &DaemonSet, excluded: u32) -> u32 {
-    let counts = Counts::of(set, excluded);
+    let counts = Counts::from_set(set, excluded);
     counts.desired.saturating_sub(counts.available)
 }
 
 /// The four conditions of the node side.
 #[must_use]
 pub fn runtime(set: &DaemonSet, facts: &RuntimeFacts) -> Conditions {
-    let counts = Counts::of(set, facts.excluded);
+    let counts = Counts::from_set(set, facts.excluded);
     let least = counts
         .desired
         .saturating_sub(max_unavailable(set, counts.desired));
@@ -114,7 +114,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(set: &DaemonSet, excluded: u32) -> Self {
+    fn from_set(set: &DaemonSet, excluded: u32) -> Self {
         let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or(0);
         let status = set.status.as_ref();
         let desired = count(status.map(|status| status.desired_number_scheduled));

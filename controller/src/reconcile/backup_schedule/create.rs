@@ -142,7 +142,7 @@ fn of_machine(
     vm: &VirtualMachine,
 ) -> Vec<Arc<VirtualMachineBackup>> {
     let label = schedule.name_any();
-    let mut all = ctx.stores.backups_of(&Key::of(vm));
+    let mut all = ctx.stores.backups_of(&Key::from_object(vm));
     all.retain(|backup| backup.labels().get(BACKUP_SCHEDULE_LABEL) == Some(&label));
     all.sort_by_cached_key(|one| (one.creation_timestamp().map(|at| at.0), one.name_any()));
     all

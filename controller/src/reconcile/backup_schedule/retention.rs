@@ -35,10 +35,10 @@ pub(super) async fn run(
     now: i64,
     work: &mut Work,
 ) -> Outcome<()> {
-    let key = Key::of(schedule);
+    let key = Key::from_object(schedule);
     let api = Api::<VirtualMachineBackup>::namespaced(ctx.client.clone(), &key.namespace);
     let is_needed = |backup: &VirtualMachineBackup| {
-        let machines = Relation::Backup(Key::of(backup));
+        let machines = Relation::Backup(Key::from_object(backup));
         !ctx.stores.vms_with(&machines).is_empty()
     };
     let mut left = MOST;

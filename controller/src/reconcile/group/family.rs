@@ -65,7 +65,7 @@ pub(crate) fn of_machine(
 ) -> Option<Result<Arc<VirtualMachineGroup>, Unlinked>> {
     let name = vm.spec.group_name.as_deref()?;
     let kind = GroupMemberKind::VirtualMachine;
-    Some(link(stores, kind, &Key::of(vm), name))
+    Some(link(stores, kind, &Key::from_object(vm), name))
 }
 
 /// The group that a group belongs to; `None`: it names none.
@@ -75,7 +75,7 @@ pub(crate) fn of_group(
 ) -> Option<Result<Arc<VirtualMachineGroup>, Unlinked>> {
     let name = group.spec.group_name.as_deref()?;
     let kind = GroupMemberKind::VirtualMachineGroup;
-    Some(link(stores, kind, &Key::of(group), name))
+    Some(link(stores, kind, &Key::from_object(group), name))
 }
 
 fn link(

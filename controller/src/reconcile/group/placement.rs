@@ -74,7 +74,12 @@ impl Grouping {
         let rules = top.spec.placement.iter();
         let rules = rules.map(|placement| Rule {
             placement: placement.clone(),
-            taken: taken(stores, &Key::of(&*top), vm, &placement.topology_key),
+            taken: taken(
+                stores,
+                &Key::from_object(&*top),
+                vm,
+                &placement.topology_key,
+            ),
         });
         Some(Self {
             label: value(&top.name_any()),

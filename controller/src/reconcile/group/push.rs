@@ -111,7 +111,7 @@ impl Write<'_> {
         self.ctx
             .shared
             .expected
-            .is_old(&Key::of(&**vm), vm, seconds)
+            .is_old(&Key::from_object(&**vm), vm, seconds)
     }
 
     /// Whether anything was written.
@@ -123,7 +123,7 @@ impl Write<'_> {
     }
 
     async fn machine(&self, vm: &VirtualMachine) -> Outcome<bool> {
-        let key = Key::of(vm);
+        let key = Key::from_object(vm);
         if vm.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
@@ -138,8 +138,8 @@ impl Write<'_> {
             None => return Ok(false),
         };
         let observed = vm.status.as_ref().and_then(|status| status.power_state);
-        let is_there =
-            DesiredState::of(&vm.spec) == Ok(Some(new.desired_state)) && observed == Some(state);
+        let is_there = DesiredState::from_spec(&vm.spec) == Ok(Some(new.desired_state))
+            && observed == Some(state);
         let mut annotations = Map::new();
         let record = self.record(new.desired_state, new.restores_rerun);
         annotations.insert(GROUP_POWER_STATE.to_owned(), json!(record));

@@ -148,7 +148,7 @@ pub(super) async fn write_in_turn(
     let rest = ctx
         .shared
         .reports
-        .rest(&Key::of(&group), interval(new), milliseconds(ctx));
+        .rest(&Key::from_object(&group), interval(new), milliseconds(ctx));
     match rest.filter(|_| can_wait) {
         Some(rest) => Ok(Some(rest)),
         None => write(ctx, group, new).await.map(|_| None),
@@ -233,7 +233,7 @@ pub(super) async fn write(
         Ok(written) => {
             ctx.shared
                 .reports
-                .wrote(&Key::of(&group), milliseconds(ctx));
+                .wrote(&Key::from_object(&group), milliseconds(ctx));
             record_events(ctx, &group, new);
             Ok(Some(written))
         }

@@ -96,7 +96,7 @@ impl Standard<'_> {
     }
 
     fn machine(&self, vm: &VirtualMachine, change: &GroupPowerChange) -> ConditionState {
-        let desired = DesiredState::of(&vm.spec).ok().flatten();
+        let desired = DesiredState::from_spec(&vm.spec).ok().flatten();
         if is_changed_directly(&vm.spec, vm.annotations()) {
             let desired = desired.map_or_else(String::new, |desired| desired.to_string());
             let text = format!("{desired} was set in the machine after the change of the group");

@@ -33,7 +33,7 @@ pub(crate) struct Named {
 pub(crate) struct NotSupported(pub(crate) String);
 
 /// The name of an image from `source`.
-pub(crate) fn of(source: &ImageSource) -> Result<Named, NotSupported> {
+pub(crate) fn from_source(source: &ImageSource) -> Result<Named, NotSupported> {
     match (&source.http, &source.oci, &source.pvc) {
         (Some(http), None, None) => of_http(http),
         (None, Some(oci), None) => of_oci(oci),
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     fn http(url: &str, digest: Option<&str>) -> Result<Named, NotSupported> {
-        of(&ImageSource {
+        from_source(&ImageSource {
             http: Some(HttpSource {
                 url: url.to_owned(),
                 digest: digest.map(str::to_owned),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn with_secret(reference: &str, secret: Option<&str>) -> Result<Named, NotSupported> {
-        of(&ImageSource {
+        from_source(&ImageSource {
             oci: Some(OciSource {
                 reference: reference.to_owned(),
                 pull_secret: secret.map(str::to_owned),
@@ -364,12 +364,17 @@ mod tests {
 
     #[test]
     fn no_source_and_two_sources_are_not_supported() {
-        assert!(of(&ImageSource::default()).is_err());
+        assert!(from_source(&ImageSource::default()).is_err());
         let both = ImageSource {
             http: Some(HttpSource::default()),
             oci: Some(OciSource::default()),
             pvc: None,
         };
-        assert!(of(&both).unwrap_err().0.contains("no single source"));
+        assert!(
+            from_source(&both)
+                .unwrap_err()
+                .0
+                .contains("no single source")
+        );
     }
 }

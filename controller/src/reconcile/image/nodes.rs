@@ -31,7 +31,7 @@ pub(crate) struct Holders {
 
 impl Holders {
     /// Those of the image that pods name so.
-    pub(crate) fn of(stores: &Stores, name: &str) -> Self {
+    pub(crate) fn of_image(stores: &Stores, name: &str) -> Self {
         let mut found = Self::default();
         for node in stores.nodes.state() {
             for image in images(&node).filter(|image| is_it(image, name)) {
@@ -47,7 +47,7 @@ impl Holders {
 /// credentials.
 pub(crate) fn foreign(stores: &Stores) -> BTreeSet<String> {
     let images = Object::all(stores).filter(|image| image.source().oci.is_some());
-    let named = images.filter_map(|image| name::of(image.source()).ok());
+    let named = images.filter_map(|image| name::from_source(image.source()).ok());
     let named = named.filter(|named| !named.name.starts_with(PREFIX));
     named
         .map(|named| repository(&named.name).to_owned())
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(images(&node).count(), 2);
         feeds.nodes.apply(watcher::Event::Apply(node));
         let held = |name: &str| {
-            let holders = Holders::of(&stores, name);
+            let holders = Holders::of_image(&stores, name);
             (holders.nodes.len(), holders.digests.into_iter().next())
         };
         assert_eq!(

@@ -54,8 +54,8 @@ impl Object {
 
     pub(crate) fn key(&self) -> Key {
         match self {
-            Self::Local(image) => Key::of(&**image),
-            Self::Cluster(image) => Key::of(&**image),
+            Self::Local(image) => Key::from_object(&**image),
+            Self::Cluster(image) => Key::from_object(&**image),
         }
     }
 
@@ -170,7 +170,7 @@ impl Object {
     /// The name by which new machines request it.
     pub(crate) fn named(&self) -> Result<Named, NotSupported> {
         match (self.update(), self.version()) {
-            (None, _) => name::of(self.source()),
+            (None, _) => name::from_source(self.source()),
             (Some(_), Some(digest)) => name::of_version(self.source(), digest),
             (Some(update), None) => {
                 name::of_followed(self.source(), update)?;

@@ -98,7 +98,7 @@ pub(super) fn known(ctx: &Context, object: &Object, named: &Named) -> Option<Ins
     // A former version of a file that no node has is refused before.
     let is_there = is_newest
         || object.source().http.is_some()
-        || !Holders::of(&ctx.stores, &named.name).nodes.is_empty();
+        || !Holders::of_image(&ctx.stores, &named.name).nodes.is_empty();
     is_there.then(|| version.image.clone())
 }
 

@@ -183,7 +183,7 @@ async fn delete(
     match api.delete(&name, &only_this).await {
         Ok(_) => {
             let uid = vm.uid().unwrap_or_default();
-            ctx.shared.condemned.add(&Key::of(set), uid);
+            ctx.shared.condemned.add(&Key::from_object(set), uid);
             let why = match cause {
                 Cause::ScaledDown => "the set is to have fewer machines",
                 Cause::Outdated => "it was made from an earlier template",

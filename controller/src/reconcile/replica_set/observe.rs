@@ -75,7 +75,7 @@ pub(super) fn observe(
     revision: &str,
     now: Timestamp,
 ) -> Seen {
-    let key = Key::of(set);
+    let key = Key::from_object(set);
     let machines = ctx.stores.index.vms_numbered(&key);
     let machines: Vec<_> = machines
         .iter()
@@ -135,7 +135,7 @@ fn bond(set: &VirtualMachineReplicaSet, vm: &VirtualMachine) -> Bond {
 /// Whether its owner has switched it off. One that ended by itself is not: a template that gives such
 /// machines does not work.
 fn is_off(vm: &VirtualMachine) -> bool {
-    Strategy::of(&vm.spec).is_ok_and(Strategy::is_off)
+    Strategy::from_spec(&vm.spec).is_ok_and(Strategy::is_off)
 }
 
 fn ready_since(vm: &VirtualMachine) -> Option<Timestamp> {

@@ -121,7 +121,10 @@ pub(super) async fn write_in_turn(
         return Ok(None);
     }
     let now = (ctx.clock)().0.as_millisecond();
-    let rest = ctx.shared.set_reports.rest(&Key::of(set), INTERVAL, now);
+    let rest = ctx
+        .shared
+        .set_reports
+        .rest(&Key::from_object(set), INTERVAL, now);
     let can_wait = old.is_some_and(|old| headline(old) == headline(new));
     match rest.filter(|_| can_wait) {
         Some(rest) => Ok(Some(rest)),
@@ -171,7 +174,7 @@ async fn write(
     match api.patch_status(&name, &params, &Patch::Apply(body)).await {
         Ok(_) => {
             let now = (ctx.clock)().0.as_millisecond();
-            ctx.shared.set_reports.wrote(&Key::of(set), now);
+            ctx.shared.set_reports.wrote(&Key::from_object(set), now);
             record_failure(ctx, set, new);
             Ok(())
         }

@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    fn of(spec: Value) -> String {
+    fn revision_of(spec: Value) -> String {
         let mut set = VirtualMachineReplicaSetSpec::default();
         set.template.spec = serde_json::from_value(spec).unwrap();
         revision(&set)
@@ -124,19 +124,19 @@ mod tests {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        assert_eq!(of(spec), hash);
+        assert_eq!(revision_of(spec), hash);
     }
 
     #[test]
     fn defaults_and_power_states_make_no_other_revision() {
-        let plain = of(json!({ "imageName": "debian", "powerState": "PoweredOn" }));
+        let plain = revision_of(json!({ "imageName": "debian", "powerState": "PoweredOn" }));
         for same in [
             json!({ "imageName": "debian", "running": false }),
             json!({ "imageName": "debian", "running": true, "powerOffMode": "TrySoft", "paused": true }),
             json!({ "imageName": "debian", "running": true, "powerOffTimeout": "5m", "volumes": [] }),
             json!({ "imageName": "debian", "running": true, "promoteDisksMode": "Online" }),
         ] {
-            assert_eq!(of(same.clone()), plain, "{same}");
+            assert_eq!(revision_of(same.clone()), plain, "{same}");
         }
         for other in [
             json!({ "imageName": "alpine", "running": true }),
@@ -144,7 +144,7 @@ mod tests {
             json!({ "imageName": "debian", "running": true, "className": "small" }),
             json!({ "imageName": "debian", "running": true, "bootstrap": { "cloudInit": {} } }),
         ] {
-            assert_ne!(of(other.clone()), plain, "{other}");
+            assert_ne!(revision_of(other.clone()), plain, "{other}");
         }
     }
 
@@ -154,21 +154,26 @@ mod tests {
         let dhcp = |more: Value| {
             let mut interface = json!({ "name": "a" });
             json_patch::merge(&mut interface, &more);
-            of(json!({ "imageName": "debian", "network": { "interfaces": [interface] } }))
+            revision_of(json!({ "imageName": "debian", "network": { "interfaces": [interface] } }))
         };
         assert_ne!(dhcp(json!({})), dhcp(json!({ "dhcp4": false })));
         let tolerates = |more: Value| {
             let mut toleration = json!({ "key": "a", "operator": "Exists" });
             json_patch::merge(&mut toleration, &more);
-            of(json!({ "imageName": "debian", "tolerations": [toleration] }))
+            revision_of(json!({ "imageName": "debian", "tolerations": [toleration] }))
         };
         assert_ne!(
             tolerates(json!({})),
             tolerates(json!({ "tolerationSeconds": 0 }))
         );
-        let enabled = of(json!({ "imageName": "debian", "network": { "disabled": false } }));
-        let disabled = of(json!({ "imageName": "debian", "network": { "disabled": true } }));
-        assert_eq!(enabled, of(json!({ "imageName": "debian", "network": {} })));
+        let enabled =
+            revision_of(json!({ "imageName": "debian", "network": { "disabled": false } }));
+        let disabled =
+            revision_of(json!({ "imageName": "debian", "network": { "disabled": true } }));
+        assert_eq!(
+            enabled,
+            revision_of(json!({ "imageName": "debian", "network": {} }))
+        );
         assert_ne!(enabled, disabled);
     }
 }

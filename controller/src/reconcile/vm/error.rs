@@ -119,7 +119,7 @@ pub(crate) enum Error {
     Several(Vec<anyhow::Error>),
     #[error("the root disk is being made; its deletion waits")]
     StillCreating,
-    #[error("the node has no disk for this machine any more; it is not made anew")]
+    #[error("the node has no disk for this machine any more; it is not made again")]
     NoNode,
 }
 
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(format!("{one:#}"), "a");
         assert_eq!(
             format!("{two:#}"),
-            "a; the node has no disk for this machine any more; it is not made anew"
+            "a; the node has no disk for this machine any more; it is not made again"
         );
         assert_eq!(reason(&two), "FailedCreate");
         assert!(joined(Vec::new()).is_none());

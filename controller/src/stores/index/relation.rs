@@ -48,7 +48,7 @@ pub enum Relation {
 impl Relation {
     /// Everything that a machine names, and waits for.
     #[must_use]
-    pub fn of(vm: &VirtualMachine) -> BTreeSet<Self> {
+    pub fn named_by(vm: &VirtualMachine) -> BTreeSet<Self> {
         let namespace = vm.namespace().unwrap_or_default();
         let here = |name: &str| Key::new(&namespace, name);
         let spec = &vm.spec;

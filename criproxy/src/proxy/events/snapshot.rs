@@ -35,7 +35,7 @@ pub(super) struct Change {
 }
 
 impl Snapshot {
-    pub(super) fn of(sandboxes: Bytes, containers: Bytes) -> Option<Self> {
+    pub(super) fn decode(sandboxes: Bytes, containers: Bytes) -> Option<Self> {
         let sandboxes = v1::ListPodSandboxResponse::decode(sandboxes).ok()?.items;
         let containers = v1::ListContainersResponse::decode(containers)
             .ok()?

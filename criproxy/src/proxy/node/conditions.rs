@@ -13,7 +13,7 @@ use crate::backend::Failure;
 use crate::proxy::Secondary;
 
 /// What it reports about itself.
-pub(super) fn of(secondary: &Secondary, answer: &[u8]) -> RuntimeStatus {
+pub(super) fn reported_by(secondary: &Secondary, answer: &[u8]) -> RuntimeStatus {
     let reported = StatusResponse::decode(answer).unwrap_or_default();
     let reported = reported.status.unwrap_or_default().conditions;
     let name = title(secondary);

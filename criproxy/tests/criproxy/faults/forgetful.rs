@@ -23,10 +23,10 @@ async fn a_secondary_that_comes_back_with_nothing_is_not_believed_for_a_while() 
         env.secondary.was_called("ListPodSandbox")
     })
     .await;
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
     env.secondary
         .with(|state| (state.sandboxes, state.containers) = kept);
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
     assert_eq!(cri.exec(&all[3]).await.unwrap(), b"vmlet");
     // What is removed from now on stays removed.
     env.secondary.with(|state| state.containers.clear());
@@ -44,7 +44,7 @@ async fn a_secondary_that_has_nothing_any_more_is_believed_in_the_end() {
         state.containers.clear();
     });
     env.secondary.start();
-    nobody_is_missed(&mut cri, &all).await;
+    nothing_is_missing(&mut cri, &all).await;
     eventually("the empty list to be believed", async || {
         cri.sandboxes().await.unwrap() == [all[0].clone()]
     })
@@ -58,7 +58,7 @@ async fn a_secondary_that_was_never_there_is_not_missed() {
     let mut cri = env.start_proxy().await;
     let pod = cri.run("", "").await.unwrap();
     assert_eq!(cri.sandboxes().await.unwrap(), [pod]);
-    cri.stop_sandbox("nobody").await.unwrap();
+    cri.stop_sandbox("unknown").await.unwrap();
     let error = cri.run("vmlet", "").await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     let started = Instant::now();

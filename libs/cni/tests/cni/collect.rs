@@ -98,7 +98,7 @@ async fn attachments_of_neighbours_are_valid() {
     assert_eq!(outcome.errors.len(), 1);
     assert!(
         scratch.log().is_empty(),
-        "who might be valid is not known, so nobody collects"
+        "which attachments are valid is not known, so no plugin collects"
     );
 }
 

@@ -1,7 +1,7 @@
 //! A directory with plugins, configurations and a cache.
 //!
 //! Invariant: every call of a plugin is recorded: order, standard input, environment.
-//! Failure: what was not recorded panics on being requested.
+//! Failure: a query for what was not recorded panics.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

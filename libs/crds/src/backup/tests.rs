@@ -80,7 +80,7 @@ fn a_machine_without_a_disk_on_a_node_has_no_record() {
 }
 
 #[test]
-fn a_record_of_anybody_is_refused_by_its_field() {
+fn a_record_of_any_author_is_refused_by_its_field() {
     let whole = DiskRecord::of_machine(&metadata(), &status()).unwrap();
     let whole = serde_json::to_value(whole).unwrap();
     let odd = [

@@ -147,7 +147,7 @@ mod tests {
         let is_taken = async || calls.turn_within(guest, short).await.is_err();
         assert!(is_taken().await);
         drop(of_first_command);
-        assert!(is_taken().await, "somebody came between ping and order");
+        assert!(is_taken().await, "another call came between ping and order");
         assert!(calls.turn_within(other, time).await.is_ok());
         drop(turn);
         assert!(!is_taken().await);

@@ -1,7 +1,7 @@
 //! Reads the disks of a domain from its XML.
 //!
 //! Invariant: as of every reader of libvirt's XML.
-//! Failure: `None` for text that is not XML, or lacks what is requested.
+//! Failure: `None` for text that is not XML, or lacks what the caller reads.
 
 use serde::Deserialize;
 

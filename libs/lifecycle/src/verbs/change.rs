@@ -102,7 +102,7 @@ impl Change {
 fn replace_desired(vm: &VirtualMachine, desired_state: DesiredState) -> Vec<Value> {
     let path = |desired_state: DesiredState| format!("/spec/{}", desired_state.field());
     let new = json!({"op": "add", "path": path(desired_state), "value": desired_state.value()});
-    let Some(old) = DesiredState::of(&vm.spec).ok().flatten() else {
+    let Some(old) = DesiredState::from_spec(&vm.spec).ok().flatten() else {
         return vec![new];
     };
     let test = json!({"op": "test", "path": path(old), "value": old.value()});

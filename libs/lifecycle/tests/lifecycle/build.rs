@@ -60,7 +60,7 @@ impl Case {
         };
         case.meta.generation = 1;
         case.status.state_change_requests = requests(queue);
-        let same = lifecycle::Strategy::of(&case.spec)
+        let same = lifecycle::Strategy::from_spec(&case.spec)
             .ok()
             .map(lifecycle::Strategy::recorded);
         case.status.run_strategy = same;

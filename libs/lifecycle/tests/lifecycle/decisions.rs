@@ -56,7 +56,7 @@ fn nth(cell: &str, index: usize) -> &str {
 }
 
 fn action(case: &Case, decision: &Decision) -> String {
-    let on = || DesiredState::of(&case.spec).unwrap().unwrap().on();
+    let on = || DesiredState::from_spec(&case.spec).unwrap().unwrap().on();
     let mut text = match &decision.action {
         Action::Nothing => "nothing".to_owned(),
         Action::Wait(Waiting::Pending) => "wait:pending".into(),

@@ -209,7 +209,7 @@ impl World {
             }
             Action::Unpause { .. } => self.case.instance.as_mut().unwrap().paused = None,
             Action::Nothing | Action::Wait(_) => {}
-            Action::RemoveFinalizer => panic!("nobody deletes this machine"),
+            Action::RemoveFinalizer => panic!("this machine is not being deleted"),
         }
         if decision.release {
             let instance = self.case.instance.as_ref().unwrap();

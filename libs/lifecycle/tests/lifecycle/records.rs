@@ -31,8 +31,11 @@ fn last(case: &mut Case) -> &mut InstanceStatus {
 #[case::is_deleted_when_off("Halted running,deleting - follows=again", DOWN)]
 #[case::is_deleted_by_a_stop("Always running,deleting Stop= follows=again", DOWN)]
 #[case::is_deleted_by_a_restart("Manual running,deleting Stop=,Start follows=again", AGAIN)]
-#[case::is_deleted_by_somebody("Always running,deleting -", AGAIN)]
-#[case::is_deleted_by_somebody_and_replaces_failures("RerunOnFailure running,deleting -", AGAIN)]
+#[case::is_deleted_by_another_user("Always running,deleting -", AGAIN)]
+#[case::is_deleted_by_another_user_and_replaces_failures(
+    "RerunOnFailure running,deleting -",
+    AGAIN
+)]
 #[case::is_lost_under_manual("Manual running,deleting -", AGAIN)]
 #[case::is_lost_under_once("Once running,deleting -", AGAIN)]
 #[case::is_lost_before_it_ran("Once pending,deleting -", AGAIN)]

@@ -106,7 +106,7 @@ fn s57_only_what_an_instance_is_built_from_makes_a_revision() {
         bios_uuid: Some("chosen later".into()),
         ..VirtualMachineSpec::default()
     };
-    assert_eq!(revision::of(&plain), revision::of(&same));
+    assert_eq!(revision::for_spec(&plain), revision::for_spec(&same));
     let bigger = VirtualMachineSpec {
         hardware: Some(InlineHardware {
             cpus: 2,
@@ -114,8 +114,8 @@ fn s57_only_what_an_instance_is_built_from_makes_a_revision() {
         }),
         ..VirtualMachineSpec::default()
     };
-    assert_ne!(revision::of(&plain), revision::of(&bigger));
-    assert_eq!(revision::of(&plain).len(), 16);
+    assert_ne!(revision::for_spec(&plain), revision::for_spec(&bigger));
+    assert_eq!(revision::for_spec(&plain).len(), 16);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn s57_a_restart_is_required_until_the_instance_is_of_this_revision() {
     );
     case.instance.as_mut().unwrap().revision = Some("older".into());
     assert!(revision::is_restart_required(&case.machine()));
-    case.instance.as_mut().unwrap().revision = Some(revision::of(&case.spec));
+    case.instance.as_mut().unwrap().revision = Some(revision::for_spec(&case.spec));
     assert!(!revision::is_restart_required(&case.machine()));
 }
 
@@ -141,7 +141,7 @@ fn revisions_that_running_instances_have_are_made_for_ever() {
         let (spec, revision) = line.split_once('\t').unwrap();
         let read: VirtualMachineSpec = serde_json::from_str(spec).unwrap();
         let is_current = revision::is_current(revision, &read);
-        (!is_current).then(|| format!("{spec}\t{}", revision::of(&read)))
+        (!is_current).then(|| format!("{spec}\t{}", revision::for_spec(&read)))
     });
     let changed: Vec<_> = changed.collect();
     assert!(changed.is_empty(), "{}", changed.join("\n"));

@@ -170,7 +170,7 @@ impl Search {
             if let Ok(frame) = frames.receive(&mut buffer).await
                 && let Some(notice) = neighbour::parse(frame)
             {
-                self.hear(notice);
+                self.receive(notice);
             }
             tokio::time::sleep(PAUSE_AFTER_FRAME).await;
         }
@@ -208,7 +208,7 @@ impl Search {
             .filter_map(|gateway| self.answered.get(gateway).copied())
     }
 
-    fn hear(&mut self, notice: Notice) {
+    fn receive(&mut self, notice: Notice) {
         match notice {
             Notice::Neighbour { target, mac } if mac != self.mac && self.asks(target, mac) => {
                 self.answered.entry(target).or_insert(mac);

@@ -158,7 +158,7 @@ pub(crate) fn hostile(me: [u8; 6]) -> Vec<(&'static str, Bytes)> {
             all(0x806, &arp(1, me, "0.0.0.0", GATEWAY)),
         ),
         (
-            "ARP reply from nobody",
+            "ARP reply without a sender",
             all(0x806, &arp(2, me, "0.0.0.0", OWN)),
         ),
         ("ARP with long addresses", all(0x806, &long_arp)),

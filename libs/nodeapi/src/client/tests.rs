@@ -258,7 +258,7 @@ async fn a_call_without_answer_ends_at_its_deadline_but_a_quiet_stream_stays() {
 
     let open = async {
         loop {
-            // One that comes late is requested again.
+            // A stream that comes late is requested again.
             if let Ok(stream) = client.watch_tasks(WatchTasksRequest {}).await {
                 return stream.into_inner();
             }

@@ -104,7 +104,7 @@ impl GuestData {
             meta_data: self.meta_data(guest, sources)?,
             user_data: self.user_data(sources)?,
             network: self.network(sources)?,
-            files: files.map_or(Ok(Vec::new()), |source| files::of(source, sources))?,
+            files: files.map_or(Ok(Vec::new()), |source| files::from_source(source, sources))?,
         })
     }
 
@@ -203,7 +203,7 @@ impl GuestData {
         let given = self.user_data.as_ref().filter(|own| own.has_values);
         // To some versions of cloud-init the header alone is an error.
         let text = given.map_or("{}\n", |own| own.text.as_str());
-        match Form::of(text.as_bytes()) {
+        match Form::detect(text.as_bytes()) {
             Form::Map | Form::Processed => text.to_owned(),
             Form::Empty | Form::Ignored(_) => format!("{HEADER}{text}"),
         }
@@ -239,12 +239,12 @@ pub(super) fn check(user_data: &[u8]) -> Result<(), String> {
 
 /// Whether cloud-init processes a text that is no map: a template, an archive, several parts.
 pub(super) fn is_other_form(text: &str) -> bool {
-    Form::of(text.as_bytes()) == Form::Processed
+    Form::detect(text.as_bytes()) == Form::Processed
 }
 
 /// Whether user data are a map for cloud-init, by their beginning.
 fn is_map(text: &str) -> bool {
-    Form::of(text.as_bytes()) == Form::Map
+    Form::detect(text.as_bytes()) == Form::Map
 }
 
 /// Refuses a network configuration that the layout's data source does not read.
@@ -286,7 +286,7 @@ pub(super) fn decode(
 
 /// Why cloud-init ignores these user data, if it does. Other programs of a guest may read them.
 pub fn ignored_user_data(user_data: &[u8]) -> Option<&'static str> {
-    match Form::of(user_data) {
+    match Form::detect(user_data) {
         Form::Ignored(reason) => Some(reason),
         Form::Map | Form::Processed | Form::Empty => None,
     }

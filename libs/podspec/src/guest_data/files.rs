@@ -48,7 +48,10 @@ impl fmt::Debug for GuestFile {
 }
 
 /// The files of an object: for each key `K` the path in `K_path`, and the encoding in `K_encoding`.
-pub(super) fn of(source: &Source, all: &Sources) -> Result<Vec<GuestFile>, GuestDataError> {
+pub(super) fn from_source(
+    source: &Source,
+    all: &Sources,
+) -> Result<Vec<GuestFile>, GuestDataError> {
     let keys = &content(all, source)?.0;
     let mut files = Vec::new();
     for (key, value) in keys {

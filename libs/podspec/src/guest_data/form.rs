@@ -38,7 +38,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    pub(super) fn of(user_data: &[u8]) -> Self {
+    pub(super) fn detect(user_data: &[u8]) -> Self {
         let head = &user_data[..user_data.len().min(MIME_WITHIN)];
         let head = head.to_ascii_lowercase();
         let is_message = String::from_utf8_lossy(&head).contains("mime-version:");
@@ -103,7 +103,7 @@ mod tests {
     #[case(" \n", Form::Empty)]
     #[case("", Form::Empty)]
     fn user_data_have_the_form_that_cloud_init_sees(#[case] text: &str, #[case] form: Form) {
-        assert_eq!(Form::of(text.as_bytes()), form);
+        assert_eq!(Form::detect(text.as_bytes()), form);
     }
 
     #[rstest]
@@ -112,7 +112,7 @@ mod tests {
     #[case(b"{\"ignition\":{}}".as_slice(), "first line")]
     #[case(b"\xff\xfe#\0c\0".as_slice(), "neither text")]
     fn what_cloud_init_ignores_has_a_reason(#[case] data: &[u8], #[case] words: &str) {
-        let form = Form::of(data);
+        let form = Form::detect(data);
         assert!(
             matches!(form, Form::Ignored(reason) if reason.contains(words)),
             "{form:?}"
@@ -121,6 +121,6 @@ mod tests {
 
     #[test]
     fn compressed_data_are_passed_on() {
-        assert_eq!(Form::of(b"\x1f\x8b\x08\0"), Form::Processed);
+        assert_eq!(Form::detect(b"\x1f\x8b\x08\0"), Form::Processed);
     }
 }

@@ -69,11 +69,13 @@ impl GuestData {
         sources: &BTreeMap<Source, Content>,
     ) -> Result<Option<Vec<AnswerFile>>, GuestDataError> {
         let source = self.sysprep.as_ref();
-        source.map(|source| of(source, sources)).transpose()
+        source
+            .map(|source| answer_files(source, sources))
+            .transpose()
     }
 }
 
-fn of(source: &Source, all: &Sources) -> Result<Vec<AnswerFile>, GuestDataError> {
+fn answer_files(source: &Source, all: &Sources) -> Result<Vec<AnswerFile>, GuestDataError> {
     let keys = &content(all, source)?.0;
     let found = ANSWER_FILES.into_iter().filter_map(|name| {
         let content = keys.get(name)?.clone();

@@ -109,7 +109,7 @@ proptest! {
         }
         let mut cuts = cuts;
         cuts.sort_unstable();
-        // Data frames are separated by pings, so that pieces can be told from frames.
+        // Data frames are separated by pings, so that pieces are distinct from frames.
         let whole = decoded(&bytes, &[]).unwrap();
         prop_assert_eq!(&whole, &frames);
         let cut = decoded(&bytes, &cuts).unwrap();

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use workqueue::{Config, Options, Outcome, RunConfig, Shared, run};
+use workqueue::{Config, Metrics, Options, Outcome, RunConfig, Shared, run};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -30,9 +30,20 @@ fn pool(workers: usize) -> RunConfig {
     }
 }
 
+/// Notifies of each key that is no longer worked on.
+struct Ends(Arc<Notify>);
+
+impl Metrics for Ends {
+    fn worked(&mut self, _: Duration) {
+        self.0.notify_one();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ten_producers_and_a_hundred_consumers_lose_nothing_and_never_share_a_key() {
-    let queue = Arc::new(Shared::<usize>::new(Config::default()));
+    let ended = Arc::new(Notify::new());
+    let metrics = Ends(ended.clone());
+    let queue = Arc::new(Shared::<usize, _>::with_metrics(Config::default(), metrics));
     let working = Arc::new(Mutex::new(HashSet::new()));
     // The highest priority that each key was pushed with since it was last handed out.
     let pushed = Arc::new(Mutex::new(HashMap::<usize, i64>::new()));
@@ -89,7 +100,7 @@ async fn ten_producers_and_a_hundred_consumers_lose_nothing_and_never_share_a_ke
             if pushed.lock().unwrap().is_empty() && running == 0 && waiting == 0 {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            ended.notified().await;
         }
     };
     timeout(DEADLINE, drained).await.unwrap();
@@ -143,11 +154,16 @@ async fn twenty_rounds_of_a_thousand_keys_are_drained() {
 async fn a_shutdown_in_the_middle_of_everything_lets_everybody_return() {
     for round in 0..50 {
         let queue = Arc::new(Shared::<usize>::new(Config::default()));
+        let busy = Arc::new(Semaphore::new(0));
         let mut tasks = JoinSet::new();
         for worker in 0..20 {
             let queue = queue.clone();
+            let busy = busy.clone();
             tasks.spawn(async move {
                 for n in 0.. {
+                    if n == 20 {
+                        busy.add_permits(1);
+                    }
                     queue.push(random(n) % 50, Options::at(worker));
                     let popped = queue.lock().pop(queue.now());
                     if let Some(popped) = popped {
@@ -160,7 +176,8 @@ async fn a_shutdown_in_the_middle_of_everything_lets_everybody_return() {
                 }
             });
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        let all = timeout(DEADLINE, busy.acquire_many(20)).await;
+        all.unwrap().unwrap().forget();
         queue.shut_down();
         assert!(
             timeout(DEADLINE, tasks.join_all()).await.is_ok(),

@@ -111,7 +111,7 @@ async fn pod_metrics(node: &Node, pod: SandboxConfig) -> v1::PodSandboxMetrics {
         memory: usage.memory,
         pressure: usage.pressure,
         disk: usage.disk,
-        detail: details.of(&sandbox),
+        detail: details.for_sandbox(&sandbox),
         room: details.room.as_ref(),
         guest: Some(&report()),
     };

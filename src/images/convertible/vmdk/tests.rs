@@ -196,7 +196,7 @@ fn a_parent_and_other_kinds_that_qemu_img_makes_are_refused() {
     assert_eq!(vmdk(&child), Err(Error::Parent));
     run(&["-o", "subformat=twoGbMaxExtentSparse", "parts.vmdk", "1M"]);
     let descriptor = std::fs::read(dir.path().join("parts.vmdk")).unwrap();
-    assert_eq!(Convertible::of(&descriptor), None);
+    assert_eq!(Convertible::detect(&descriptor), None);
     // Its extents are files with a header and no descriptor.
     let extent = std::fs::read(dir.path().join("parts-s001.vmdk")).unwrap();
     assert_eq!(vmdk(&extent), Err(Error::OtherFile));

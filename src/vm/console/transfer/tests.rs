@@ -316,9 +316,9 @@ fn a_raw_file_that_was_cut_is_read_from_its_start() {
         .unwrap()
         .set_len(0)
         .unwrap();
-    console.write(b"anew\n");
+    console.write(b"again\n");
     console.transfer().batch(Rest::Hold).unwrap();
-    assert_eq!(console.logged(), b"a long line of the past\nanew\n");
+    assert_eq!(console.logged(), b"a long line of the past\nagain\n");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) fn plans(network: Option<&Network>, dhcp: bool) -> Vec<Plan<'_>> {
 
 impl Family {
     /// That of an address.
-    pub(super) const fn of(ip: IpAddr) -> Self {
+    pub(super) const fn from_ip(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(_) => Self::V4,
             IpAddr::V6(_) => Self::V6,
@@ -49,7 +49,11 @@ impl Family {
 impl Plan<'_> {
     /// Whether the guest is to request its configuration.
     pub(super) fn has_dhcp(&self, family: Family) -> bool {
-        let mut families = self.nic.addresses.iter().map(|a| Family::of(a.net.addr()));
+        let mut families = self
+            .nic
+            .addresses
+            .iter()
+            .map(|a| Family::from_ip(a.net.addr()));
         let has_family = families.any(|of| of == family);
         (self.dhcp && has_family) || (self.is_unconfigured() && family == Family::V4)
     }
@@ -74,7 +78,7 @@ impl Plan<'_> {
     /// The fixed addresses of a family.
     pub(super) fn nets(&self, family: Family) -> impl Iterator<Item = IpNet> + '_ {
         let all = self.addresses();
-        all.filter(move |net| Family::of(net.addr()) == family)
+        all.filter(move |net| Family::from_ip(net.addr()) == family)
     }
 
     /// The routes beside fixed addresses.
@@ -87,7 +91,7 @@ impl Plan<'_> {
     pub(super) fn is_plain(&self, family: Family) -> bool {
         let mut routes = self
             .routes()
-            .filter(|route| Family::of(route.dst.addr()) == family);
+            .filter(|route| Family::from_ip(route.dst.addr()) == family);
         routes.all(|route| route.gw.is_some_and(|gw| self.reaches(gw)))
     }
 
@@ -95,7 +99,7 @@ impl Plan<'_> {
     /// link-local routers, too.
     pub(super) fn routes_of(&self, net: IpNet, is_first: bool) -> impl Iterator<Item = &Route> {
         self.routes().filter(move |route| {
-            let same_family = Family::of(route.dst.addr()) == Family::of(net.addr());
+            let same_family = Family::from_ip(route.dst.addr()) == Family::from_ip(net.addr());
             let through = |gw: IpAddr| match self.first_net(gw) {
                 Some(first) => first == net,
                 None => is_first,
@@ -123,8 +127,8 @@ fn routes(nic: &Nic) -> Vec<Route> {
     };
     let mut kept: Vec<Route> = Vec::new();
     for route in &nic.routes {
-        let family = Family::of(route.dst.addr());
-        let is_of_other_family = route.gw.is_some_and(|gw| Family::of(gw) != family);
+        let family = Family::from_ip(route.dst.addr());
+        let is_of_other_family = route.gw.is_some_and(|gw| Family::from_ip(gw) != family);
         let is_implied = route.gw.is_none() && (is_subnet(route.dst) || is_router(route.dst));
         let is_second = route.dst.prefix_len() == 0 && kept.iter().any(|r| r.dst == route.dst);
         if !(is_of_other_family || is_implied || is_second) {

@@ -67,14 +67,14 @@ pub(super) struct Answer {
 impl Key {
     /// Looks at the host. The error is half a sentence: without a device or an emulator nothing is
     /// to be probed.
-    pub(super) async fn of(host: &Host) -> Result<Self, String> {
+    pub(super) async fn read(host: &Host) -> Result<Self, String> {
         let file = host.boot_id_file.clone();
         let boot = tokio::task::spawn_blocking(move || boot_id::read(&file)).await;
         Ok(Self {
             // Without an id an answer holds for all boots without one.
             boot: boot.ok().and_then(Result::ok).unwrap_or_default(),
-            device: Node::of(host.device()).await?,
-            emulator: Node::of(&host.emulator).await?,
+            device: Node::read(host.device()).await?,
+            emulator: Node::read(&host.emulator).await?,
             uid: host.uid,
             gid: host.gid,
         })
@@ -82,7 +82,7 @@ impl Key {
 }
 
 impl Node {
-    async fn of(path: &Path) -> Result<Self, String> {
+    async fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let found = fs::metadata(path).await.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => format!("{name} does not exist"),

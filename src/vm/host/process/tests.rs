@@ -53,7 +53,7 @@ fn an_emulator_is_found_by_its_uuid_and_forgotten_when_its_number_is_used_again(
         (fresh.find(&[other]), fresh.locate(other)),
         (HashMap::new(), None)
     );
-    plant(scratch.path(), 10, "somebody else", 501);
+    plant(scratch.path(), 10, "another program", 501);
     assert_eq!(processes.find(&[one, two]), HashMap::new());
     plant(
         scratch.path(),

@@ -142,7 +142,7 @@ async fn a_key_in_work_is_skipped_without_waiting() {
     let held = node.locks.lock(node.row(&id).sandbox.as_str()).await;
     let round = tokio::time::timeout(TIMEOUT, node.containers.reconcile()).await;
     let complete = round.expect("the round ends").unwrap();
-    assert!(!complete, "nobody would look again soon");
+    assert!(!complete, "no round would follow soon");
     assert_eq!(node.phase(&id), Phase::Creating);
     drop(held);
     assert!(node.containers.reconcile().await.unwrap());

@@ -53,7 +53,7 @@ pub(super) struct Operation {
 /// What became of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was requested of this.
+    /// Requested, for the object of this name.
     Requested(String),
     /// There was nothing to do it with.
     Skipped(String),

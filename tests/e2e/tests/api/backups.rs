@@ -198,7 +198,7 @@ fn backup(cluster: &Cluster, name: &str) -> Result<()> {
         .map(drop)
 }
 
-/// The node has made the backup that it was requested for, upon the one with this UID.
+/// The node has made the requested backup, upon the one with this UID.
 async fn complete(cluster: &Cluster, parent: &Value, minute: u32) -> Result<()> {
     let taken = json!({ "backup": {
         "full": parent.is_null(), "fullReason": "it is the first one", "parentUID": parent,

@@ -25,7 +25,7 @@ struct Parties {
 
 impl Parties {
     /// In a new namespace.
-    async fn of(control: &Control, namespace: &str) -> anyhow::Result<Self> {
+    async fn in_namespace(control: &Control, namespace: &str) -> anyhow::Result<Self> {
         control.namespace(namespace).await?;
         let tenant = Who::user("tenant");
         let controller = Who::service_account("vmlet-system", "vmlet-controller");
@@ -100,7 +100,7 @@ async fn users_cannot_change_protected_fields_and_objects() -> anyhow::Result<()
 
 /// Vectors A1 a to e of protected annotations.
 async fn protected_annotations_are_for_privileged_users(control: &Control) -> anyhow::Result<()> {
-    let parties = Parties::of(control, "annotations").await?;
+    let parties = Parties::in_namespace(control, "annotations").await?;
     let Parties { tenant, controller } = &parties;
     let words = "a domain that ends in .protected";
     let try_ = |name: &'static str, patch: Value| async move {
@@ -277,7 +277,7 @@ async fn everybody_else_who_is_privileged_is(control: &Control) -> anyhow::Resul
 async fn checks_pauses_priorities_and_finalizers_are_guarded(
     control: &Control,
 ) -> anyhow::Result<()> {
-    let parties = Parties::of(control, "checks").await?;
+    let parties = Parties::in_namespace(control, "checks").await?;
     let Parties { tenant, controller } = &parties;
     let on_check = "poweron.check.vmlet.dev/backup";
     let off_check = "delete.check.vmlet.dev/backup";
@@ -407,7 +407,7 @@ async fn identities_are_edited_by_privileged_users_only(
 }
 
 async fn only_the_controller_speaks_for_the_controller(control: &Control) -> anyhow::Result<()> {
-    let parties = Parties::of(control, "identities").await?;
+    let parties = Parties::in_namespace(control, "identities").await?;
     let Parties { tenant, controller } = &parties;
     let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
 

@@ -78,7 +78,7 @@ async fn a_machine_survives_a_killed_agent_during_each_task() -> Result<()> {
     cluster.await_commands("vm", BOOT).await?;
 
     eventually(BOOT, "a guest that does not listen", || async {
-        Guest::of(cluster.stack(), "vm")?.become_unresponsive()
+        Guest::in_pod(cluster.stack(), "vm")?.become_unresponsive()
     })
     .await?;
     not_shut_down(&env, &vm).await?;
@@ -127,7 +127,7 @@ async fn shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
         if task["status"]["state"] == "Success" {
             return Ok(());
         }
-        Guest::of(cluster.stack(), "vm")?.become_responsive()
+        Guest::in_pod(cluster.stack(), "vm")?.become_responsive()
     })
     .await?;
     env.await_state(&name, "Success").await?;

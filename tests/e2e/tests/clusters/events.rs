@@ -24,13 +24,13 @@ pub(super) async fn a_kubelet_follows_pods_by_their_events(cluster: &Cluster) ->
     ensure!(metric(cluster, "connection_error_count")? == 0);
 
     // The end of a guest comes from the daemon.
-    Guest::of(cluster.stack(), "vm")?.power_off()?;
+    Guest::in_pod(cluster.stack(), "vm")?.power_off()?;
     cluster.await_condition("pod/vm", &format!("{RESTARTED}=1"), READY)?;
     cluster.await_ready("pod/vm", READY)?;
 
     // An end that happens while the daemon is away comes from the comparison of lists after it.
     let stack = cluster.stack();
-    let emulator = Guest::of(stack, "vm")?.emulator()?;
+    let emulator = Guest::in_pod(stack, "vm")?.emulator()?;
     stack.kill("vmlet", Signal::SIGKILL).await?;
     kill(emulator, Signal::SIGKILL)?;
     stack.restart("vmlet")?;

@@ -51,7 +51,7 @@ pub(super) async fn comes_from_mounts_and_by_permission_from_the_agent(
     ] {
         cluster.await_ready(&format!("pod/{pod}"), READY)?;
         cluster.await_commands(pod, READY).await?;
-        let guest = Guest::of(cluster.stack(), pod)?;
+        let guest = Guest::in_pod(cluster.stack(), pod)?;
         let found = guest.run(&["cat", "/run/seed/user-data"])?;
         ensure!(found.contains(user_data), "{pod}: {found}");
         let meta_data = guest.run(&["cat", "/run/seed/meta-data"])?;

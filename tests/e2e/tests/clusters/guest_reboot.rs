@@ -42,7 +42,7 @@ pub(super) async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_othe
 
     // One that does not listen is reset, where that is allowed.
     cluster.await_commands(NAME, UP).await?;
-    Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
+    Guest::in_pod(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "TrySoft", "powerOffTimeout": "3s" });
     let at = restart(cluster, mode, 0)?;
     await_restarted(cluster, &at).await?;
@@ -55,7 +55,7 @@ pub(super) async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_othe
 
     // A user forces the reboot of a guest that was requested to reboot.
     cluster.await_commands(NAME, UP).await?;
-    Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
+    Guest::in_pod(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "Soft", "powerOffTimeout": format!("{PATIENT}s") });
     restart(cluster, mode, 0)?;
     await_end(cluster, "GuestReboot", "Running").await?;

@@ -154,7 +154,7 @@ async fn await_restart(cluster: &Cluster, pod: &str, before: u64) -> Result<()> 
 
 /// What hooks and orders have written. A guest may be requested to power off more than once.
 fn order(cluster: &Cluster, pod: &str) -> Result<Vec<String>> {
-    let text = Guest::of(cluster.stack(), pod)?.run(&["cat", "/boot/order"])?;
+    let text = Guest::in_pod(cluster.stack(), pod)?.run(&["cat", "/boot/order"])?;
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
     lines.dedup_by(|next, line| next == line && line == "asked");
     Ok(lines)

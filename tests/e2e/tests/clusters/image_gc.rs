@@ -59,7 +59,7 @@ async fn kubelet_collects_the_images_that_no_machine_uses() -> Result<()> {
     let restarts = "jsonpath={.items[*].status.containerStatuses[0].restartCount}";
     let restarts = cluster.kubectl(&["get", "pods", "-o", restarts])?;
     ensure!(restarts == "0 0", "restarts: {restarts}");
-    Guest::of(stack, "user")?.run(&["sh", "-c", "md5sum /boot/vmlinuz"])?;
+    Guest::in_pod(stack, "user")?.run(&["sh", "-c", "md5sum /boot/vmlinuz"])?;
     // Another machine finds the image where it was.
     cluster.configure_kubelet(|settings| {
         settings["evictionHard"]["nodefs.available"] = json!("0%");

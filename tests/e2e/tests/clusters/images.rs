@@ -452,7 +452,7 @@ async fn in_use(cluster: &Cluster) -> Result<()> {
             "{id} is not among {ids:?}: it would be collected"
         );
     }
-    let guest = Guest::of(cluster.stack(), "user")?;
+    let guest = Guest::in_pod(cluster.stack(), "user")?;
     let own = containers
         .iter()
         .find(|container| container["id"] == guest.container());

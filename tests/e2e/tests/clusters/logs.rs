@@ -110,7 +110,7 @@ async fn follow(cluster: &Cluster) -> Result<()> {
 
 /// The guest writes more than a log file may hold; what is left is whole.
 async fn rotation(cluster: &Cluster) -> Result<()> {
-    let guest = Guest::of(cluster.stack(), "writer")?;
+    let guest = Guest::in_pod(cluster.stack(), "writer")?;
     let flood = "i=0; while [ $i -lt 1500 ]; do \
                  echo \"flood $i 0123456789012345678901234567890123456789012345678901234567890123\"; \
                  i=$((i+1)); done >/dev/console";
@@ -150,7 +150,7 @@ fn files(cluster: &Cluster) -> Result<Vec<String>> {
 
 /// The log that grows.
 fn log_file(cluster: &Cluster) -> Result<PathBuf> {
-    let guest = Guest::of(cluster.stack(), "writer")?;
+    let guest = Guest::in_pod(cluster.stack(), "writer")?;
     let status: Value =
         serde_json::from_str(&cluster.stack().crictl(&["inspect", guest.container()])?)?;
     let path = status["status"]["logPath"].as_str().context("logPath")?;
@@ -239,7 +239,7 @@ async fn previous(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await?;
-    Guest::of(cluster.stack(), "writer")?.power_off()?;
+    Guest::in_pod(cluster.stack(), "writer")?.power_off()?;
     eventually(READY, "the restart", || async {
         let log = cluster.kubectl(&["logs", "writer"])?;
         ensure!(log.contains("VMLET-BOOTS 2"), "{log}");

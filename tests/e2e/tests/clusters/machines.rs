@@ -162,7 +162,7 @@ async fn manual(cluster: &Cluster) -> Result<()> {
     cluster.await_word(name, "Running", UP).await?;
     cluster.await_agent(name, UP).await?;
     // A guest that ignores ACPI has minutes, unless a user forces the stop.
-    Guest::of(cluster.stack(), name)?.become_unresponsive()?;
+    Guest::in_pod(cluster.stack(), name)?.become_unresponsive()?;
     vmletctl(cluster, &["stop", name])?;
     cluster.await_word(name, "Stopping", DOWN).await?;
     vmletctl(cluster, &["stop", name, "--force"])?;
@@ -179,7 +179,7 @@ async fn once(cluster: &Cluster) -> Result<()> {
     cluster.apply(&machine(name, &spec))?;
     cluster.await_word(name, "Running", UP).await?;
     cluster.await_agent(name, UP).await?;
-    let nics = Guest::of(cluster.stack(), name)?.run(&["ls", "/sys/class/net"])?;
+    let nics = Guest::in_pod(cluster.stack(), name)?.run(&["ls", "/sys/class/net"])?;
     ensure!(nics == "lo", "it has {nics:?}");
     let vm = cluster.vm(name)?;
     no_word_of_a_network(&vm)?;
@@ -217,7 +217,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     let identity = seed(cluster, name, "first")?;
     no_word_of_a_network(&cluster.vm(name)?)?;
     is_named_and_reachable(cluster, name).await?;
-    Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
+    Guest::in_pod(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
     cluster.patch_vm(name, &json!({ "powerState": "PoweredOff" }))?;
     cluster.await_word(name, "Stopped", DOWN).await?;
     cluster.await_gone(&format!("pod/{name}"), DOWN)?;
@@ -228,7 +228,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     cluster.await_agent(name, UP).await?;
     check_writes(&history, "started", started, &START).await?;
     drop(history);
-    let note = Guest::of(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
+    let note = Guest::in_pod(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
     ensure!(note == "kept", "the disk says {note:?}");
     let again = seed(cluster, name, "first")?;
     ensure!(
@@ -237,7 +237,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     );
     secret(cluster, "second")?;
 
-    Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo 7 >/run/memory"])?;
+    Guest::in_pod(cluster.stack(), name)?.run(&["sh", "-c", "echo 7 >/run/memory"])?;
     let before = last_tick(cluster, name).await?;
     cluster.patch_vm(name, &json!({ "powerState": "Suspended" }))?;
     cluster.await_word(name, "Suspended", DOWN).await?;
@@ -254,10 +254,10 @@ async fn power(cluster: &Cluster) -> Result<()> {
     ensure!(after.count > before.count, "{before:?}, then {after:?}");
     cluster.await_agent(name, UP).await?;
     is_named_and_reachable(cluster, name).await?;
-    let memory = Guest::of(cluster.stack(), name)?.run(&["cat", "/run/memory"])?;
+    let memory = Guest::in_pod(cluster.stack(), name)?.run(&["cat", "/run/memory"])?;
     ensure!(memory == "7", "its memory says {memory:?}");
     // A guest that continues does so with the disks that it knows.
-    Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo 3 >/proc/sys/vm/drop_caches"])?;
+    Guest::in_pod(cluster.stack(), name)?.run(&["sh", "-c", "echo 3 >/proc/sys/vm/drop_caches"])?;
     seed(cluster, name, "first")?;
     for program in ["vmlet", "vmlet-agent", "vmlet-controller"] {
         let log = cluster.stack().log(program);
@@ -282,7 +282,7 @@ fn no_word_of_a_network(vm: &Value) -> Result<()> {
 /// learnt the latter.
 async fn is_named_and_reachable(cluster: &Cluster, name: &str) -> Result<()> {
     eventually(UP, "the guest's name and answer", || async {
-        let guest = Guest::of(cluster.stack(), name)?;
+        let guest = Guest::in_pod(cluster.stack(), name)?;
         let reported = guest.run(&["sh", "-c", "hostname; cat /sys/class/net/eth0/address"])?;
         ensure!(reported == format!("{HOST}\n{MAC}"), "it is {reported:?}");
         let gateway = "ip route show default | sed 's/.*via //; s/ .*//'";
@@ -309,12 +309,12 @@ async fn check_writes(
     let writes = eventually(DOWN, what, || async {
         history.check_versions()?;
         let writes = history.since(mark)?;
-        let tally = Tally::of(&writes);
+        let tally = Tally::from_writes(&writes);
         ensure!(tally.acts == acts, "{tally:?} instead of {acts:?}");
         Ok(writes)
     })
     .await?;
-    let tally = Tally::of(&writes);
+    let tally = Tally::from_writes(&writes);
     let statuses = tally.statuses;
     let others = tally.others;
     println!("{what}: {statuses} statuses by the controller, {others} writes by others");
@@ -341,7 +341,7 @@ fn secret(cluster: &Cluster, word: &str) -> Result<()> {
 /// Checks what the guest finds on its seed disk, and returns the identity that it has for
 /// cloud-init.
 fn seed(cluster: &Cluster, name: &str, word: &str) -> Result<String> {
-    let guest = Guest::of(cluster.stack(), name)?;
+    let guest = Guest::in_pod(cluster.stack(), name)?;
     let user_data = guest.run(&["cat", "/run/seed/user-data"])?;
     ensure!(
         user_data.trim() == format!("#cloud-config\n# {HUSH} {word}"),
@@ -363,7 +363,7 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     cluster.await_word(name, "Running", UP).await?;
     let uid = cluster.pod_uid(name)?;
     let memory = memory_inside(cluster, name).await?;
-    Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
+    Guest::in_pod(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
     let disk = disk_inside(cluster, name).await?;
     ensure!(disk < GIB, "{disk} bytes at first");
     let larger = json!({ "className": "big", "bootDiskCapacity": "1Gi" });
@@ -383,7 +383,7 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     cluster.await_boots(name, &[2], UP).await?;
     let larger = memory_inside(cluster, name).await?;
     ensure!(larger > memory, "{memory} kB, then {larger} kB");
-    let note = Guest::of(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
+    let note = Guest::in_pod(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
     ensure!(note == "kept", "the disk says {note:?}");
     let disk = disk_inside(cluster, name).await?;
     ensure!(disk == GIB, "{disk} bytes");
@@ -455,7 +455,7 @@ async fn disk_inside(cluster: &Cluster, name: &str) -> Result<u64> {
 
 async fn memory_inside(cluster: &Cluster, name: &str) -> Result<u64> {
     cluster.await_agent(name, UP).await?;
-    let line = Guest::of(cluster.stack(), name)?.run(&["grep", "MemTotal", "/proc/meminfo"])?;
+    let line = Guest::in_pod(cluster.stack(), name)?.run(&["grep", "MemTotal", "/proc/meminfo"])?;
     let number = line.split_whitespace().nth(1).context("MemTotal")?;
     Ok(number.parse()?)
 }

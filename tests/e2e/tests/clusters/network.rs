@@ -27,7 +27,7 @@ pub(super) async fn services_dns_and_host_ports_work_for_machines_and_containers
     for pod in ["box", "machine", "other"] {
         cluster.await_ready(&format!("pod/{pod}"), READY)?;
     }
-    let guest = |pod| Guest::of(cluster.stack(), pod);
+    let guest = |pod| Guest::in_pod(cluster.stack(), pod);
     let machine = guest("machine")?;
     let other = guest("other")?;
 

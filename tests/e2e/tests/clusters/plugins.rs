@@ -118,8 +118,8 @@ async fn reach(cluster: &Cluster, from: &str, to: &str) -> Result<()> {
 /// A page, fetched by a pod.
 fn fetch(cluster: &Cluster, pod: &str, url: &str) -> Result<String> {
     match pod {
-        "twin" => Guest::of(cluster.node(1), pod)?.wget(url),
-        "early" | "machine" => Guest::of(cluster.node(2), pod)?.wget(url),
+        "twin" => Guest::in_pod(cluster.node(1), pod)?.wget(url),
+        "early" | "machine" => Guest::in_pod(cluster.node(2), pod)?.wget(url),
         _ => cluster.kubectl(&["exec", pod, "--", "wget", "-q", "-O", "-", url]),
     }
 }

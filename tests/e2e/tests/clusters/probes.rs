@@ -76,7 +76,7 @@ async fn readiness_by_exec(cluster: &Cluster) -> Result<()> {
     cluster
         .await_event("ready", "Unhealthy", "Readiness probe failed", READY)
         .await?;
-    let guest = Guest::of(cluster.stack(), "ready")?;
+    let guest = Guest::in_pod(cluster.stack(), "ready")?;
     guest.run(&["touch", "/tmp/ready"])?;
     cluster.await_ready("pod/ready", READY)?;
     guest.run(&["rm", "/tmp/ready"])?;
@@ -128,7 +128,7 @@ async fn slow_probe(cluster: &Cluster) -> Result<()> {
     cluster
         .await_event("slow", "Unhealthy", "timed out", READY)
         .await?;
-    let guest = Guest::of(cluster.stack(), "slow")?;
+    let guest = Guest::in_pod(cluster.stack(), "slow")?;
     eventually(READY, "an instant without the probe's process", || async {
         let processes = guest.run(&["ps"])?;
         let count = processes
@@ -145,7 +145,7 @@ async fn slow_probe(cluster: &Cluster) -> Result<()> {
 async fn never(cluster: &Cluster) -> Result<()> {
     start(cluster, "never", "Never")?;
     kill(
-        Guest::of(cluster.stack(), "never")?.emulator()?,
+        Guest::in_pod(cluster.stack(), "never")?.emulator()?,
         Signal::SIGKILL,
     )?;
     cluster.await_condition("pod/never", "jsonpath={.status.phase}=Failed", READY)?;
@@ -157,12 +157,12 @@ async fn never(cluster: &Cluster) -> Result<()> {
 async fn on_failure(cluster: &Cluster) -> Result<()> {
     start(cluster, "failing", "OnFailure")?;
     kill(
-        Guest::of(cluster.stack(), "failing")?.emulator()?,
+        Guest::in_pod(cluster.stack(), "failing")?.emulator()?,
         Signal::SIGKILL,
     )?;
     await_restarts(cluster, "failing", 1).await?;
     cluster.await_ready("pod/failing", READY)?;
-    Guest::of(cluster.stack(), "failing")?.power_off()?;
+    Guest::in_pod(cluster.stack(), "failing")?.power_off()?;
     cluster.await_condition("pod/failing", "jsonpath={.status.phase}=Succeeded", READY)?;
     let ended = state(cluster, "failing")?["terminated"].take();
     ensure!(
@@ -180,7 +180,7 @@ async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
     }
     cluster.apply(&pod)?;
     cluster.await_commands("looping", READY).await?;
-    Guest::of(cluster.stack(), "looping")?.power_off()?;
+    Guest::in_pod(cluster.stack(), "looping")?.power_off()?;
     await_restarts(cluster, "looping", 1).await?;
     cluster.await_commands("looping", READY).await?;
     // Lasts ten seconds: it must not begin and end before anything looks.
@@ -188,7 +188,7 @@ async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
         let crash_loop =
             "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff";
         let seen = scope.spawn(|| cluster.await_condition("pod/looping", crash_loop, READY));
-        Guest::of(cluster.stack(), "looping")?.power_off()?;
+        Guest::in_pod(cluster.stack(), "looping")?.power_off()?;
         seen.join()
             .map_err(|_| anyhow!("the thread that waits panicked"))?
     })?;
@@ -210,7 +210,7 @@ async fn grace(cluster: &Cluster) -> Result<()> {
     ensure!(took < GRACE, "a guest that goes down took {took} s");
 
     start(cluster, "deaf", "Always")?;
-    let guest = Guest::of(cluster.stack(), "deaf")?;
+    let guest = Guest::in_pod(cluster.stack(), "deaf")?;
     // Neither the agent nor the power button can bring this one down.
     guest.run(&[
         "sh",
@@ -259,7 +259,7 @@ fn exec_probe(command: &[&str], timeout: u32) -> Value {
 /// From now on the liveness probe of a pod's guest fails. kubelet may end the guest before it has
 /// answered on a busy machine: then what comes of it counts.
 pub(super) async fn fall_sick(cluster: &Cluster, pod: &str) -> Result<()> {
-    let guest = Guest::of(cluster.stack(), pod)?;
+    let guest = Guest::in_pod(cluster.stack(), pod)?;
     let before = restarts(cluster, pod)?;
     eventually(READY, &format!("{pod} is sick"), || async {
         let touched = guest.run(&["touch", "/tmp/sick"]);

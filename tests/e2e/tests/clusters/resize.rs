@@ -241,7 +241,7 @@ fn quota(cpu: &Path) -> Result<u64> {
 
 /// Virtual CPUs and bytes of memory, as the guest counts them.
 pub(crate) fn size(cluster: &Cluster, pod: &str) -> Result<(usize, u64)> {
-    let guest = Guest::of(cluster.stack(), pod)?;
+    let guest = Guest::in_pod(cluster.stack(), pod)?;
     let cpus = guest.run(&["cat", "/proc/cpuinfo"])?;
     let cpus = cpus.lines().filter(|line| line.starts_with("processor"));
     let memory = guest.run(&["cat", "/proc/meminfo"])?;

@@ -207,7 +207,7 @@ async fn eviction(cluster: &Cluster) -> Result<()> {
 }
 
 pub(super) fn qemu(cluster: &Cluster, pod: &str) -> Result<i64> {
-    let guest = Guest::of(cluster.stack(), pod)?;
+    let guest = Guest::in_pod(cluster.stack(), pod)?;
     let text = cluster.stack().crictl(&["inspect", guest.container()])?;
     let status: Value = serde_json::from_str(&text)?;
     status["info"]["pid"]

@@ -42,7 +42,7 @@ async fn pods_outlive_every_program_of_their_node() -> Result<()> {
         cluster.apply(&service(app))?;
         cluster.await_ready(&format!("pod/{app}"), READY)?;
     }
-    let before = Before::of(&cluster)?;
+    let before = Before::read(&cluster)?;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         for program in PROGRAMS {
             let disturbed = disturb(&cluster, &before, signal, &[program]).await;
@@ -94,7 +94,7 @@ struct Before {
 }
 
 impl Before {
-    fn of(cluster: &Cluster) -> Result<Self> {
+    fn read(cluster: &Cluster) -> Result<Self> {
         let mut services = Vec::new();
         for app in ["box", "machine"] {
             let path = "jsonpath={.spec.clusterIP}";

@@ -46,7 +46,7 @@ pub(super) fn edit(cluster: &Cluster, name: &str) -> Result<()> {
 /// What was edited while the machine was suspended takes effect at its next boot.
 pub(super) async fn take_effect(cluster: &Cluster, name: &str) -> Result<()> {
     let devices = ["sh", "-c", "ls /sys/block /dev/virtio-ports"];
-    let before = Guest::of(cluster.stack(), name)?.run(&devices)?;
+    let before = Guest::in_pod(cluster.stack(), name)?.run(&devices)?;
     cluster
         .await_vm(name, "a restart is required", DOWN, |vm| {
             let required = condition(vm, "RestartRequired")?;

@@ -67,9 +67,9 @@ async fn many_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
         .stack()
         .crictl_at(Endpoint::Proxy, &["ps", "-q", "--state", "running"])?;
     ensure!(listed.lines().count() == count, "{listed}");
-    let before = Load::of(&cluster, &PROGRAMS)?;
+    let before = Load::read(&cluster, &PROGRAMS)?;
     eventually(UP, "relists of all machines", || async {
-        let relists = Load::of(&cluster, &PROGRAMS)?.since(&before)?.relists;
+        let relists = Load::read(&cluster, &PROGRAMS)?.since(&before)?.relists;
         ensure!(relists >= RELISTS, "{relists}");
         Ok(())
     })
@@ -138,9 +138,9 @@ fn booted(logs: &Path, prefix: &str) -> Result<usize> {
 }
 
 async fn quiet(cluster: &Cluster) -> Result<Quiet> {
-    let before = Load::of(cluster, &PROGRAMS)?;
+    let before = Load::read(cluster, &PROGRAMS)?;
     tokio::time::sleep(WINDOW).await;
-    Load::of(cluster, &PROGRAMS)?.since(&before)
+    Load::read(cluster, &PROGRAMS)?.since(&before)
 }
 
 /// Prints the numbers of `docs/performance.md`, past the capture of a test that passes.

@@ -63,7 +63,7 @@ impl Steady {
     fn find(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             pod: cluster.pod_uid(STEADY)?,
-            emulator: Guest::of(cluster.stack(), STEADY)?.emulator()?,
+            emulator: Guest::in_pod(cluster.stack(), STEADY)?.emulator()?,
         })
     }
 

@@ -150,7 +150,7 @@ async fn job(cluster: &Cluster) -> Result<()> {
         Ok(pod.clone())
     })
     .await?;
-    Guest::of(cluster.stack(), &running)?.power_off()?;
+    Guest::in_pod(cluster.stack(), &running)?.power_off()?;
     cluster.await_ready("job/task", READY)?;
     let pod = cluster.get_json(&["pod", &running])?;
     ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);

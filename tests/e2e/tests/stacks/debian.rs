@@ -184,7 +184,7 @@ async fn check(debian: &Debian, host: &str, more: &[(&str, &str)]) -> Result<()>
     let kept = debian.shared("file")?;
     ensure!(kept == "kept\n", "on the node: {kept}");
     for (name, expected) in all.iter().chain(more) {
-        let found = facts.of(name)?;
+        let found = facts.value(name)?;
         ensure!(found == *expected, "{name} is {found:?}, not {expected:?}");
     }
     Ok(())

@@ -208,8 +208,8 @@ async fn a_stopped_disk_is_fetched_in_parts_over_a_kill_of_the_daemon() -> Resul
 
     // The guest has written since: the daemon sends the disk from its first byte. A deletion ends the export.
     let mut events = export(&node, &file).await?;
-    let anew = read(&mut events, 1).await?;
-    ensure!(anew.offset == 0, "{}", anew.offset);
+    let again = read(&mut events, 1).await?;
+    ensure!(again.offset == 0, "{}", again.offset);
     let delete = Kind::DeleteDisk(v1::DeleteDisk {});
     node.done(&uid(2), VM, delete, TASK).await?;
     let ended = read(&mut events, usize::MAX).await;

@@ -100,7 +100,7 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
     for page in &pages {
         ensure!(stack.fetch(page, BOOT).await?.contains("both"), "{page}");
     }
-    let guest = Guest::of(stack, "both")?;
+    let guest = Guest::in_pod(stack, "both")?;
     // An address is there before the rest of its configuration.
     eventually(BOOT, "the whole configuration of the guest", || async {
         check(&guest, six)
@@ -171,7 +171,7 @@ async fn six_alone(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
     let forwarded = forwarded.context("port-forward")?;
     ensure!(forwarded == page, "{forwarded} in the place of {page}");
     drop(forward);
-    let guest = Guest::of(stack, "six")?;
+    let guest = Guest::in_pod(stack, "six")?;
     eventually(BOOT, "the whole configuration of the guest", || async {
         check(&guest, &ips[0])
     })

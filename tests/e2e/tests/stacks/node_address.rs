@@ -40,10 +40,10 @@ async fn a_resumed_guest_gets_a_new_address_when_its_own_is_taken() -> Result<()
     let (sandbox, _) = cri.boot(&first, &image).await?;
     await_text(&first.log(0), "VMLET-GUEST-READY", BOOT).await?;
     eventually(BOOT, "the guest's agent", || async {
-        Guest::of(&stack, "before")?.run(&["true"])
+        Guest::in_pod(&stack, "before")?.run(&["true"])
     })
     .await?;
-    Guest::of(&stack, "before")?.run(&["sh", "-c", WATCH])?;
+    Guest::in_pod(&stack, "before")?.run(&["sh", "-c", WATCH])?;
     let old = cri.ip(&sandbox).await?;
     node.done(&uid(2), VM, Kind::Save(v1::Save {}), TASK)
         .await?;

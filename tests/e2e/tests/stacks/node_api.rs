@@ -121,7 +121,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
 
     // Published values are reported with the next facts.
     let publish = "mkdir -p /run/vmlet && echo app.state=up > /run/vmlet/guestinfo";
-    Guest::of(&stack, "first")?.run(&["sh", "-c", publish])?;
+    Guest::in_pod(&stack, "first")?.run(&["sh", "-c", publish])?;
     eventually(BOOT, "what the guest publishes", || async {
         let reported = machine(&node, &container).await?.guest_info;
         let state = reported.get("app.state").map(String::as_str);
@@ -168,7 +168,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
 
     // A guest that ignores requests does not reboot on request.
     cri.await_agent(&container).await?;
-    Guest::of(&stack, "second")?.become_unresponsive()?;
+    Guest::in_pod(&stack, "second")?.become_unresponsive()?;
     let reboot = |timeout_seconds| Kind::GuestReboot(v1::GuestReboot { timeout_seconds });
     let status = node.end(&uid(8), VM, reboot(1), TASK).await?;
     let words = "did not reboot within 1 s";

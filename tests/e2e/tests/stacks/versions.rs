@@ -131,7 +131,7 @@ impl Machine {
         await_text(&pod.log(0), "VMLET-TICK", BOOT).await?;
         let page = format!("http://{}/", cri.ip(&sandbox).await?);
         stack.fetch(&page, BOOT).await?;
-        let emulator = Guest::of(stack, &pod.name)?.emulator()?;
+        let emulator = Guest::in_pod(stack, &pod.name)?.emulator()?;
         Ok(Self {
             pod,
             sandbox,
@@ -144,7 +144,7 @@ impl Machine {
     /// The guest goes on, by the same process, and has an agent and a console.
     async fn check(&self, stack: &Stack) -> Result<()> {
         check_alive(stack, &self.pod, &self.container, &self.page).await?;
-        let guest = Guest::of(stack, &self.pod.name)?;
+        let guest = Guest::in_pod(stack, &self.pod.name)?;
         ensure!(guest.emulator()? == self.emulator, "another emulator");
         let said = guest.run(&["echo", "hello"])?;
         ensure!(said.trim() == "hello", "{said}");
@@ -208,7 +208,7 @@ impl<'a> Node<'a> {
     async fn check_all(&self) -> Result<()> {
         self.plain.check(self.stack).await.context("share")?;
         self.block.check(self.stack).await.context("device")?;
-        let guest = Guest::of(self.stack, &self.plain.pod.name)?;
+        let guest = Guest::in_pod(self.stack, &self.plain.pod.name)?;
         guest.run(&["sh", "-c", "cat /proc/uptime >/shared/uptime"])?;
         let written = fs::read_to_string(self.stack.dir().join("shared/uptime"))?;
         ensure!(written.contains(' '), "{written:?}");

@@ -26,7 +26,9 @@ pub(super) fn find(
     if record.node.is_some()
         && let Some(pid) = supervisor
     {
-        let seen = mounts::of(pid)?.into_iter().map(|mount| mount.point);
+        let seen = mounts::of_process(pid)?
+            .into_iter()
+            .map(|mount| mount.point);
         points.extend(seen.filter(|point| is_of_node(layout, point, pods)));
     }
     let points = points.iter();

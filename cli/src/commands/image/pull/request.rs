@@ -25,7 +25,7 @@ pub(super) enum Request {
 
 impl Request {
     /// Without labels all nodes are meant.
-    pub(super) fn of(nodes: Option<&Selector>, stop: bool) -> Self {
+    pub(super) fn for_nodes(nodes: Option<&Selector>, stop: bool) -> Self {
         if stop {
             return Self::Stop;
         }

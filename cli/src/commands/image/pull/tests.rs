@@ -58,8 +58,8 @@ fn a_selector_has_labels_as_kubernetes_has_them() {
 
 #[test]
 fn a_request_replaces_the_previous_one_of_the_same_object() {
-    let request = |text: &str| Request::of(Some(&selector(text).unwrap()), false);
-    let all = Request::of(None, false);
+    let request = |text: &str| Request::for_nodes(Some(&selector(text).unwrap()), false);
+    let all = Request::for_nodes(None, false);
     let test = json!({ "op": "test", "path": "/metadata/uid", "value": "u" });
     let patch = all.patch("u", None).unwrap();
     let add = json!({ "op": "add", "path": "/spec/prePull", "value": {} });
@@ -70,8 +70,10 @@ fn a_request_replaces_the_previous_one_of_the_same_object() {
     assert_eq!(request("a=b").patch("u", Some(&present)), None);
     let patch = request("a=c").patch("u", Some(&present)).unwrap();
     assert_eq!(patch[1]["value"], json!({ "nodeSelector": { "a": "c" } }));
-    assert_eq!(Request::of(None, true).patch("u", None), None);
-    let patch = Request::of(None, true).patch("u", Some(&present)).unwrap();
+    assert_eq!(Request::for_nodes(None, true).patch("u", None), None);
+    let patch = Request::for_nodes(None, true)
+        .patch("u", Some(&present))
+        .unwrap();
     assert_eq!(patch[1], json!({ "op": "remove", "path": "/spec/prePull" }));
 }
 

@@ -23,8 +23,8 @@ fn rows() -> Vec<Row> {
     let running = json!({"printableStatus": "Running", "ready": true, "nodeName": "node-1",
         "network": {"primaryIP4": "10.88.0.7"}});
     vec![
-        Row::of(&machine("web", running), String::new(), now),
-        Row::of(
+        Row::for_machine(&machine("web", running), String::new(), now),
+        Row::for_machine(
             &machine(
                 "data\u{1b}[2J",
                 json!({"printableStatus": "CrashLoopBackOff"}),
@@ -32,7 +32,7 @@ fn rows() -> Vec<Row> {
             "x".into(),
             now,
         ),
-        Row::of(&machine("new", json!({})), String::new(), now),
+        Row::for_machine(&machine("new", json!({})), String::new(), now),
     ]
 }
 

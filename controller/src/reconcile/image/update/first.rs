@@ -16,7 +16,10 @@ pub(super) fn is_out_of_reach(step: &Step<'_>, all: &[ImageVersion]) -> bool {
     let Ok(named) = name::of_version(step.object.source(), &only.digest) else {
         return false;
     };
-    if !Holders::of(&step.ctx.stores, &named.name).nodes.is_empty() {
+    if !Holders::of_image(&step.ctx.stores, &named.name)
+        .nodes
+        .is_empty()
+    {
         return false;
     }
     let cached = cache::find(step.ctx, step.object);

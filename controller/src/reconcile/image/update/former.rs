@@ -74,7 +74,7 @@ pub(in crate::reconcile::image) fn absent(
 
 /// By what kubelet reports, and by the cache of the image.
 fn is_on_a_node(ctx: &Context, object: &Object, named: &Named) -> bool {
-    if !Holders::of(&ctx.stores, &named.name).nodes.is_empty() {
+    if !Holders::of_image(&ctx.stores, &named.name).nodes.is_empty() {
         return true;
     }
     let cached = cache::find(ctx, object).filter(|c| cache::is_of(c, object, &named.name));

@@ -66,7 +66,7 @@ pub(super) async fn observe(
         newest.found_time = step.now.clone();
     }
     let since = now - newest.found_time.0.as_second();
-    let holders = Holders::of(&step.ctx.stores, &named.name);
+    let holders = Holders::of_image(&step.ctx.stores, &named.name);
     let mut nodes = nodes(step, former);
     let last = known.pulls.clone().unwrap_or_default();
     // One that is there for others has pulled it for good.
@@ -139,7 +139,7 @@ fn nodes(step: &Step<'_>, former: &[ImageVersion]) -> BTreeMap<String, Arc<Node>
         let Ok(named) = name::of_version(object.source(), &version.digest) else {
             continue;
         };
-        holders.extend(Holders::of(&ctx.stores, &named.name).nodes);
+        holders.extend(Holders::of_image(&ctx.stores, &named.name).nodes);
         let cached = cache::find(ctx, object).filter(|c| cache::is_of(c, object, &named.name));
         if let Some(cached) = cached {
             holders.extend(cache::nodes_with(&cached).map(str::to_owned));

@@ -129,7 +129,7 @@ pub(super) fn done(pass: &mut Pass<'_>) -> Outcome {
 pub(crate) fn exists(pass: &mut Pass<'_>) {
     pass.condition(conditions::CREATED, Status::True, "", "");
     root_disk::record(pass);
-    let (_, uuid) = identity::of(pass);
+    let (_, uuid) = identity::recorded(pass);
     let node = pass.node_name().filter(|_| pass.root_claim().is_none());
     let place = node.unwrap_or_else(|| "pvc".to_owned());
     let now = pass.now.clone();

@@ -46,7 +46,7 @@ fn is_open(pass: &Pass<'_>) -> bool {
 }
 
 /// BIOS and instance UUID recorded.
-pub(crate) fn of(pass: &Pass<'_>) -> (String, String) {
+pub(crate) fn recorded(pass: &Pass<'_>) -> (String, String) {
     let status = pass.seen();
     let bios = status.and_then(|s| s.bios_uuid.clone());
     let instance = status.and_then(|s| s.instance_uuid.clone());

@@ -105,7 +105,7 @@ pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
     // The template may allow autoscalers what harms no disk.
     let mut all = BTreeMap::from(annotations::undisturbed());
     all.extend(allowed(template.annotations));
-    all.extend(annotations::of(plan));
+    all.extend(annotations::for_instance(plan));
     pod.metadata.annotations = Some(all);
     gate(&mut pod, names::PLACEHOLDER_GATE, plan.is_gated);
     pod
@@ -191,13 +191,13 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
                 .filter(|_| !plan.prerequisites.image.is_on_disk)
                 .map(|name| vec![LocalObjectReference { name }]),
             node_selector: placement::node_selector(plan),
-            affinity: placement::of(plan),
+            affinity: placement::affinity(plan),
             tolerations: placement::tolerations(plan),
             topology_spread_constraints: placement::constraints(plan),
             priority_class_name: spec.priority_class_name.clone(),
             scheduler_name: spec.scheduler_name.clone(),
             security_context: Some(security()),
-            containers: vec![container::of(plan, is_instance)],
+            containers: vec![container::for_pod(plan, is_instance)],
             volumes: container::volumes(plan, is_instance),
             ..PodSpec::default()
         }),

@@ -107,7 +107,7 @@ fn is_restart(pass: &Pass<'_>) -> bool {
     let requests = pass.seen().map(|s| s.state_change_requests.as_slice());
     let instance = pass.view.instance.as_ref();
     let running = instance.filter(|i| i.is_live() && i.phase == Phase::Running);
-    let strategy = Strategy::of(&pass.vm.spec);
+    let strategy = Strategy::from_spec(&pass.vm.spec);
     match (strategy, running) {
         (Ok(strategy), Some(instance)) => {
             requests::restarts(requests.unwrap_or_default(), strategy, instance)
@@ -198,13 +198,13 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
             uid,
             timeout_seconds,
         } => {
-            let mut task = of(pass, TaskKind::GuestShutdown)?;
+            let mut task = plain_task(pass, TaskKind::GuestShutdown)?;
             task.timeout_seconds = Some(*timeout_seconds);
             let seed = seed(pass, uid);
             Ok(then(tasks::ensure(pass, task, &seed).await?))
         }
         Action::Save { uid } => {
-            let task = of(pass, TaskKind::Save)?;
+            let task = plain_task(pass, TaskKind::Save)?;
             Ok(then(tasks::ensure(pass, task, uid).await?))
         }
         Action::DiscardSaved => discard(pass).await,
@@ -216,7 +216,7 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
 }
 
 /// The plain task of that kind on the machine's node.
-fn of(pass: &Pass<'_>, kind: TaskKind) -> Outcome<crds::VirtualMachineTaskSpec> {
+fn plain_task(pass: &Pass<'_>, kind: TaskKind) -> Outcome<crds::VirtualMachineTaskSpec> {
     let pod = pass.view.pod.as_deref();
     let node = pod.and_then(pods::node).map(str::to_owned);
     match node.or_else(|| pass.node_name()) {
@@ -238,12 +238,12 @@ const fn then(progress: Progress) -> Flow {
 /// state comes again until it does.
 async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
     let seed = seed(pass, uid);
-    let task = of(pass, kind)?;
+    let task = plain_task(pass, kind)?;
     Ok(then(tasks::ensure(pass, task, &seed).await?))
 }
 
 async fn discard(pass: &mut Pass<'_>) -> Outcome {
-    let mut task = of(pass, TaskKind::Restore)?;
+    let mut task = plain_task(pass, TaskKind::Restore)?;
     task.discard = true;
     let last = pass.instance().map(|i| i.uid.clone()).unwrap_or_default();
     match tasks::ensure(pass, task, &last).await? {

@@ -43,7 +43,7 @@ fn check(pass: &Pass<'_>) -> Option<(&'static str, String)> {
         return None;
     }
     let Some(home) = pass.node_name() else {
-        let message = "no node is on record for the root disk; it is not made anew".to_owned();
+        let message = "no node is on record for the root disk; it is not made again".to_owned();
         return Some(("NodeLost", message));
     };
     let pod = pass.view.pod.as_deref().filter(|p| !pods::is_over(p));

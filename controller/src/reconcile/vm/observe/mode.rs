@@ -31,7 +31,7 @@ impl Mode {
         !matches!(self, Self::Plain)
     }
 
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         if text.eq_ignore_ascii_case("linked") {
             Self::Linked
         } else if text.eq_ignore_ascii_case("direct") {
@@ -53,7 +53,7 @@ pub(crate) fn resolve(ctx: &Context, vm: &VirtualMachine) -> Mode {
         return Mode::Plain;
     }
     let requested = vm.annotations().get(names::FAST_DEPLOY);
-    let mode = Mode::of(requested.map_or(usual, String::as_str));
+    let mode = Mode::parse(requested.map_or(usual, String::as_str));
     let class = vm.spec.storage_class.as_deref().filter(|c| !c.is_empty());
     let Some(class) = class.filter(|_| mode.is_fast()) else {
         return mode;

@@ -32,7 +32,7 @@ async fn left_behind(bench: &mut Bench) {
 }
 
 fn has_series(bench: &Bench) -> bool {
-    let text = crate::metrics::Metrics::of(&bench.ctx.stores).text();
+    let text = crate::metrics::Metrics::with_stores(&bench.ctx.stores).text();
     text.contains("vm_name=\"vm\"")
 }
 

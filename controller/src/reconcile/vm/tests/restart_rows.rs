@@ -21,7 +21,7 @@ async fn running(strategy: &str, mode: &str) -> Bench {
     bench
 }
 
-/// Its pod is requested to end, and perhaps another to start.
+/// Requests that its pod ends, and perhaps that another one starts.
 fn request(bench: &mut Bench, actions: &[&str]) {
     let uid = bench.pod()["metadata"]["uid"].clone();
     let one = |action: &&str| match *action {

@@ -1,6 +1,6 @@
 //! A machine from its definition to its end.
 //!
-//! Invariant: what the seam calls success when it is requested again is success.
+//! Invariant: a repeated call succeeds where the trait promises it.
 //! Failure: the step.
 
 use libvirt::{End, Error, Event, Hypervisor, Pause, Power, Shutdown, State, is_saved_memory};

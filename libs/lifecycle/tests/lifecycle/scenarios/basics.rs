@@ -12,7 +12,7 @@ use crate::build::{Case, UID, instance, requests, spec};
 
 #[test]
 fn s01_more_than_one_spelling_is_refused_by_name() {
-    let error = Strategy::of(&spec("both")).unwrap_err().to_string();
+    let error = Strategy::from_spec(&spec("both")).unwrap_err().to_string();
     assert!(error.contains("runStrategy and running"), "{error}");
     let decision = Case::parse("both running -").pass();
     assert_eq!(decision.action, Action::Nothing);
@@ -31,7 +31,7 @@ fn s01_more_than_one_spelling_is_refused_by_name() {
 #[case("Manual", Strategy::Manual)]
 #[case("Once", Strategy::Once)]
 fn s01_each_spelling_stands_for_a_strategy(#[case] spelled: &str, #[case] strategy: Strategy) {
-    assert_eq!(Strategy::of(&spec(spelled)), Ok(strategy));
+    assert_eq!(Strategy::from_spec(&spec(spelled)), Ok(strategy));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn s03_the_generation_of_the_pod_is_observed() {
         (status.observed_generation, status.desired_generation),
         (Some(4), Some(7))
     );
-    case.instance.as_mut().unwrap().revision = Some(lifecycle::revision::of(&case.spec));
+    case.instance.as_mut().unwrap().revision = Some(lifecycle::revision::for_spec(&case.spec));
     assert_eq!(
         case.pass().status.observed_generation,
         Some(7),
@@ -125,7 +125,7 @@ fn s07_a_paused_start_of_a_halted_machine_needs_three_passes_and_no_failure() {
     assert_eq!(
         first.action,
         Action::Patch(Patch::DesiredState(
-            DesiredState::of(&spec("Always")).unwrap().unwrap()
+            DesiredState::from_spec(&spec("Always")).unwrap().unwrap()
         ))
     );
     case.spec = spec("Always");
@@ -205,7 +205,7 @@ fn s09_a_halted_machine_can_only_be_stopped_faster() {
 #[case("Once none -", PowerState::PoweredOff)]
 #[case("Once running -", PowerState::PoweredOn)]
 #[case("Suspended running -", PowerState::Suspended)]
-fn the_wish_comes_to_a_power_state(#[case] given: &str, #[case] want: PowerState) {
+fn the_desired_state_comes_to_a_power_state(#[case] given: &str, #[case] want: PowerState) {
     let case = Case::parse(given);
     let got = desired_power_state(&case.spec, &case.status, case.instance.as_ref());
     assert_eq!(got, Ok(want));

@@ -141,7 +141,7 @@ fn the_host_name_is_sent_to_clients_that_request_it() {
 #[rstest]
 #[case::request(MessageType::Request, Some(OURS), true)]
 #[case::request_of_another_server(MessageType::Request, Some(OTHERS), false)]
-#[case::request_of_nobody(MessageType::Request, None, false)]
+#[case::request_without_a_server(MessageType::Request, None, false)]
 #[case::renew(MessageType::Renew, Some(OURS), true)]
 #[case::rebind(MessageType::Rebind, None, true)]
 #[case::rebind_that_names_a_server(MessageType::Rebind, Some(OURS), false)]
@@ -166,11 +166,13 @@ fn a_request_is_judged_by_its_kind_and_server(
 
 #[test]
 fn a_request_without_a_client_id_is_refused() {
-    let mut nobody = Message::new_with_id(MessageType::Solicit, [1, 2, 3]);
-    nobody.opts_mut().insert(association(1, &[]));
-    assert_eq!(answer_to(&nobody), None);
-    nobody.opts_mut().insert(DhcpOption::ClientId(vec![7; 131]));
-    assert_eq!(answer_to(&nobody), None);
+    let mut unnamed = Message::new_with_id(MessageType::Solicit, [1, 2, 3]);
+    unnamed.opts_mut().insert(association(1, &[]));
+    assert_eq!(answer_to(&unnamed), None);
+    unnamed
+        .opts_mut()
+        .insert(DhcpOption::ClientId(vec![7; 131]));
+    assert_eq!(answer_to(&unnamed), None);
 }
 
 #[test]

@@ -36,16 +36,16 @@ fn the_router_is_the_one_that_advertises_from_the_gateways_hardware_address() {
     assert_eq!(search.open(Subject::Gateways), [gateway]);
     assert_eq!(search.open(Subject::Routers), []);
     // Before the gateway is known every router is a stranger.
-    search.hear(router("fe80::2", STRANGER));
-    search.hear(is_at("fd00:7::1", GATEWAY));
-    search.hear(is_at("fd00:7::1", STRANGER));
-    search.hear(is_at("fd00:7::9", STRANGER));
+    search.receive(router("fe80::2", STRANGER));
+    search.receive(is_at("fd00:7::1", GATEWAY));
+    search.receive(is_at("fd00:7::1", STRANGER));
+    search.receive(is_at("fd00:7::9", STRANGER));
     assert_eq!(search.open(Subject::Gateways), []);
     assert_eq!(search.open(Subject::Routers), [Question::WhoIsRouter]);
-    search.hear(router("fe80::2", STRANGER));
+    search.receive(router("fe80::2", STRANGER));
     assert_eq!(search.open(Subject::Routers), [Question::WhoIsRouter]);
-    search.hear(router("fe80::abc", GATEWAY));
-    search.hear(router("fe80::abd", GATEWAY));
+    search.receive(router("fe80::abc", GATEWAY));
+    search.receive(router("fe80::abd", GATEWAY));
     assert_eq!(search.open(Subject::Routers), []);
     assert_eq!(search.open(Subject::Derived), []);
     assert_eq!(found(&search), ["fe80::abc"]);
@@ -55,14 +55,14 @@ fn the_router_is_the_one_that_advertises_from_the_gateways_hardware_address() {
 #[test]
 fn the_address_of_the_hardware_address_counts_when_it_answers_from_there() {
     let mut search = search(&[]);
-    search.hear(is_at(DERIVED, GATEWAY));
-    search.hear(is_at("fd00:7::1", GATEWAY));
+    search.receive(is_at(DERIVED, GATEWAY));
+    search.receive(is_at("fd00:7::1", GATEWAY));
     let derived = Question::WhereIs(ip(DERIVED));
     assert_eq!(search.open(Subject::Derived), [derived]);
-    search.hear(is_at(DERIVED, STRANGER));
+    search.receive(is_at(DERIVED, STRANGER));
     assert_eq!(search.open(Subject::Derived), [derived]);
     assert_eq!(found(&search), Vec::<String>::new());
-    search.hear(is_at(DERIVED, GATEWAY));
+    search.receive(is_at(DERIVED, GATEWAY));
     assert_eq!(search.open(Subject::Derived), []);
     assert_eq!(found(&search), [DERIVED]);
 }
@@ -71,10 +71,10 @@ fn the_address_of_the_hardware_address_counts_when_it_answers_from_there() {
 fn an_address_that_was_found_earlier_needs_no_advertisement_while_it_answers() {
     let mut search = search(&[("fd00:7::1", "fe80::abc"), ("fd00:8::1", "fe80::def")]);
     assert_eq!(search.open(Subject::Gateways).len(), 2);
-    search.hear(is_at("fd00:7::1", GATEWAY));
-    search.hear(is_at("fe80::abc", STRANGER));
+    search.receive(is_at("fd00:7::1", GATEWAY));
+    search.receive(is_at("fe80::abc", STRANGER));
     assert_eq!(search.open(Subject::Routers), [Question::WhoIsRouter]);
-    search.hear(is_at("fe80::abc", GATEWAY));
+    search.receive(is_at("fe80::abc", GATEWAY));
     assert_eq!(search.open(Subject::Routers), []);
     assert_eq!(found(&search), ["fe80::abc"]);
 }
@@ -82,17 +82,17 @@ fn an_address_that_was_found_earlier_needs_no_advertisement_while_it_answers() {
 #[test]
 fn a_gateway_that_moved_is_found_where_it_is_now() {
     let mut search = search(&[("fd00:7::1", "fe80::abc")]);
-    search.hear(is_at("fd00:7::1", STRANGER));
-    search.hear(is_at("fe80::abc", GATEWAY));
+    search.receive(is_at("fd00:7::1", STRANGER));
+    search.receive(is_at("fe80::abc", GATEWAY));
     assert_eq!(search.open(Subject::Routers), [Question::WhoIsRouter]);
-    search.hear(router("fe80::def", STRANGER));
+    search.receive(router("fe80::def", STRANGER));
     assert_eq!(found(&search), ["fe80::def"]);
 }
 
 #[test]
 fn the_guest_itself_is_no_gateway_and_the_number_of_gateways_is_bounded() {
     let mut one = search(&[]);
-    one.hear(is_at("fd00:7::1", lease().mac));
+    one.receive(is_at("fd00:7::1", lease().mac));
     assert!(one.answered.is_empty());
     let many: Vec<Ipv6Addr> = (1..=20)
         .map(|n| Ipv6Addr::new(0xfd00, 7, 0, 0, 0, 0, 0, n))

@@ -26,7 +26,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// The folder of a stack whose image server has another image at `url`.
-    pub(crate) fn of(stack: &Stack, url: &str) -> Result<Self> {
+    pub(crate) fn for_server(stack: &Stack, url: &str) -> Result<Self> {
         let server = url
             .strip_prefix("http://")
             .and_then(|url| url.split('/').next())

@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
 
 async fn measure(args: Args) -> Result<Samples> {
     let stack = Stack::new(&args.dir, args.netns, String::new())?;
-    let files = Files::of(&stack, &args.url)?;
+    let files = Files::for_server(&stack, &args.url)?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     match args.part {

@@ -29,7 +29,7 @@ pub(crate) struct Recipe {
 impl Recipe {
     /// Reads the machine that runs as process `pid`. Its files, as they were before the first start,
     /// are expected in `scratch`; the machine has them in the directories `from`.
-    pub(crate) fn of(pid: i32, from: &[&Path], scratch: &Path) -> Result<Self> {
+    pub(crate) fn read(pid: i32, from: &[&Path], scratch: &Path) -> Result<Self> {
         let command_line = strings(pid, "cmdline")?;
         let secret = command_line.iter().find_map(|a| secret_file(a));
         let secret = secret.context("no argument names the secret's file")?;

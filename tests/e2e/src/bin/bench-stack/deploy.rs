@@ -208,7 +208,7 @@ impl Bench<'_> {
             std::fs::copy(&seed, path.join(SEED))
                 .with_context(|| format!("copy {}", seed.display()))?;
             folders.push(Folder {
-                recipe: Recipe::of(pid, &[&disks, &sockets], &path)?,
+                recipe: Recipe::read(pid, &[&disks, &sockets], &path)?,
                 path,
                 disk: pristine.clone(),
                 image: image.clone(),

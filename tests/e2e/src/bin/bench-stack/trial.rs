@@ -76,7 +76,7 @@ pub(crate) async fn both(
     };
     let shares = serve(stack, pod, &scratch)?;
     let emulator = emulator(&format!("vmlet-{id}"))?;
-    let recipe = Recipe::of(emulator, &[&disks, &seeds, &sockets], &scratch)?;
+    let recipe = Recipe::read(emulator, &[&disks, &seeds, &sockets], &scratch)?;
     let recipe = match awaited {
         Awaited::FirstByte => recipe,
         Awaited::Texts(_) => recipe.with_default_cache(),

@@ -157,7 +157,7 @@ pub(super) struct Facts(String);
 
 impl Facts {
     /// The value of a fact.
-    pub(super) fn of(&self, name: &str) -> Result<&str> {
+    pub(super) fn value(&self, name: &str) -> Result<&str> {
         let mark = format!("FACT {name} ");
         let line = self.0.lines().find_map(|line| line.split_once(&mark));
         let value = line.with_context(|| format!("the guest did not print {name}"))?;

@@ -33,7 +33,7 @@ pub(super) fn undisturbed() -> [(String, String); 2] {
 }
 
 /// Those of the pod that is the machine.
-pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
+pub(super) fn for_instance(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut set = |key: &str, value: String| all.insert(key.to_owned(), value);
     let spec = &plan.vm.spec;
@@ -42,7 +42,7 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     set(names::POD_ROLE_LABEL, INSTANCE.to_owned());
     let generation = plan.vm.metadata.generation.unwrap_or_default();
     set(names::GENERATION, generation.to_string());
-    set(names::REVISION, lifecycle::revision::of(spec));
+    set(names::REVISION, lifecycle::revision::for_spec(spec));
     set(names::VCPU_COUNT, size.cpus.to_string());
     set(names::MEMORY, size.memory.0.clone());
     for (key, value) in room(plan) {

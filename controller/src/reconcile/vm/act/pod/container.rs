@@ -21,7 +21,7 @@ use crate::reconcile::vm::prerequisites::{Disk, Size, bytes};
 /// The resource of a node's file system.
 pub(crate) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
+pub(super) fn for_pod(plan: &Plan<'_>, is_instance: bool) -> Container {
     let size = &plan.prerequisites.size;
     let disks = disks(plan);
     let devices = disks.iter().copied().filter(|d| !d.is_filesystem);

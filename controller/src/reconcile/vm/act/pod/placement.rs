@@ -84,7 +84,7 @@ pub(super) fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
     Some(list.to_vec()).filter(|list| !list.is_empty())
 }
 
-pub(super) fn of(plan: &Plan<'_>) -> Option<Affinity> {
+pub(super) fn affinity(plan: &Plan<'_>) -> Option<Affinity> {
     let own = plan.vm.spec.affinity.clone();
     let is_free = plan.node.is_none() && plan.avoid.is_empty() && plan.prefer.is_empty();
     let grouping = plan.grouping.filter(|_| plan.node.is_none());

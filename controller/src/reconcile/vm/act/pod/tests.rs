@@ -103,7 +103,7 @@ fn the_pod_of_a_machine_with_everything() {
         "runStrategy": "Always",
         "template": { "metadata": {
             "labels": { "app": "web", "vmlet.dev/role": "provision" },
-            "annotations": { "team": "a", "vmlet.dev/vm-disk": "somebody-elses" },
+            "annotations": { "team": "a", "vmlet.dev/vm-disk": "of-another" },
         }},
         "bootstrap": { "cloudInit": {
             "userData": { "name": "seed" }, "sshKeys": ["ssh-ed25519 A", "ssh-ed25519 B"],
@@ -421,7 +421,7 @@ fn preferences(spec: Value, avoid: &[String], prefer: &[String]) -> Vec<(i32, St
         prefer,
         ..plan(&vm, &prerequisites)
     };
-    let affinity = placement::of(&plan).unwrap().node_affinity.unwrap();
+    let affinity = placement::affinity(&plan).unwrap().node_affinity.unwrap();
     assert!(
         affinity
             .required_during_scheduling_ignored_during_execution

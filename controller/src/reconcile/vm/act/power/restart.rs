@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use lifecycle::Action;
 use lifecycle::power::{self, Restart};
 
-use super::{of, tasks};
+use super::{plain_task, tasks};
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::answers::again;
 use crate::reconcile::node_tasks;
@@ -78,7 +78,7 @@ fn wanted(pass: &Pass<'_>) -> Outcome<Restart> {
 }
 
 async fn once(pass: &mut Pass<'_>, kind: TaskKind, at: &Time) -> Outcome<Progress> {
-    let mut task = of(pass, kind)?;
+    let mut task = plain_task(pass, kind)?;
     if kind == TaskKind::GuestReboot {
         task.timeout_seconds = Some(power::power_off_seconds(&pass.vm.spec));
     }

@@ -33,7 +33,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     if !restore {
         config::is_booted_there(pass)?;
     }
-    let (bios, instance) = identity::of(pass);
+    let (bios, instance) = identity::recorded(pass);
     let uid = pass.uid();
     let disk = pass.disk_uid();
     let recorded = pass.seen().and_then(|s| s.machine_type.clone());

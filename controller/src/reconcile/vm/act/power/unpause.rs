@@ -9,7 +9,7 @@ use crds::{TaskKind, names};
 use kube::ResourceExt;
 use lifecycle::Action;
 
-use super::{of, tasks};
+use super::{plain_task, tasks};
 use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::act::tasks::Progress;
 use crate::reconcile::vm::error::Error;
@@ -31,7 +31,7 @@ pub(super) fn settle(pass: &mut Pass<'_>, action: &Action) {
 
 pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let request = pass.vm.annotations().get(names::UNPAUSE_REQUEST).cloned();
-    let task = of(pass, TaskKind::Unpause)?;
+    let task = plain_task(pass, TaskKind::Unpause)?;
     match tasks::ensure(pass, task, &request.unwrap_or_default()).await {
         Ok(Progress::Running) => return Ok(Flow::Done("requested from the node")),
         Ok(Progress::Done | Progress::Cancelled | Progress::Removed) => {}

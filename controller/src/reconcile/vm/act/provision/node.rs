@@ -130,7 +130,7 @@ fn is_unfit(
 /// there: it leaves a node for this reason once, until it avoids that node no more.
 fn is_elsewhere(pass: &Pass<'_>, node: &str, prerequisites: &Prerequisites) -> bool {
     let image = &prerequisites.image;
-    let avoided = pass.ctx.shared.avoided.of(pass.key, pass.seconds());
+    let avoided = pass.ctx.shared.avoided.nodes_for(pass.key, pass.seconds());
     let may_leave = is_uploaded_image(&image.name) && !avoided.iter().any(|other| other == node);
     may_leave
         && cache::holders(pass, image)
@@ -164,7 +164,7 @@ pub(super) fn is_futile(pass: &Pass<'_>, node: &str) -> bool {
 /// Whether a node is left for the scheduler to choose, as far as the nodes themselves tell.
 fn has_other(pass: &Pass<'_>, node: &str) -> bool {
     let stores = &pass.ctx.stores;
-    let avoided = pass.ctx.shared.avoided.of(pass.key, pass.seconds());
+    let avoided = pass.ctx.shared.avoided.nodes_for(pass.key, pass.seconds());
     stores.nodes.state().iter().any(|other| {
         let name = other.name_any();
         let spec = other.spec.as_ref();

@@ -46,9 +46,9 @@ pub(in crate::reconcile::vm::act) async fn create(
     prerequisites: &Prerequisites,
     node: Option<&str>,
 ) -> Outcome<()> {
-    let (bios, instance) = identity::of(pass);
+    let (bios, instance) = identity::recorded(pass);
     let uid = pass.uid();
-    let avoid = pass.ctx.shared.avoided.of(pass.key, pass.seconds());
+    let avoid = pass.ctx.shared.avoided.nodes_for(pass.key, pass.seconds());
     let mut prefer = cache::nodes(pass, &prerequisites.image);
     prefer.retain(|node| !avoid.contains(node));
     let grouping = group::grouping(pass);

@@ -102,7 +102,7 @@ impl Bench {
         assert!(result.is_ok(), "{result:?}");
     }
 
-    /// The node has made the backup that it was requested for; `parent`: the UID of the one that it builds upon.
+    /// The node has made the requested backup; `parent`: the UID of the one that it builds upon.
     pub(in crate::reconcile::vm::tests) fn node_backs_up(&mut self, parent: Option<&str>) {
         let now = self.time();
         let backup = json!({

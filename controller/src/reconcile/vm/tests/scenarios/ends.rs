@@ -146,7 +146,7 @@ async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
     bench.refuse(Method::POST, "virtualmachinetasks", 500, 1);
     bench.pass().await.unwrap_err();
     let given = &bench.pod()["metadata"]["deletionGracePeriodSeconds"];
-    assert_eq!(*given, 30, "nobody would ask the node again");
+    assert_eq!(*given, 30, "no pass would send the request again");
     bench.writes();
     bench.settle().await.ok();
     assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 1);
