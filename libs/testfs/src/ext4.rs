@@ -111,7 +111,11 @@ fn new_image(place: &Path) -> Result<NamedTempFile> {
 }
 
 /// Unmounts a place, if anything is mounted there. A child that another thread of this process forks has all of
-/// its files until it executes its program, an end that no event announces.
+/// its files until it executes its program.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event announces that a child has executed its program"
+)]
 fn unmount(place: &Path) -> Result<()> {
     let end = Instant::now() + UNTIL_EXECUTED;
     loop {
